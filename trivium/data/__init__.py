@@ -1,0 +1,1 @@
+"""From documents to rows, in NumPy alone: order, packing, mixture, and the gather that fills a batch."""

@@ -1,0 +1,53 @@
+"""What trivium says when something cannot work.
+
+    TriviumError
+      ConfigError    what the user wrote; carries every problem at once
+      SourceError    what is on disk
+      PlanError      what cannot be planned, or a plan asked for what it does not know
+      ResumeError    a run that cannot go on with this config
+
+A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the key or file, and a sentence that ends in what to write instead."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class TriviumError(Exception):
+    """Anything a user can mend; the command line prints it without a traceback and exits with 2."""
+
+
+class ProblemsError(TriviumError):
+    """An error made of problems, all of those that were found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems, "an error needs at least one problem"
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class ConfigError(ProblemsError):
+    """The config asks for something that cannot be."""
+
+
+class SourceError(TriviumError):
+    """A file of a source cannot be read as what it should be."""
+
+
+class PlanError(ProblemsError):
+    """The config is sound, but what is on disk does not allow it."""
+
+
+class ResumeError(TriviumError):
+    """The run cannot go on with this config."""
