@@ -1,1 +1,30 @@
-"""trivium trains language models in stages: one TOML file says what a model reads, and when."""
+"""trivium trains language models in stages: one TOML file says what a model reads, and when.
+
+    config = trivium.load_config("run.toml", overrides=["stages.0.steps=10"])
+    plan = trivium.make_plan(config)
+
+Names are imported when they are first used, so that `import trivium` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trivium.config.load import load_config as load_config
+    from trivium.config.schema import Config as Config
+    from trivium.plan.make import make_plan as make_plan
+    from trivium.plan.plan import Plan as Plan
+
+_HOMES = {
+    "Config": "trivium.config.schema",
+    "Plan": "trivium.plan.plan",
+    "load_config": "trivium.config.load",
+    "make_plan": "trivium.plan.make",
+}
+__all__ = ["Config", "Plan", "load_config", "make_plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trivium' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -143,16 +143,12 @@ def test_crop_fills_rows_of_one_token_more_and_drops_tails() -> None:
 
 def test_pad_gives_each_document_rows_of_its_own() -> None:
     packing = pack("pad", TEN, 8)
-    assert shown(packing) == (
-        "0:5 | 1:8 | 1+8:3 | 2:3 | 3:2 | 4:8 | 5:1 | 6:3 | 7:8 | 7+8:8 | 7+16:4 | 8:6 | 9:4"
-    )
+    assert shown(packing) == ("0:5 | 1:8 | 1+8:3 | 2:3 | 3:2 | 4:8 | 5:1 | 6:3 | 7:8 | 7+8:8 | 7+16:4 | 8:6 | 9:4")
     assert (packing.tokens, packing.padding, packing.splits, packing.dropped_tokens) == (63, 41, 2, 0)
 
 
 @given(policies, window_lengths, seq_lens)
-def test_every_token_is_laid_once_or_counted_as_dropped(
-    policy: Policy, lengths: list[int], seq_len: int
-) -> None:
+def test_every_token_is_laid_once_or_counted_as_dropped(policy: Policy, lengths: list[int], seq_len: int) -> None:
     packing = pack(policy, np.array(lengths, dtype=np.int64), seq_len)
     laid = [
         (span, token)

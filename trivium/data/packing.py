@@ -121,9 +121,7 @@ def crop(lengths: Int64s, capacity: int, buffer_spans: int, refill_spans: int) -
     longer_lengths, rank = np.unique(lengths[longer], return_inverse=True)
     shelf_of[longer] = capacity + 1 + rank
     num_shelves = capacity + 1 + len(longer_lengths)
-    row_starts, span, start, length = _lay_crop(
-        lengths, capacity, shelf_of, num_shelves, buffer_spans, refill_spans
-    )
+    row_starts, span, start, length = _lay_crop(lengths, capacity, shelf_of, num_shelves, buffer_spans, refill_spans)
     last = row_starts[1:] - 1
     dropped = lengths[span[last]] - length[last]  # a span that was cropped has filled its row
     return Packing(capacity, row_starts, span, start, length, dropped.astype(np.int32))

@@ -1,0 +1,191 @@
+"""Rules about everything but the stages: run, model, optimizer, schedule, sources, evaluation."""
+
+from collections.abc import Iterator, Mapping
+
+from trivium.config.fields import Extent
+from trivium.config.keys import Path, nearest
+from trivium.config.problems import show_value
+from trivium.config.schema import Model
+from trivium.config.sizes import SIZES
+from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSource
+from trivium.config.view import Finding, View
+
+SHARES_TOLERANCE = 1e-6
+
+
+def run_rules(view: View) -> Iterator[Finding]:
+    """A run has a name that can be a folder's."""
+    name = view.config.run.name
+    if name is None:
+        if not view.given("run", "name"):
+            yield view.problem(("run", "name"), 'is missing. Write name = "my-run" in [run].')
+    elif not name.strip():
+        yield view.problem(("run", "name"), 'is blank. Write name = "my-run".')
+    elif name in (".", "..") or set(name) & set("/\\:\0") or name != name.strip():
+        what = f"is {show_value(name)}, which cannot be the name of a folder. Use letters, digits and dashes."
+        yield view.problem(("run", "name"), what)
+
+
+def model_rules(view: View) -> Iterator[Finding]:
+    """One way of giving the sizes, and sizes that fit each other."""
+    model = view.config.model
+    shape = [key for key in ("layers", "width", "heads", "kv_heads", "ffn") if view.given("model", key)]
+    ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
+    if not ways:
+        what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
+        yield view.problem(("model",), what)
+    elif len(ways) > 1:
+        given = [key for key in ("init", "size", *shape) if view.given("model", key)]
+        what = f"gives its size in more than one way: {', '.join(given)}. Keep one: init, size, or layers and width."
+        yield view.problem(("model",), what)
+    elif shape:
+        yield from _shape_rules(view, model)
+    if model.size is not None and model.size not in SIZES:
+        what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
+        yield view.problem(("model", "size"), what)
+    if view.given("model", "init_step") and not view.given("model", "init"):
+        what = 'is given without init. Write init = "runs/base" too, or leave it out.'
+        yield view.problem(("model", "init_step"), what)
+
+
+def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
+    for key, example in (("layers", 12), ("width", 768)):
+        if not view.given("model", key):
+            yield view.problem(("model", key), f"is missing. Write {key} = {example}, or a size by name.")
+    if model.width is None:
+        return
+    heads = model.heads if model.heads is not None else max(1, model.width // 64)
+    path: Path = ("model", "heads") if model.heads is not None else ("model", "width")
+    if model.width % heads or model.width // heads % 2:
+        what = (
+            f"{model.width} of width over {heads} heads is not an even whole number for each. "
+            "Change width or heads, for example width = 768 and heads = 12."
+        )
+        yield view.problem(path, what)
+    if model.kv_heads is not None and heads % model.kv_heads:
+        fitting = ", ".join(str(number) for number in range(1, heads + 1) if heads % number == 0)
+        what = f"is {model.kv_heads}, which does not divide the {heads} heads. Use one of {fitting}."
+        yield view.problem(("model", "kv_heads"), what)
+
+
+def tokenizer_rules(view: View) -> Iterator[Finding]:
+    """A tokenizer that reads a file says which."""
+    tokenizer = view.config.tokenizer
+    if tokenizer is None:
+        return
+    if tokenizer.kind == "bytes" and tokenizer.path is not None:
+        yield view.problem(("tokenizer", "path"), 'is given with kind = "bytes", which reads none. Leave it out.')
+    if tokenizer.kind != "bytes" and not view.given("tokenizer", "path"):
+        what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
+        yield view.problem(("tokenizer", "path"), what)
+
+
+def optimizer_rules(view: View) -> Iterator[Finding]:
+    """Every group of parameters has a learning rate."""
+    lr = view.config.optimizer.lr
+    missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
+    if lr.rest is None and not view.given("optimizer", "lr", "rest") and view.given("optimizer", "lr"):
+        needed = ", ".join([*missing, "rest"])
+        what = f"says nothing for {needed}. Write rest = 3e-4, which counts for every group not given."
+        yield view.problem(("optimizer", "lr"), what)
+
+
+def schedule_rules(view: View) -> Iterator[Finding]:
+    """Lengths are given once and where the shape has them."""
+    schedule = view.config.schedule
+    yield from view.extent_rules(("schedule", "warmup"), schedule.warmup)
+    yield from view.extent_rules(("schedule", "decay"), schedule.decay)
+    yield from view.extent_rules(("schedule", "horizon"), schedule.horizon, fraction=False)
+    yield from shape_keys(view, ("schedule",), schedule.shape, schedule.warmup)
+
+
+def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None) -> Iterator[Finding]:
+    """Keys that a shape of the learning rate does not have; used for the run and for a stage."""
+    if shape != "wsd":
+        for key in ("decay", "decay_shape"):
+            if view.given(*path, key):
+                now = f"the shape is {show_value(shape)}" if shape else "no shape is given"
+                what = f'belongs to shape = "wsd", but {now}. Leave it out, or write shape = "wsd".'
+                yield view.problem((*path, key), what)
+    if shape in (None, "constant", "inverse-sqrt") and view.given(*path, "to"):
+        now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
+        what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
+        yield view.problem((*path, "to"), what)
+    if shape == "inverse-sqrt" and not view.given(*path, "warmup"):
+        what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
+        yield view.problem((*path, "warmup"), what)
+    if shape == "inverse-sqrt" and warmup is not None and 0 in (warmup.steps, warmup.fraction):
+        what = "is zero: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
+        yield view.problem((*path, "warmup"), what)
+
+
+def cadence_rules(view: View) -> Iterator[Finding]:
+    """Checkpoints come every so many steps or minutes, not both."""
+    every = view.config.checkpoint.every
+    if every is not None and every.steps is not None and every.minutes is not None:
+        what = "has steps and minutes, but needs one of them. Write every = 1000 or every = { minutes = 30 }."
+        yield view.problem(("checkpoint", "every"), what)
+    if every is not None and view.raw["checkpoint"]["every"] == {}:
+        what = "is empty. Write every = 1000 or every = { minutes = 30 }."
+        yield view.problem(("checkpoint", "every"), what)
+
+
+def source_rules(view: View) -> Iterator[Finding]:
+    """Every source says where its documents are, and has a name that can be told from a number."""
+    if not view.source_names:
+        what = 'there is none. Write [sources.web] with kind = "tokens" and path = "data/web".'
+        yield view.problem(("sources",), what)
+    for name in view.source_names:
+        if not name.strip():
+            yield view.problem(("sources", name), "has a blank name. Give it one: [sources.web].")
+        elif set(name) & set(":/\\"):
+            what = "has a name with one of : / \\ in it. Use letters, digits and dashes."
+            yield view.problem(("sources", name), what)
+    for name, source in view.config.sources.items():
+        path = ("sources", name)
+        if isinstance(source, TokensSource | TextSource) and not view.given(*path, "path"):
+            yield view.problem((*path, "path"), f'is missing. Write path = "data/{name}".')
+        if isinstance(source, HubSource) and not view.given(*path, "dataset"):
+            what = 'is missing. Write dataset = "name/on-the-hub", or a folder.'
+            yield view.problem((*path, "dataset"), what)
+        if isinstance(source, ChatSource) and not (view.given(*path, "path") or view.given(*path, "task")):
+            what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
+            yield view.problem(path, what)
+        if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
+            what = "has eos and bos, but documents are found by one of them. Keep the one your files have."
+            yield view.problem(path, what)
+        if source.validation is not None and source.validation_only:
+            what = "holds out a part, but validation_only keeps all of it out. Keep one of the two."
+            yield view.problem((*path, "validation"), what)
+
+
+def evaluate_rules(view: View) -> Iterator[Finding]:
+    """Validation reads sources that exist, named in one way."""
+    evaluate = view.config.evaluate
+    if view.given("evaluate", "sources") and view.given("evaluate", "mixture"):
+        yield view.problem(("evaluate",), "has sources and mixture, but needs one of them at most. Keep one.")
+    for name in evaluate.sources or ():
+        if name not in view.source_names:
+            what = f"{show_value(name)} is no source. {nearest(name, view.source_names)}"
+            yield view.problem(("evaluate", "sources"), what)
+    if evaluate.mixture is not None:
+        yield from shares_rules(view, ("evaluate", "mixture"), evaluate.mixture, add_up=True)
+
+
+def shares_rules(view: View, path: Path, shares: Mapping[str, float], *, add_up: bool) -> Iterator[Finding]:
+    """Shares of known sources that add up to 1, or weights that are not all zero."""
+    for name in shares:
+        if name not in view.source_names:
+            what = f"there is no source {show_value(name)}. {nearest(name, view.source_names)}"
+            yield view.problem((*path, name), what)
+        elif name in view.config.sources and view.config.sources[name].validation_only and path[0] != "evaluate":
+            what = "is a source for validation only. Take it out, or remove validation_only from the source."
+            yield view.problem((*path, name), what)
+    if set(view.written(*path)) != set(shares):
+        return  # a share that is no number was reported already; the sum says nothing
+    total = sum(shares.values())
+    if total == 0:
+        yield view.problem(path, f"is {show_value(shares)}: nothing to read. Give a source a positive share.")
+    elif add_up and abs(total - 1) > SHARES_TOLERANCE:
+        what = f"adds up to {total:.6g}, not 1. Change the shares, or write weights = {show_value(shares)}."
+        yield view.problem(path, what)

@@ -1,0 +1,112 @@
+"""The kinds of value a key may have, each with the rule it must keep.
+
+A short form (`fade = "50M"`) is read into the same table as the long one (`fade = { tokens = "50M" }`),
+so that the rest of the program knows one form only; the JSON Schema offers both.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from trivium.config.numbers import Count, read_count
+
+
+class Table(BaseModel):
+    """A table of the config: frozen, no unknown keys, no silent conversion, a doc line for each key."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=False,
+        populate_by_name=False,
+        serialize_by_alias=True,
+    )
+
+
+def short_form(key: str, either: Any) -> BeforeValidator:
+    """Read a bare value as the table `{ key = value }`; `either` is what the JSON Schema offers."""
+
+    def read(value: object) -> object:
+        return value if isinstance(value, Mapping | BaseModel) else {key: value}
+
+    return BeforeValidator(read, json_schema_input_type=either)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _one_or_many(value: object) -> object:
+    return _as_tuple([value] if isinstance(value, str) else value)
+
+
+Name = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, examples=[1234])]
+Whole = Annotated[int, read_count, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+OpenFraction = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, examples=[0.5])]
+Shares = Mapping[str, Share]
+Paths = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_one_or_many, json_schema_input_type=str | list[str]),
+    Field(min_length=1, examples=["data/web"]),
+]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str])]
+Betas = Annotated[
+    tuple[Fraction, Fraction],
+    BeforeValidator(_as_tuple, json_schema_input_type=list[float]),
+    Field(examples=[[0.9, 0.95]]),
+]
+
+
+class Extent(Table):
+    """How far: exactly one of `steps`, `tokens` or `fraction` (of the run, or of the stage it stands in)."""
+
+    steps: Whole | None = Field(None, examples=[2000])
+    """Optimizer steps."""
+    tokens: Count | None = Field(None, examples=["1B"])
+    """Tokens, padding included; rounded up to whole steps."""
+    fraction: Fraction | None = Field(None, examples=[0.01])
+    """A share of the whole span, 0 to 1."""
+
+
+class EpochBudget(Table):
+    """How often a source is read: all sources together, or one by name."""
+
+    epochs: Positive = Field(examples=[1.5])
+    """Times that every document is read."""
+    source: Name | None = None
+    """The source that is counted; None where the bare number counts all of them."""
+
+
+def _read_epochs(value: object) -> object:
+    """`1.5` counts every source; `{ chat = 1 }` counts one."""
+    if isinstance(value, EpochBudget):
+        return value
+    if not isinstance(value, Mapping):
+        return EpochBudget(epochs=_checked_epochs(value))
+    if len(value) != 1:
+        raise PydanticCustomError("epochs", "names {count} sources", {"count": len(value)})
+    ((source, epochs),) = value.items()
+    return EpochBudget(epochs=_checked_epochs(epochs), source=source)
+
+
+def _checked_epochs(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise PydanticCustomError("epochs", "is no positive number of epochs", {})
+    return float(value)
+
+
+Epochs = Annotated[
+    EpochBudget,
+    BeforeValidator(_read_epochs, json_schema_input_type=float | dict[str, float]),
+]

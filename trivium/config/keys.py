@@ -1,0 +1,98 @@
+"""Key paths: `("stages", 1, "lr", "scale")` <-> `stages[1].lr.scale`, and the model behind each key."""
+
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from trivium.config.schema import Config
+from trivium.config.sources import KINDS
+
+Path = tuple[str | int, ...]
+
+
+MISSING = object()
+
+
+def look_up(raw: object, path: Path, default: Any = MISSING) -> Any:
+    """What stands at a path of the raw tables, or the default."""
+    for part in path:
+        if not isinstance(raw, Mapping | list):
+            return default
+        try:
+            raw = raw[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return default
+    return raw
+
+
+def show_path(path: Path) -> str:
+    """`("stages", 1, "lr")` -> `stages[1].lr`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`Did you mean "mixture"?`, or the list of what there is."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f'Did you mean "{close[0]}"?'
+    return f"There is: {', '.join(names)}." if names else "There is none."
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the schema says about a key path: its field, and the tables or elements below it."""
+
+    field: FieldInfo | None
+    annotation: Any
+
+    def below(self, part: str | int) -> "Key":
+        """The key one step further down; field None where the schema knows no such key."""
+        for model in self._models():
+            for name, field in model.model_fields.items():
+                if part == (field.alias or name):
+                    return Key(field, field.annotation)
+        for candidate in _alternatives(self.annotation):
+            arguments = get_args(candidate)
+            if arguments and issubclass(get_origin(candidate) or object, Mapping | tuple):
+                return Key(self.field, arguments[-1] if arguments[-1] is not ... else arguments[0])
+        return Key(None, None)
+
+    def of_kind(self, kind: str) -> "Key":
+        """Of the kinds of source, the one with this name."""
+        return Key(self.field, next(model for model in self._models() if model.model_fields["kind"].default == kind))
+
+    def names(self) -> list[str]:
+        """The keys that may be written in this table."""
+        return [field.alias or name for model in self._models() for name, field in model.model_fields.items()]
+
+    def _models(self) -> list[type[BaseModel]]:
+        found = _alternatives(self.annotation)
+        return [model for model in found if isinstance(model, type) and issubclass(model, BaseModel)]
+
+
+def key_at(path: Path, raw: object) -> Key:
+    """The schema's view of a path; `raw` tells which kind a source is."""
+    key = Key(None, Config)
+    for depth, part in enumerate(path):
+        key = key.below(part)
+        if depth == 1 and path[0] == "sources" and (kind := look_up(raw, (*path[:2], "kind"))) in KINDS:
+            key = key.of_kind(kind)
+    return key
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """A union's members, without `Annotated` around them."""
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [inner for argument in get_args(annotation) for inner in _alternatives(argument)]
+    return [annotation]

@@ -1,0 +1,134 @@
+"""The five kinds of source a config may name; each says where its documents are, nothing is opened."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from trivium.config.fields import Name, OpenFraction, Paths, Positive, Table, Text, Whole
+from trivium.config.numbers import Count, CountText, parse_count
+
+
+def _read_holdout(value: object) -> object:
+    """`0.001` is a fraction of the documents, `"500k"` so many tokens."""
+    if isinstance(value, str):
+        try:
+            return parse_count(value)
+        except ValueError as reason:
+            raise PydanticCustomError("count", "{reason}", {"reason": str(reason)}) from None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, float) and 0 < value < 1:
+        return value
+    raise PydanticCustomError("holdout", "is neither a fraction below 1 nor a number of tokens", {})
+
+
+HoldOut = Annotated[
+    float | int,
+    BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | int | CountText),
+]
+
+
+class BaseSource(Table):
+    """What every source may say."""
+
+    repeat: Count = Field(1, examples=[2])
+    """Counts so many times in proportional shares (a task "listed twice")."""
+    max_epochs: Positive | None = Field(None, examples=[4])
+    """The most often it may be read over the whole run; absent: no limit, a warning over 4."""
+    validation: HoldOut | None = Field(None, examples=[0.001])
+    """Held out for validation: a fraction of its documents, or so many tokens."""
+    validation_only: bool = False
+    """A test split: never trained on."""
+    block_tokens: Count = Field(262_144, examples=["256Ki"])
+    """Tokens in a block, the unit of order."""
+    window_blocks: Count = Field(64, examples=[64])
+    """Blocks that are packed and shuffled together."""
+
+
+class TokensSource(BaseSource):
+    """Token files: .ds, .npy, .bin, or Megatron's .bin with .idx."""
+
+    kind: Literal["tokens"] = "tokens"
+    """Token files on disk."""
+    path: Paths | None = None
+    """A file, a folder, a pattern, or a list of them."""
+    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = Field(None, examples=["uint16"])
+    """Of files that do not say it themselves; never guessed."""
+    eos: Whole | None = Field(None, examples=[0])
+    """In flat files: the token that ends a document."""
+    bos: Whole | None = Field(None, examples=[1])
+    """In flat files: the token that begins a document."""
+
+
+class TextSource(BaseSource):
+    """Local text: JSONL (also .gz, .zst), Parquet, plain text; tokenised once and cached."""
+
+    kind: Literal["text"] = "text"
+    """Local text files."""
+    path: Paths | None = None
+    """A file, a folder, a pattern, or a list of them."""
+    column: Name = "text"
+    """Where the text is, in JSONL and Parquet."""
+
+
+class HubSource(BaseSource):
+    """What the two kinds of Hugging Face source share."""
+
+    dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
+    """A name on the Hub, or a folder on disk."""
+    subset: Name | None = None
+    """The dataset's configuration."""
+    split: Name = "train"
+    """Which split."""
+    column: Name = "text"
+    """Where the text is."""
+
+
+class HuggingFaceSource(HubSource):
+    """A Hugging Face dataset, eager: tokenised once and cached."""
+
+    kind: Literal["huggingface"] = "huggingface"
+    """A `datasets` dataset."""
+    tokenised: bool = False
+    """It holds tokens already: input_ids (or inputs), with labels and position_ids where there are any."""
+
+
+class StreamSource(HubSource):
+    """A Hugging Face dataset read as a stream, tokenised on the fly."""
+
+    kind: Literal["stream"] = "stream"
+    """A streaming `datasets` dataset; not finite, so it has no epochs."""
+    lanes: Count = Field(8, examples=[8])
+    """Readers side by side; fixed, whatever the number of ranks."""
+    shuffle_documents: Whole = Field(10_000, examples=["10k"])
+    """Documents in a lane's shuffle buffer."""
+
+
+class ChatSource(BaseSource):
+    """Conversations: a JSONL file of messages, or a task by name."""
+
+    kind: Literal["chat"] = "chat"
+    """Conversations."""
+    path: Paths | None = None
+    """A JSONL file, a folder, a pattern, or a list of them."""
+    task: Name | None = Field(None, examples=["gsm8k"])
+    """A task by name, instead of a path or reading from it."""
+    split: Literal["train", "test"] = "train"
+    """Which split of the task."""
+    subset: Name | None = None
+    """Which subset of the task."""
+    size: Count | None = None
+    """How many conversations a generated task has."""
+    start: Whole | None = None
+    """First conversation taken; absent: the first."""
+    stop: Count | None = None
+    """Where to stop; absent: the end."""
+    loss_on: Literal["all", "assistant"] = "assistant"
+    """Learn everything, or the assistant's words."""
+
+
+Source = Annotated[
+    TokensSource | TextSource | HuggingFaceSource | StreamSource | ChatSource, Field(discriminator="kind")
+]
+KINDS = ("tokens", "text", "huggingface", "stream", "chat")

@@ -1,0 +1,84 @@
+"""How the rules of `check` see a config: its values, what was written, and where."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trivium.config.fields import Extent
+from trivium.config.keys import MISSING, Path, look_up
+from trivium.config.merge import merged_stages
+from trivium.config.problems import where
+from trivium.config.schema import Config, Stage
+from trivium.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, or a warning about something that works but may not be meant."""
+
+    problem: Problem
+    is_warning: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """A config, the raw tables it came from, and the name of its file."""
+
+    config: Config
+    raw: Mapping[str, Any]
+    file: str
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages with `[defaults]` merged in."""
+        return merged_stages(self.config)
+
+    @cached_property
+    def source_names(self) -> tuple[str, ...]:
+        """Every source that was written, also those that did not validate."""
+        sources = self.raw.get("sources")
+        return tuple(sources) if isinstance(sources, Mapping) else ()
+
+    def given(self, *path: str | int) -> bool:
+        """Whether a key was written, sound or not."""
+        return look_up(self.raw, path) is not MISSING
+
+    def written(self, *path: str | int) -> tuple[str, ...]:
+        """The keys that were written in a table, sound or not."""
+        table = look_up(self.raw, path)
+        return tuple(table) if isinstance(table, Mapping) else ()
+
+    def stage_given(self, number: int, key: str) -> bool:
+        """Whether a stage has a key, of its own or from `[defaults]`."""
+        return self.given("stages", number, key) or self.given("defaults", key)
+
+    def stage_path(self, number: int, *keys: str) -> Path:
+        """Where a stage's key was written: in the stage, or in `[defaults]`."""
+        if keys and not self.given("stages", number, keys[0]) and self.given("defaults", keys[0]):
+            return ("defaults", *keys)
+        return ("stages", number, *keys)
+
+    def problem(self, path: Path, what: str) -> Finding:
+        """Something that cannot be."""
+        return Finding(Problem(where(self.file, path), what))
+
+    def warning(self, path: Path, what: str) -> Finding:
+        """Something that works but may not be meant."""
+        return Finding(Problem(where(self.file, path), what), is_warning=True)
+
+    def extent_rules(self, path: Path, extent: Extent | None, *, fraction: bool = True) -> Iterator[Finding]:
+        """Exactly one of steps, tokens and (where it makes sense) fraction."""
+        if extent is None:
+            return
+        units = ("steps", "tokens", "fraction") if fraction else ("steps", "tokens")
+        written = [unit for unit in ("steps", "tokens", "fraction") if self.given(*path, unit)]
+        choices = ", ".join(f"{{ {unit} = {EXTENT_EXAMPLES[unit]} }}" for unit in units)
+        if written == ["fraction"] and not fraction:
+            yield self.problem(path, f"cannot be a fraction of itself. Write one of {choices}.")
+        elif len(written) != 1:
+            has = f"has {' and '.join(written)}" if written else "is empty"
+            yield self.problem(path, f"{has}, but needs exactly one unit. Write one of {choices}.")
+
+
+EXTENT_EXAMPLES = {"steps": "2000", "tokens": '"1B"', "fraction": "0.01"}

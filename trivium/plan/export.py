@@ -1,0 +1,61 @@
+"""A plan for machines: the JSON that `trivium plan --json` prints and a run folder keeps."""
+
+from typing import Any
+
+from trivium.plan.plan import Plan
+from trivium.plan.stage import PlannedStage
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Every stage, every source and the totals; null where something is not known."""
+    return {
+        "run": plan.config.run.name,
+        "seed": plan.config.run.seed,
+        "total_steps": plan.total_steps,
+        "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
+        "fingerprint": plan.fingerprint(plan.known_steps),
+        "stages": [_stage_json(plan, stage) for stage in plan.stages],
+        "sources": {
+            name: {
+                "kind": source.kind,
+                "documents": plan.facts[name].documents if name in plan.facts else None,
+                "tokens": plan.facts[name].tokens if name in plan.facts else None,
+                "fingerprint": plan.facts[name].fingerprint if name in plan.facts else None,
+            }
+            for name, source in plan.config.sources.items()
+        },
+        "warnings": [str(warning) for warning in plan.warnings],
+        "unknown": [str(gap) for gap in plan.gaps],
+    }
+
+
+def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
+    first, last = plan.lr_ends(stage)
+    asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.said, key)) is not None}
+    if stage.said.epochs is not None:
+        asked = {"epochs": stage.said.epochs.epochs, "source": stage.said.epochs.source}
+    return {
+        "name": stage.name,
+        "start": stage.start,
+        "end": stage.end,
+        "steps": stage.steps,
+        "asked": asked,
+        "tokens": stage.tokens,
+        "seq_len": stage.seq_len,
+        "batch_size": stage.batch_size,
+        "packing": stage.said.packing,
+        "documents": stage.said.documents,
+        "seed": stage.seed,
+        "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
+        "fade_rows": None if stage.mixture is None else stage.mixture.fade_rows,
+        "lr_multiplier": {"first": first, "last": last},
+        "given": {
+            name: {
+                "rows": given.rows,
+                "tokens": given.tokens,
+                "epochs": given.epochs,
+                "epochs_so_far": given.epochs_so_far,
+            }
+            for name, given in stage.given.items()
+        },
+    }

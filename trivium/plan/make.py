@@ -1,0 +1,211 @@
+"""Config + what is on disk -> Plan, or every reason why it cannot be."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trivium.config.fields import Extent
+from trivium.config.merge import merged_stages
+from trivium.config.numbers import show_count
+from trivium.config.schema import Config, Stage
+from trivium.errors import PlanError, Problem
+from trivium.plan.budget import Before, mixture_of, shares_of, sources_of, steps_of
+from trivium.plan.curve import Curve, exact
+from trivium.plan.facts import Facts, measure
+from trivium.plan.ledger import Ledger
+from trivium.plan.plan import Plan
+from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
+from trivium.plan.stage import PlannedStage
+
+MANY_EPOCHS = 4
+
+
+def make_plan(config: Config, facts: Mapping[str, Facts] | None = None) -> Plan:
+    """Resolve every unit; raises PlanError with every problem that what is on disk brings up."""
+    builder = Builder(config, measure(config.sources) if facts is None else facts)
+    return builder.plan()
+
+
+@dataclass(slots=True)
+class Builder:
+    """Goes through the stages once, in order; collects problems, warnings and what cannot be told."""
+
+    config: Config
+    facts: Mapping[str, Facts]
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    gaps: list[Problem] = field(default_factory=list)
+
+    def plan(self) -> Plan:
+        """The plan, or PlanError."""
+        stages = self._planned(self._with_anneal(list(merged_stages(self.config))))
+        self._check_epochs(stages)
+        self._note_gaps(stages)
+        curves = self._curves(stages)
+        if self.problems:
+            raise PlanError(self.problems)
+        return Plan(self.config, self.facts, stages, *curves, tuple(self.warnings), tuple(self.gaps))
+
+    def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
+        """Every stage after the one before it: where it starts, what it takes."""
+        ledger = Ledger(self.facts)
+        planned: list[PlannedStage] = []
+        start: int | None = 0
+        before: Before | None = None
+        for index, stage in enumerate(stages):
+            shares = shares_of(stage, self.config, self.facts)
+            mixture = None if shares is None else mixture_of(stage, shares, before)
+            steps = steps_of(stage, mixture, ledger.rows_to_read(stage, sources_of(stage, self.config)))
+            rows = None if steps is None else steps * stage.rows_of_step
+            given = {} if mixture is None or rows is None else ledger.give(stage, mixture, rows)
+            seed = self.config.run.seed if stage.seed is None else stage.seed
+            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, given))
+            start = planned[-1].end
+            before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
+        return tuple(planned)
+
+    def _with_anneal(self, stages: list[Stage]) -> list[Stage]:
+        """The end of the last stage as a stage of its own, where `run.anneal` asks for it."""
+        anneal = self.config.run.anneal
+        if anneal is None or anneal.start is None:
+            return stages
+        planned = self._planned(stages)
+        total, last_start = planned[-1].end, planned[-1].start
+        if total is None or last_start is None:
+            self.gaps.append(Problem("run.anneal", "starts at a fraction of a run whose length is not known yet."))
+            return stages
+        begin = int(exact(anneal.start) * total)
+        if not last_start < begin < total:
+            low = (last_start + 1) / total
+            what = (
+                f"is {anneal.start:g}, which is step {begin:,}, not inside the last stage of steps "
+                f"[{last_start:,}, {total:,}). Write a start between {low:.4g} and 1."
+            )
+            self.problems.append(Problem("run.anneal.start", what))
+            return stages
+        said = {key: getattr(anneal, key) for key in anneal.model_fields_set - {"start"}}
+        if {"mixture", "weights"} & said.keys():
+            said = {
+                "mixture": None,
+                "weights": None,
+                "sources": None,
+                "temperature": anneal.temperature,
+            } | said
+        cut = {"tokens": None, "epochs": None}
+        last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
+        fresh = {"fade": None, "lr": None, "name": anneal.name, "reset_optimizer": False, "evaluate": False}
+        tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | said)
+        return [*stages[:-1], last, tail]
+
+    def _curves(self, stages: tuple[PlannedStage, ...]) -> tuple[Curve | None, Curve]:
+        """Learning rate and momentum over the stages whose place is known."""
+        schedule = self.config.schedule
+        spans = [self._span(stage) for stage in stages if stage.start is not None and stage.end is not None]
+        total = stages[-1].end
+        open_ended = schedule.shape in ("constant", "inverse-sqrt")
+        by_fraction = any(extent is not None and extent.fraction is not None for extent in (schedule.warmup,))
+        if total is None and schedule.horizon is None and (not open_ended or by_fraction):
+            self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
+            return None, momentum(self.config.optimizer.momentum, spans)
+
+        def steps_for_tokens(tokens: int) -> int:
+            return _steps_for_tokens(stages, tokens)
+
+        horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
+        decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
+        lengths = self._lengths("schedule", schedule.shape, schedule.warmup, decay, horizon, steps_for_tokens)
+        if total is not None and horizon < total and not open_ended and schedule.to == 0:
+            what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
+            self.warnings.append(Problem("schedule.horizon", what))
+        return learning_rate(schedule, lengths, spans), momentum(self.config.optimizer.momentum, spans)
+
+    def _span(self, stage: PlannedStage) -> StageSpan:
+        assert stage.start is not None
+        assert stage.end is not None
+        assert stage.steps is not None
+        lr, lengths = stage.said.lr, Lengths(stage.steps)
+        if lr is not None:
+            decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
+            path = f"stages[{stage.index}].lr"
+            lengths = self._lengths(
+                path, lr.shape, lr.warmup, decay, stage.steps, lambda tokens: -(-tokens // stage.step_tokens)
+            )
+        return StageSpan(stage.start, stage.end, lr, lengths, stage.said.reset_optimizer)
+
+    def _lengths(
+        self,
+        path: str,
+        shape: str | None,
+        warmup: Extent | None,
+        decay: Extent,
+        span: int,
+        steps_for_tokens: Callable[[int], int],
+    ) -> Lengths:
+        """A shape's lengths in steps; they must fit the span that the shape has."""
+        rise = resolve(warmup, span, steps_for_tokens)
+        fall = resolve(decay, span, steps_for_tokens) if shape == "wsd" else 0
+        bounded = shape in ("linear", "cosine", "wsd") or path != "schedule"
+        if bounded and rise + fall > span:
+            parts = f"a warm-up of {rise:,}" + (f" and a decay of {fall:,}" if fall else "")
+            what = f"{parts} steps {'are' if fall else 'is'} longer than the {span:,} steps there are. Shorten it."
+            self.problems.append(Problem(path, what))
+            return Lengths(span)
+        return Lengths(span, rise, fall)
+
+    def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
+        """Caps on epochs, of a source over the run and of a stage within it."""
+        for stage in stages:
+            for name, given in stage.given.items():
+                if given.epochs is None or given.epochs_so_far is None or not given.rows:
+                    continue
+                cap = self.config.sources[name].max_epochs
+                if cap is not None and given.epochs_so_far > cap + 1e-9 >= given.epochs_so_far - given.epochs:
+                    self._over(stage, name, cap, given.epochs_so_far, f"sources.{name}.max_epochs")
+                elif stage.said.max_epochs is not None and given.epochs > stage.said.max_epochs + 1e-9:
+                    self._over(stage, name, stage.said.max_epochs, given.epochs, "max_epochs")
+                elif cap is None and given.epochs_so_far > MANY_EPOCHS >= given.epochs_so_far - given.epochs:
+                    what = (
+                        f"is read {given.epochs_so_far:.1f} times by the end of this stage. "
+                        f"Set sources.{name}.max_epochs if that is meant."
+                    )
+                    self.warnings.append(Problem(f"stages[{stage.index}].mixture.{name}", what))
+
+    def _over(self, stage: PlannedStage, name: str, cap: float, epochs: float, key: str) -> None:
+        given, shares = stage.given[name], stage.shares
+        assert given.epochs is not None
+        assert shares is not None
+        room = max(0.0, cap - (epochs - given.epochs)) / given.epochs
+        share = float(shares.get(name, 0))
+        lower = int(share * room * 1000) / 1000
+        fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
+        what = (
+            f"needs {show_count(given.tokens)} tokens, the source has {show_count(self.facts[name].tokens)}: "
+            f"{epochs:.1f} epochs, over {key} = {cap:g}. {fix} {key} = {-int(-epochs * 10 // 1) / 10:g}."
+        )
+        self.problems.append(Problem(f"stages[{stage.index}].mixture.{name}", what))
+
+    def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
+        """What the config alone cannot tell."""
+        for name, source in self.config.sources.items():
+            if name not in self.facts and source.kind != "stream":
+                self.gaps.append(
+                    Problem(f"sources.{name}", "is not on disk: its documents, tokens and epochs are not known.")
+                )
+        for stage in stages:
+            if stage.mixture is None:
+                what = "shares are in proportion to sizes that are not known."
+                self.gaps.append(Problem(f"stages[{stage.index}]", what))
+            if stage.steps is None:
+                what = "counts epochs of a source whose size is not known, so that its end and what follows are open."
+                self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
+
+
+def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:
+    """The first step at which the run has read so many tokens; beyond its end the last stage goes on."""
+    steps = 0
+    for stage in stages:
+        whole = stage.tokens
+        if whole is None or tokens <= whole:
+            break
+        tokens -= whole
+        steps += stage.steps or 0
+    return steps + -(-tokens // stage.step_tokens)

@@ -1,0 +1,113 @@
+"""The config with every unit resolved: a stage, a learning rate and a batch size for every step."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trivium.config.schema import Config
+from trivium.errors import PlanError, Problem
+from trivium.plan.curve import Curve
+from trivium.plan.facts import Facts
+from trivium.plan.record import Record, fingerprint, record
+from trivium.plan.stage import PlannedStage
+
+GROUPS = ("matrix", "embedding", "unembedding", "rest")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What one step is taken with."""
+
+    step: int
+    stage: int
+    seq_len: int
+    batch_size: int
+    tokens_before: int
+    lr_multiplier: float
+    lr: Mapping[str, float]
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Stages that cover `[0, total)`, as far as what is on disk tells; says what it cannot tell in `gaps`."""
+
+    config: Config
+    facts: Mapping[str, Facts]
+    stages: tuple[PlannedStage, ...]
+    learning_rate: Curve | None
+    momentum: Curve
+    warnings: tuple[Problem, ...]
+    gaps: tuple[Problem, ...]
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None where a stage's length is not known."""
+        return self.stages[-1].end
+
+    @property
+    def known_steps(self) -> int:
+        """Steps of the stages from the first on whose lengths are known."""
+        return max((stage.end for stage in self.stages if stage.end is not None), default=0)
+
+    def stage_at(self, step: int) -> PlannedStage:
+        """The stage that a step belongs to."""
+        known = [stage for stage in self.stages if stage.end is not None]
+        if not 0 <= step < self.known_steps:
+            what = f"the plan covers steps 0 to {self.known_steps:,}, not step {step:,}."
+            raise PlanError([*self.gaps, Problem("", what)])
+        return known[bisect_right(known, step, key=lambda stage: stage.start or 0) - 1]
+
+    def tokens_before(self, step: int) -> int:
+        """Tokens of all steps before this one, padding included; the run's last end is allowed."""
+        total = 0
+        for stage in self.stages:
+            if stage.start is None or stage.end is None or stage.start >= step:
+                break
+            total += (min(step, stage.end) - stage.start) * stage.step_tokens
+        return total
+
+    def lr_multiplier(self, step: int) -> float:
+        """The schedule's multiplier of `optimizer.lr` at a step."""
+        if self.learning_rate is None:
+            raise PlanError([*self.gaps, Problem("", "the learning rate is not known before the run's length is.")])
+        return self.learning_rate.at(step)
+
+    def settings_at(self, step: int) -> StepSettings:
+        """Everything that a step is taken with."""
+        stage = self.stage_at(step)
+        multiplier = self.lr_multiplier(step)
+        return StepSettings(
+            step=step,
+            stage=stage.index,
+            seq_len=stage.seq_len,
+            batch_size=stage.batch_size,
+            tokens_before=self.tokens_before(step),
+            lr_multiplier=multiplier,
+            lr={group: multiplier * peak for group, peak in self.peak_lr.items()},
+            momentum=self.momentum.at(step),
+            weight_decay=self.config.optimizer.weight_decay,
+        )
+
+    @property
+    def peak_lr(self) -> dict[str, float]:
+        """`optimizer.lr` by group of parameters."""
+        lr = self.config.optimizer.lr
+        own: dict[str, float | None] = {group: getattr(lr, group) for group in GROUPS}
+        rest = 0.0 if lr.rest is None else lr.rest  # absent only where every group has its own
+        return {group: rest if rate is None else rate for group, rate in own.items()}
+
+    def record(self, step: int) -> Record:
+        """Everything that decided the steps before this one, by key."""
+        return record(self.config, self.facts, self.stages, self.learning_rate, self.momentum, step)
+
+    def fingerprint(self, step: int) -> str:
+        """A hash of the record: changes if and only if something before the step changed."""
+        return fingerprint(self.record(step))
+
+    def lr_ends(self, stage: PlannedStage) -> tuple[float | None, float | None]:
+        """The learning rate's multiplier at a stage's first and last step; None where it is not known."""
+        if self.learning_rate is None or stage.start is None or stage.end is None:
+            return None, None
+        return self.learning_rate.at(stage.start), self.learning_rate.at(stage.end - 1)

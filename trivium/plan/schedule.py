@@ -1,0 +1,125 @@
+"""Step -> learning rate and momentum.
+
+The learning rate is a multiplier of `optimizer.lr`. The run's schedule spans its horizon; a stage may
+scale it, warm it up again, or put a shape of its own in its place. `step` counts completed updates, so
+the first update of a warm-up over w steps has multiplier 1/w and the last one 1.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from trivium.config.fields import Extent
+from trivium.config.schema import Momentum, Schedule, Shape, StageLr
+from trivium.plan.curve import ONE, Curve, Formula, Piece, constant, exact, joined
+
+DEFAULT_DECAY = 0.2
+DecayShape = Literal["linear", "cosine", "1-sqrt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A shape's lengths in steps, once extents are resolved."""
+
+    span: int
+    warmup: int = 0
+    decay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """Where a stage stands and what it does to the learning rate."""
+
+    start: int
+    end: int
+    lr: StageLr | None
+    lengths: Lengths
+    resets: bool
+
+
+def shape_pieces(
+    shape: Shape, decay_shape: DecayShape, to: float, lengths: Lengths, start: int, scale: Fraction
+) -> list[Piece]:
+    """The pieces of one shape from `start` on; after its span it stays where it ended."""
+    end, warm = start + lengths.span, start + lengths.warmup
+    last = exact(to)
+    pieces: list[Piece] = []
+    if lengths.warmup:
+        # Origin one step early: update 0 of w has 1/w, update w - 1 has 1.
+        pieces.append(Piece(start, Formula("linear", Fraction(0), ONE, start - 1, lengths.warmup)))
+    match shape:
+        case "constant":
+            pieces.append(Piece(warm, constant(ONE)))
+        case "inverse-sqrt":
+            pieces.append(Piece(warm, Formula("inverse-sqrt", ONE, ONE, start - 1, max(1, lengths.warmup))))
+        case "linear" | "cosine":
+            if end > warm:
+                pieces.append(Piece(warm, Formula(shape, ONE, last, warm, end - warm)))
+            pieces.append(Piece(max(end, warm), constant(last)))
+        case "wsd":
+            fall = end - lengths.decay
+            if fall > warm:
+                pieces.append(Piece(warm, constant(ONE)))
+            if lengths.decay:
+                pieces.append(Piece(fall, Formula(decay_shape, ONE, last, fall, lengths.decay)))
+            pieces.append(Piece(end, constant(last)))
+    return [Piece(piece.start, piece.formula.scaled(scale)) for piece in pieces]
+
+
+def learning_rate(schedule: Schedule, lengths: Lengths, stages: Sequence[StageSpan]) -> Curve:
+    """The multiplier of `optimizer.lr` at every step of the run."""
+    run = joined(shape_pieces(schedule.shape, schedule.decay_shape, schedule.to, lengths, 0, ONE))
+    pieces: list[Piece] = []
+    for stage in stages:
+        pieces.extend(_stage_pieces(run, stage))
+    return joined(pieces)
+
+
+def _stage_pieces(run: Curve, stage: StageSpan) -> list[Piece]:
+    if stage.lr is None:
+        return run.between(stage.start, stage.end)
+    scale = exact(stage.lr.scale)
+    if stage.lr.shape is not None:
+        own = joined(shape_pieces(stage.lr.shape, stage.lr.decay_shape, stage.lr.to, stage.lengths, stage.start, scale))
+        return own.until(stage.end)
+    scaled = [Piece(piece.start, piece.formula.scaled(scale)) for piece in run.between(stage.start, stage.end)]
+    return _ramped(scaled, stage.start, stage.lengths.warmup)
+
+
+def _ramped(pieces: list[Piece], start: int, steps: int) -> list[Piece]:
+    """The same pieces, rising from zero over the first steps."""
+    if not steps:
+        return pieces
+    ramp = Formula("linear", Fraction(0), ONE, start - 1, steps)
+    end = start + steps
+    rising = [Piece(piece.start, piece.formula, ramp) for piece in pieces if piece.start < end]
+    after = [piece for piece in pieces if piece.start >= end]
+    if not after or after[0].start > end:
+        after.insert(0, Piece(end, rising[-1].formula))
+    return [*rising, *after]
+
+
+def momentum(settings: Momentum, stages: Sequence[StageSpan]) -> Curve:
+    """Muon's momentum at every step; the warm-up begins again where the optimizer is reset."""
+    begins = [0, *(stage.start for stage in stages if stage.resets and stage.start > 0)]
+    pieces: list[Piece] = []
+    for begin, until in zip(begins, [*begins[1:], None], strict=True):
+        first, last = exact(settings.start), exact(settings.end)
+        if settings.steps:
+            pieces.append(Piece(begin, Formula("linear", first, last, begin, settings.steps)))
+        if until is None or begin + settings.steps < until:
+            pieces.append(Piece(begin + settings.steps, constant(last)))
+    return joined(pieces)
+
+
+def resolve(extent: Extent | None, span: int, steps_for_tokens: Callable[[int], int]) -> int:
+    """An extent in steps; tokens are rounded up, a fraction to the nearest step."""
+    if extent is None:
+        return 0
+    if extent.steps is not None:
+        return extent.steps
+    if extent.tokens is not None:
+        return steps_for_tokens(extent.tokens)
+    assert extent.fraction is not None, "an extent has one unit"
+    return int(exact(extent.fraction) * span + Fraction(1, 2))

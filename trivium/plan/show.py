@@ -1,0 +1,115 @@
+"""A plan for people: tables that fit 80 columns, plain text when piped."""
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trivium.config.numbers import show_count
+from trivium.errors import Problem
+from trivium.plan.plan import Plan
+from trivium.plan.stage import Given, PlannedStage
+
+UNKNOWN = "?"
+
+
+def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> None:
+    """Print the plan: stages, what each reads, totals, warnings, and what is not known."""
+    parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(), stage_table(plan)]
+    parts += [Text(), source_table(plan)]
+    parts += [Text(line) for line in roundings(plan)]
+    for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
+        if problems:
+            parts += [Text(), Text(title, style="bold"), *(Text(f"  {problem}") for problem in problems)]
+    console.print(Group(*parts), highlight=False)
+
+
+def headline(plan: Plan) -> str:
+    """`small: 3 stages, 4,197 steps, 2.2B tokens`."""
+    count = len(plan.stages)
+    stages = f"{count} stage{'s' if count > 1 else ''}"
+    total = plan.total_steps
+    if total is None:
+        known = f"{plan.known_steps:,} steps known so far" if plan.known_steps else "length not known"
+        return f"{plan.config.run.name}: {stages}, {known}"
+    return f"{plan.config.run.name}: {stages}, {total:,} steps, {show_count(plan.tokens_before(total))} tokens"
+
+
+def stage_table(plan: Plan) -> Table:
+    """One line a stage."""
+    table = _table("stage", "steps", "tokens", "rows x length", "packing", "learning rate")
+    for stage in plan.stages:
+        table.add_row(
+            stage.name,
+            _span(stage),
+            _count(stage.tokens),
+            f"{stage.batch_size:,} x {stage.seq_len:,}",
+            stage.said.packing,
+            _lr(plan, stage),
+        )
+    return table
+
+
+def source_table(plan: Plan) -> Table:
+    """One line for each source of each stage."""
+    table = _table("stage", "source", "share", "tokens", "epochs", "so far", right=(2, 3, 4, 5))
+    for stage in plan.stages:
+        shares = stage.shares or {}
+        names = list(stage.given) or list(shares) or [UNKNOWN]
+        for number, name in enumerate(names):
+            given = stage.given.get(name)
+            share = _share(shares.get(name)) if shares else UNKNOWN
+            fading = " (fading)" if shares and name not in shares else ""
+            table.add_row(
+                stage.name if number == 0 else "",
+                name + fading,
+                share,
+                _count(given.tokens if given else None),
+                *_epochs(given),
+                end_section=number == len(names) - 1,
+            )
+    return table
+
+
+def roundings(plan: Plan) -> list[str]:
+    """Budgets in tokens that are no whole number of steps: what was asked and what is taken."""
+    lines = []
+    for stage in plan.stages:
+        asked, taken = stage.said.tokens, stage.tokens
+        if asked is not None and taken is not None and asked != taken:
+            lines.append(f"{stage.name}: {asked:,} tokens asked, {taken:,} taken ({stage.steps:,} whole steps).")
+    return [] if not lines else ["", *lines]
+
+
+def _table(*headers: str, right: tuple[int, ...] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for number, header in enumerate(headers):
+        table.add_column(header, justify="right" if number in right else "left", overflow="fold")
+    return table
+
+
+def _span(stage: PlannedStage) -> str:
+    ends = ["?" if end is None else f"{end:,}" for end in (stage.start, stage.end)]
+    return f"[{ends[0]}, {ends[1]})"
+
+
+def _count(count: int | None) -> str:
+    return UNKNOWN if count is None else show_count(count)
+
+
+def _share(share: object) -> str:
+    percent = float(share or 0) * 100  # type: ignore[arg-type]
+    return f"{percent:.4g}%"
+
+
+def _epochs(given: Given | None) -> tuple[str, str]:
+    if given is None or given.epochs is None or given.epochs_so_far is None:
+        return UNKNOWN, UNKNOWN
+    return f"{given.epochs:.2f}", f"{given.epochs_so_far:.2f}"
+
+
+def _lr(plan: Plan, stage: PlannedStage) -> str:
+    """From the first step to the last, for the group that most parameters are in."""
+    first, last = plan.lr_ends(stage)
+    peak = plan.peak_lr["matrix"]
+    shown = [UNKNOWN if end is None else f"{end * peak:.2g}" for end in (first, last)]
+    return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

@@ -1,0 +1,75 @@
+"""A resolved stage: which steps, what it reads, and how much of each source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from trivium.config.schema import Stage
+from trivium.data.mixture import StageMixture
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a stage takes of one source; None where the source's size is not known."""
+
+    rows: int
+    tokens: int
+    epochs: float | None
+    epochs_so_far: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A span of steps `[start, end)`; None where it depends on a source whose size is not known."""
+
+    index: int
+    said: Stage
+    seed: int
+    start: int | None
+    steps: int | None
+    mixture: StageMixture | None
+    given: Mapping[str, Given]
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        assert self.said.name is not None, "a checked stage has a name"
+        return self.said.name
+
+    @property
+    def end(self) -> int | None:
+        """The first step after the stage."""
+        return None if self.start is None or self.steps is None else self.start + self.steps
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a step, on all ranks."""
+        return self.said.rows_of_step
+
+    @property
+    def seq_len(self) -> int:
+        """Row length."""
+        return self.said.seq_len
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens in a step, padding included."""
+        return self.said.tokens_of_step
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the whole stage."""
+        return None if self.steps is None else self.steps * self.batch_size
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of the whole stage, padding included."""
+        return None if self.steps is None else self.steps * self.step_tokens
+
+    @property
+    def shares(self) -> Mapping[str, Fraction] | None:
+        """The shares of the stage once its fade is over; None where they depend on unknown sizes."""
+        if self.mixture is None:
+            return None
+        new = self.mixture.new
+        return dict(zip(new.names, new.shares, strict=True))
