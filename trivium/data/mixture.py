@@ -157,11 +157,11 @@ class Mixture:
 
     @classmethod
     def from_shares(cls, shares: Mapping[str, Fraction]) -> "Mixture":
-        """The mixture that gives exactly these shares, which add up to 1.
+        """The mixture that gives these shares, which add up to 1.
 
-        Exact for shares of up to nine decimals. Others may need denominators over 2**31 in a split; the
-        nearest below is taken then, `shares` says what came of it, and a share that would be off by more
-        than a millionth of itself is refused.
+        Exact for shares of up to nine decimals. Others may need a denominator over 2**31 in a split, and the
+        nearest fraction with a smaller one takes its place: `Mixture.shares` says what came of it. A share
+        that would be off by more than a millionth of itself is refused.
         """
         names = tuple(sorted(shares))
         asked = [Fraction(shares[name]) for name in names]
