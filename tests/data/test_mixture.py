@@ -42,9 +42,7 @@ def stages(draw: st.DrawFn) -> StageMixture:
     new = draw(mixtures)
     if draw(st.booleans()):
         return StageMixture(new)
-    return StageMixture(
-        new, draw(mixtures), draw(row_numbers), draw(fade_lengths), draw(st.sampled_from(SHAPES))
-    )
+    return StageMixture(new, draw(mixtures), draw(row_numbers), draw(fade_lengths), draw(st.sampled_from(SHAPES)))
 
 
 def shares(**decimals: str) -> dict[str, Fraction]:
@@ -110,9 +108,7 @@ def test_rows_of_each_source_follow_one_another(stage: StageMixture, first: int,
 
 @settings(deadline=None)
 @given(stages(), row_numbers, st.integers(1, 100), st.integers(1, 100))
-def test_rows_are_the_same_from_wherever_one_starts(
-    stage: StageMixture, first: int, skip: int, more: int
-) -> None:
+def test_rows_are_the_same_from_wherever_one_starts(stage: StageMixture, first: int, skip: int, more: int) -> None:
     sources, source_rows = stage.deal(first, skip + more)
     sources_later, source_rows_later = stage.deal(first + skip, more)
     assert np.array_equal(sources[skip:], sources_later)
@@ -174,9 +170,7 @@ def test_a_share_that_no_split_can_hold_is_refused() -> None:
 
 
 def test_shares_that_are_none_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^mixture: shares add up to 9/10, not to 1\. Write shares that do\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^mixture: shares add up to 9/10, not to 1\. Write shares that do\.$"):
         Mixture.from_shares(shares(web="0.8", code="0.1"))
     with pytest.raises(ValueError, match=r"^code: a share of -1/10 is negative\. Write 0 or more\.$"):
         Mixture.from_shares(shares(web="1.1", code="-0.1"))
@@ -186,9 +180,7 @@ def test_shares_that_are_none_are_refused() -> None:
 
 @settings(deadline=None)
 @given(shares_of_some, st.randoms(use_true_random=False))
-def test_the_order_in_which_sources_are_named_changes_nothing(
-    asked: dict[str, Fraction], random: Random
-) -> None:
+def test_the_order_in_which_sources_are_named_changes_nothing(asked: dict[str, Fraction], random: Random) -> None:
     shuffled = list(asked.items())
     random.shuffle(shuffled)
     straight, turned = Mixture.from_shares(asked), Mixture.from_shares(dict(shuffled))
@@ -198,9 +190,7 @@ def test_the_order_in_which_sources_are_named_changes_nothing(
 
 @settings(deadline=None)
 @given(shares_of_some, row_numbers)
-def test_a_source_without_a_share_gives_nothing_and_changes_nothing(
-    asked: dict[str, Fraction], first: int
-) -> None:
+def test_a_source_without_a_share_gives_nothing_and_changes_nothing(asked: dict[str, Fraction], first: int) -> None:
     more = {"aaa": Fraction(0), **asked, "zzz": Fraction(0)}
     with_more, without = StageMixture(Mixture.from_shares(more)), StageMixture(Mixture.from_shares(asked))
     assert named(with_more, first, 100) == named(without, first, 100)
@@ -305,13 +295,9 @@ def test_fades_follow_one_another_without_a_mixture_starting_over() -> None:
 
 def test_a_fade_needs_something_to_fade_from_and_ends() -> None:
     web = Mixture.from_shares(shares(web="1"))
-    with pytest.raises(
-        ValueError, match=r"^fade: there is no mixture to fade from\. Leave it out of the first"
-    ):
+    with pytest.raises(ValueError, match=r"^fade: there is no mixture to fade from\. Leave it out of the first"):
         StageMixture(web, fade_rows=10)
-    with pytest.raises(
-        ValueError, match=r"^fade: 2,147,483,648 rows is not within 0 to 2,147,483,647\. Shorten"
-    ):
+    with pytest.raises(ValueError, match=r"^fade: 2,147,483,648 rows is not within 0 to 2,147,483,647\. Shorten"):
         StageMixture(web, web, 0, 2**31)
 
 
@@ -344,9 +330,7 @@ temperatures = st.floats(0.5, 1e6) | st.just(1.0) | st.just(math.inf)
 def test_zero_stays_zero_at_every_temperature(asked: dict[str, Fraction], temperature: float) -> None:
     heated = tempered(asked, temperature)
     assert sum(heated.values()) == 1
-    assert {name for name, share in heated.items() if share} == {
-        name for name, share in asked.items() if share
-    }
+    assert {name for name, share in heated.items() if share} == {name for name, share in asked.items() if share}
 
 
 @given(shares_of_some, temperatures)
@@ -379,9 +363,7 @@ def test_a_temperature_that_is_not_above_zero_is_refused(temperature: float) -> 
 
 
 def test_a_temperature_at_which_a_share_vanishes_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^temperature: 1e-05 leaves nothing of code\. Write a higher one\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^temperature: 1e-05 leaves nothing of code\. Write a higher one\.$"):
         tempered(shares(web="0.8", code="0.2"), 1e-5)
 
 

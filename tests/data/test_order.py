@@ -50,9 +50,7 @@ def test_every_size_goes_there_and_back(size: int, key: int, seed: int) -> None:
 
 @settings(deadline=None)  # the first call compiles
 @given(size=sizes, key=keys, seed=st.integers(0, 1000))
-def test_one_lookup_is_the_same_alone_in_a_batch_and_in_another_kernel(
-    size: int, key: int, seed: int
-) -> None:
+def test_one_lookup_is_the_same_alone_in_a_batch_and_in_another_kernel(size: int, key: int, seed: int) -> None:
     permutation = Permutation(size, key)
     indices = np.random.default_rng(seed).integers(0, size, (4, 5))
     values = permutation.take(indices)

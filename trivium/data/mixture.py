@@ -327,9 +327,7 @@ class StageMixture:
 
     def __post_init__(self) -> None:
         if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
-            raise ValueError(
-                f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it."
-            )
+            raise ValueError(f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
         if self.fade_rows and self.old is None:
             raise ValueError("fade: there is no mixture to fade from. Leave it out of the first stage.")
         old = self.old or self.new

@@ -1,0 +1,46 @@
+"""One step's rows as arrays: what the loader makes and an engine learns from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORED = -100  # a target that must not be learnt: across documents, in padding, outside loss spans
+PADDING = -1  # the segment of a slot that holds no token
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one length: B rows of T slots, each row from one source."""
+
+    tokens: NDArray[np.int32]  # (B, T); 0 in padding
+    targets: NDArray[np.int32]  # (B, T); the document's next token, or IGNORED
+    segments: NDArray[np.int32]  # (B, T); the document's number in the row, or PADDING
+    positions: NDArray[np.int32]  # (B, T); restart at 0 in each document
+    source: NDArray[np.int32]  # (B,); index into `sources`
+    sources: tuple[str, ...]  # the names that `source` counts
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in this batch."""
+        return len(self.source)
+
+    @property
+    def seq_len(self) -> int:
+        """Slots in a row."""
+        return self.tokens.shape[1]
+
+    def learnt(self) -> int:
+        """Targets that are learnt."""
+        return int(np.count_nonzero(self.targets != IGNORED))
+
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Some of the rows, sharing this batch's arrays: a rank's shard, or a micro-batch."""
+        return Batch(
+            self.tokens[start:stop],
+            self.targets[start:stop],
+            self.segments[start:stop],
+            self.positions[start:stop],
+            self.source[start:stop],
+            self.sources,
+        )
