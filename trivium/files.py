@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 import platformdirs
 
+from trivium.errors import SourceError
+
 
 @contextmanager
 def draft(path: Path) -> Iterator[BinaryIO]:
@@ -74,6 +76,19 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return libc
+
+
+@contextmanager
+def cached_draft(path: Path) -> Iterator[BinaryIO]:
+    """A draft in the cache folder; a cache that cannot be written to says how to name another."""
+    try:
+        with draft(path) as file:
+            yield file
+    except OSError as error:
+        raise SourceError(
+            f"{path.parent}: nothing can be kept here: {error.strerror}. "
+            f"Set TRIVIUM_CACHE to a folder with room that you may write to."
+        ) from error
 
 
 def cache_folder() -> Path:
