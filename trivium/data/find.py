@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from trivium.errors import SourceError
 
@@ -70,7 +71,7 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
 def _walk(folder: Path) -> Iterator[Path]:
     """The token files below `folder`: hidden names passed over, links followed, no folder entered twice."""
     entered = set()
-    for current, folders, names in os.walk(folder, followlinks=True):
+    for current, folders, names in os.walk(folder, onerror=_refuse_unreadable, followlinks=True):
         here = os.stat(current)
         if (here.st_dev, here.st_ino) in entered:
             folders.clear()
@@ -80,6 +81,13 @@ def _walk(folder: Path) -> Iterator[Path]:
         present = {name for name in names if not name.startswith(".")}
         _refuse_orphans(Path(current), present)
         yield from (Path(current, name) for name in present if name.endswith(ENDINGS))
+
+
+def _refuse_unreadable(error: OSError) -> NoReturn:
+    """A folder or link that leads nowhere holds documents that would be missed."""
+    raise SourceError(
+        f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."
+    ) from error
 
 
 def _refuse_orphans(folder: Path, names: set[str]) -> None:
@@ -126,7 +134,10 @@ def _distinct(root: Path, files: Sequence[Found], taken: dict[str, Found]) -> Se
 
 def _refuse_twice(file: Found, seen: dict[tuple[int, int], Path]) -> None:
     """One file under two paths would be read twice an epoch."""
-    status = os.stat(file.path)
+    try:
+        status = os.stat(file.path)
+    except OSError as error:
+        _refuse_unreadable(error)
     earlier = seen.setdefault((status.st_dev, status.st_ino), file.path)
     if earlier is not file.path:
         raise SourceError(
