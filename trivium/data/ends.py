@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.files import draft, map_file
+from trivium.files import cached_draft, map_file
 
 SLICE = 1 << 22  # entries looked at in one go: large enough for NumPy, small enough for the processor's cache
 Ends = NDArray[np.int64]
@@ -54,15 +54,9 @@ def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]]) -> En
     """The ends kept under `key`; the first time, what `find` gives, slice by slice."""
     path = cache / "ends" / f"{key}.index"
     if not path.is_file():
-        try:
-            with draft(path) as file:
-                for ends in find():
-                    file.write(ends.astype("<i8", copy=False).tobytes())
-        except OSError as error:
-            raise SourceError(
-                f"{path.parent}: cannot keep document ends here: {error.strerror}. "
-                f"Set TRIVIUM_CACHE to a folder with room that you may write to."
-            ) from error
+        with cached_draft(path) as file:
+            for ends in find():
+                file.write(ends.astype("<i8", copy=False).tobytes())
     return map_ends(path)
 
 

@@ -19,7 +19,7 @@ import xxhash
 from trivium.data.ends import Ends, cache_key
 from trivium.data.tokens import TokenFile
 from trivium.errors import Problem, SourceError
-from trivium.files import cache_folder, draft
+from trivium.files import cache_folder, cached_draft, draft
 
 VERSION = 1
 NAME = "manifest.json"
@@ -92,7 +92,8 @@ def manifest_of(
     if kept.is_file():
         return read_manifest(kept)
     manifest = measure(files, progress)
-    write_manifest(manifest, kept)
+    with cached_draft(kept) as file:
+        file.write(_as_json(manifest))
     return manifest
 
 
@@ -231,7 +232,13 @@ def _figure(facts: FileFacts, field: str) -> str:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest as JSON that a person can read too."""
+    """Write `manifest` beside its files, whole or not at all."""
+    with draft(path) as file:
+        file.write(_as_json(manifest))
+
+
+def _as_json(manifest: Manifest) -> bytes:
+    """JSON that a person can read too."""
     content = {
         "version": VERSION,
         "fingerprint": manifest.fingerprint,
@@ -240,8 +247,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         "tokens": manifest.tokens,
         "files": [asdict(file) for file in manifest.files],
     }
-    with draft(path) as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 MANIFEST_KINDS: dict[str, tuple[type, ...]] = {
