@@ -263,3 +263,39 @@ def test_a_flat_file_of_no_bytes_is_refused(tmp_path: Path, refusal: Callable[..
     assert refusal(path, Layout("uint16")) == (
         f"{path}: has 0 bytes, like a copy that was broken off. Copy it again, or delete it."
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "advice"),
+    [
+        (13, "Permission denied", "Check that it is there and that you may read it."),
+        (
+            12,
+            "Cannot allocate memory",
+            "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files.",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_mapped_is_refused(
+    tmp_path: Path,
+    refusal: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    reason: str,
+    advice: str,
+) -> None:
+    def fail(path: Path) -> memoryview:
+        raise OSError(code, reason, str(path))
+
+    path = write_bin(tmp_path / "a.bin", TEN)
+    monkeypatch.setattr("trivium.data.tokens.map_file", fail)
+    assert refusal(path, Layout("uint16")) == f"{path}: cannot be opened: {reason}. {advice}"
+
+
+def test_metadata_that_says_nothing_of_tokens_is_no_metadata(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    path = write_bin(tmp_path / "a.bin", TEN)
+    for text in ("[]", '{"tokenized_info": null}', '{"dtype": 2}'):
+        (tmp_path / "metadata.json").write_text(text)
+        assert refusal(path).startswith(f"{path}: nothing says how many bytes a token has")

@@ -131,13 +131,13 @@ def test_a_written_manifest_is_read_back(prepared: Path) -> None:
     [
         (
             lambda web: write_ds(web / "0.ds", FIRST[:-1]),
-            "0.ds: was 42 bytes, is 26 bytes; was 3 documents, is 2 documents; was 9 tokens, is 5 tokens.",
+            "0.ds: was 42 bytes, is 26; was 3 documents, is 2; was 9 tokens, is 5.",
         ),
         (
             lambda web: write_ds(web / "0.ds", [[7, 1], [0, 2, 0, 3, 3, 3, 0]]),
-            "0.ds: was 42 bytes, is 34 bytes; was 3 documents, is 2 documents.",
+            "0.ds: was 42 bytes, is 34; was 3 documents, is 2.",
         ),
-        (lambda web: os.unlink(web / "a" / "1.ds.loss"), "a/1.ds: was 42 bytes, is 36 bytes."),
+        (lambda web: os.unlink(web / "a" / "1.ds.loss"), "a/1.ds: was 42 bytes, is 36."),
         (lambda web: write_ds(web / "2.ds", FIRST), "2.ds: is there and not listed."),
         (lambda web: [path.unlink() for path in web.glob("0.ds*")], "0.ds: is listed and not there."),
     ],
@@ -174,11 +174,10 @@ def test_verify_names_each_file_that_differs(prepared: Path, cache: Path) -> Non
     new = measure(changed).files[0].hash
     assert verify(manifest, changed) == (
         Problem("b.ds", "is there and not listed."),
-        Problem("0.ds", f"was hash {manifest.files[0].hash}, is hash {new}."),
+        Problem("0.ds", f"hash was {manifest.files[0].hash}, is {new}."),
         Problem(
             "a/1.ds",
-            "was 42 bytes, is 34 bytes; was 3 documents, is 2 documents; "
-            "was 50,256 largest_id, is 50,257 largest_id.",
+            "was 42 bytes, is 34; was 3 documents, is 2; largest id was 50256, is 50257.",
         ),
     )
 
@@ -195,7 +194,7 @@ def test_verify_goes_on_after_a_damaged_file(prepared: Path, cache: Path) -> Non
             f"{index}: document 1 ends at token 3, before the one ahead of it, at 5. "
             "The index is damaged: copy or write it again.",
         ),
-        Problem("a/1.ds", "was 42 bytes, is 36 bytes."),
+        Problem("a/1.ds", "was 42 bytes, is 36."),
     )
 
 
@@ -280,7 +279,7 @@ def edited_file(key: str, value: object) -> Callable[[dict[str, Any]], object]:
                 edited_file("name", name),
                 f"files[0].name is {name!r}, which is no plain path within the folder",
             )
-            for name in ("../0.ds", "/0.ds", "a/../../0.ds", "a//0.ds", "./0.ds", ".", "", "..\\0.ds")
+            for name in ("../0.ds", "/0.ds", "a/../../0.ds", "a//0.ds", "./0.ds", ".", "")
         ),
     ],
 )

@@ -73,7 +73,8 @@ def _json_keys(text: str, path: Path) -> dict[str, str]:
         keys = json.loads(text)
     except ValueError as error:
         raise SourceError(f"{path}: is no JSON ({error}). Mend it, or write dtype in the source.") from None
-    keys = keys.get("tokenized_info", keys) if isinstance(keys, dict) else {}
+    keys = keys.get("tokenized_info", keys) if isinstance(keys, dict) else None
+    keys = keys if isinstance(keys, dict) else {}
     return {key: value for key, value in keys.items() if isinstance(value, str)}
 
 

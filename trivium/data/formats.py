@@ -25,9 +25,8 @@ from trivium.files import map_file
 NPY_MAGIC = b"\x93NUMPY"
 DS_DTYPES = {"2": "uint16", "4": "uint32"}
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
-MEGATRON_HEADER = struct.Struct(
-    "<9sQBQQ"
-)  # magic, version, dtype code, sequences, entries in the document list
+# Magic, version, dtype code, number of sequences, length of the document list.
+MEGATRON_HEADER = struct.Struct("<9sQBQQ")
 MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 

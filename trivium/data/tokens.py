@@ -8,6 +8,7 @@ flat file of 0 bytes says nothing, and is refused.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import ENOMEM
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def open_source(
 def open_files(
     found: Sequence[Found], layout: Layout | None = None, cache: Path | None = None
 ) -> tuple[TokenFile, ...]:
-    """Open token files, which of one format, dtype and tokenizer; those without tokens are left out."""
+    """Open token files of one format, dtype and tokenizer; those without tokens are left out."""
     layout, cache = layout or Layout(), cache or cache_folder()
     sidecars: dict[Path, Said | None] = {}
     opened = (_open(each, layout, cache, sidecars) for each in found)
@@ -86,14 +87,16 @@ def open_files(
 def _open(found: Found, layout: Layout, cache: Path, sidecars: dict[Path, Said | None]) -> TokenFile:
     try:
         description = describe(found.path, sidecars)
-        tokens = _map_tokens(found.path, layout, description)
         parts = tuple(part_of(path) for path in (found.path, *description.beside))
+        tokens = _map_tokens(found.path, layout, description)
         ends = _document_ends(tokens, parts, layout, description, cache)
         loss = _map_loss(description.loss, found.path, len(tokens)) if description.loss else None
     except OSError as error:
+        # Linux maps 65,530 files for a process unless told otherwise; a `.ds` takes two or three of these.
+        many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
+        advice = many if error.errno == ENOMEM else "Check that it is there and that you may read it."
         raise SourceError(
-            f"{error.filename or found.path}: cannot be opened: {error.strerror}. "
-            f"Check that it is there and that you may read it."
+            f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}"
         ) from error
     tokenizer = description.said.tokenizer if description.said else None
     return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, layout)
@@ -168,12 +171,12 @@ def _refuse_mixed(files: Sequence[TokenFile]) -> None:
 
 def _refuse_absent_mark(files: Sequence[TokenFile], layout: Layout) -> None:
     """An id that no file holds is a wrong id: it would make each file one document."""
-    if layout.eos is None and layout.bos is None:
+    indexed = len(files[0].parts) > 1
+    if indexed or (layout.eos is None and layout.bos is None):
         return
-    if any(
-        len(file.ends) > 1 or file.tokens[-1] == layout.eos or file.tokens[0] == layout.bos for file in files
-    ):
-        return
+    for file in files:
+        if len(file.ends) > 1 or file.tokens[-1] == layout.eos or file.tokens[0] == layout.bos:
+            return
     mark = f"eos = {layout.eos}" if layout.eos is not None else f"bos = {layout.bos}"
     raise SourceError(
         f"{files[0].path}: {mark} marks documents, and occurs in none of the {len(files):,} files. "
