@@ -1,0 +1,77 @@
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import pytest
+
+from trivium.files import cache_folder, draft, map_file
+
+
+def test_a_draft_takes_its_name_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "tokens.bin"
+    with draft(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    assert os.listdir(path.parent) == ["tokens.bin"]
+
+
+def test_a_draft_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(b"old")
+
+    def interrupted() -> None:
+        with draft(path) as file:
+            file.write(b"ha")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["tokens.bin"]
+
+
+def test_a_draft_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    with draft(tmp_path / "draft"):
+        pass
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "draft").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_mapped_file_holds_no_descriptor_and_is_freed_with_its_last_array(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(b"abcd")
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("needs /proc")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    part = np.frombuffer(map_file(path), np.uint8)[1:3]
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert bytes(part) == b"bc"
+    assert str(path) in Path("/proc/self/maps").read_text()
+    del part
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_mapped_file_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "tokens.bin").write_bytes(b"abcd")
+    array = np.frombuffer(map_file(tmp_path / "tokens.bin"), np.uint8)
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True of this array"):
+        array.flags.writeable = True
+
+
+def test_an_empty_file_maps_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert len(map_file(tmp_path / "empty")) == 0
+
+
+def test_the_cache_folder_is_where_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRIVIUM_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv("TRIVIUM_CACHE", "")
+    assert cache_folder() == Path(platformdirs.user_cache_dir("trivium", appauthor=False))

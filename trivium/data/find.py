@@ -1,0 +1,146 @@
+"""find: the paths of a source -> its token files, in an order and under names that never change by chance.
+
+A path is a file, a folder (all token files in it, however deep), a pattern such as `web/*/train-*.bin`, or a
+Megatron prefix without its ending. Costs one listing of each folder; no file is opened.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from trivium.errors import SourceError
+
+ENDINGS = (".ds", ".npy", ".bin")
+# What lies beside a token file and is useless without it: `web.idx` needs `web.bin`.
+COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A token file: where it is, and its name within the source, which stays when the source is moved."""
+
+    path: Path
+    name: str
+
+
+def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
+    """The token files of a source: path after path as given, within each sorted by name."""
+    entries = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not entries:
+        raise SourceError("path: is an empty list. Name at least one file or folder.")
+    found: dict[str, Found] = {}
+    seen: dict[tuple[int, int], Path] = {}
+    for entry in entries:
+        root, files = _expand(str(entry))
+        for file in _distinct(root, files, found):
+            _refuse_twice(file, seen)
+            found[file.name] = file
+    return tuple(found.values())
+
+
+def _expand(entry: str) -> tuple[Path, list[Found]]:
+    """The folder that names are relative to, and the files below it that `entry` stands for."""
+    path = Path(entry)
+    if path.is_dir():
+        root, files = path, list(_walk(path))
+    elif path.is_file():
+        root, files = path.parent, [path]
+    elif Path(f"{entry}.bin").is_file() and Path(f"{entry}.idx").is_file():
+        root, files = path.parent, [Path(f"{entry}.bin")]
+    elif glob.has_magic(entry):
+        root, files = _fixed_part(path), list(_match(entry))
+    else:
+        raise SourceError(f"{entry}: does not exist. Write the path of a file or folder, or a pattern.")
+    if not files:
+        raise SourceError(
+            f"{entry}: holds no token files: nothing ends in {', '.join(ENDINGS)}. "
+            f"Name the folder that holds them, or prepare the text first."
+        )
+    for file in files:
+        if file.suffix not in ENDINGS:
+            raise SourceError(
+                f"{file}: is no token file: these end in {', '.join(ENDINGS)}. Name one of those."
+            )
+    named = [Found(file, file.relative_to(root).as_posix()) for file in files]
+    return root, sorted(named, key=lambda file: file.name)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The token files below `folder`: hidden names passed over, links followed, no folder entered twice."""
+    entered = set()
+    for current, folders, names in os.walk(folder, onerror=_refuse_unreadable, followlinks=True):
+        here = os.stat(current)
+        if (here.st_dev, here.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((here.st_dev, here.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        present = {name for name in names if not name.startswith(".")}
+        _refuse_orphans(Path(current), present)
+        yield from (Path(current, name) for name in present if name.endswith(ENDINGS))
+
+
+def _refuse_unreadable(error: OSError) -> NoReturn:
+    """A folder or link that leads nowhere holds documents that would be missed."""
+    raise SourceError(
+        f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."
+    ) from error
+
+
+def _refuse_orphans(folder: Path, names: set[str]) -> None:
+    """An index without its tokens is a file that got lost on the way, not one to pass over."""
+    for name in sorted(names):
+        for ending, of in COMPANIONS.items():
+            owner = name.removesuffix(ending) + of
+            if name.endswith(ending) and owner not in names:
+                raise SourceError(
+                    f"{folder / name}: belongs to {owner}, which is not there. "
+                    f"Copy {owner} too, or delete {name}."
+                )
+
+
+def _match(pattern: str) -> set[Path]:
+    """What a pattern stands for: token files that fit it, and all below folders that do."""
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
+    files = {match for match in matches if match.is_file() and match.name.endswith(ENDINGS)}
+    return files.union(*(_walk(match) for match in matches if match.is_dir()))
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folder before the first part with a wildcard: `data/web/*/a-*.bin` -> `data/web`."""
+    fixed: list[str] = []
+    for part in pattern.parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed.append(part)
+    return Path(*fixed)
+
+
+def _distinct(root: Path, files: Sequence[Found], taken: dict[str, Found]) -> Sequence[Found]:
+    """`files` under names not yet taken, by as many parents of `root` as that needs.
+
+    ["a/web", "b/web"] with one 0.ds in each -> 0.ds, web/0.ds: adding a path renames no earlier file.
+    """
+    prefix = ""
+    for parent in reversed(Path(os.path.abspath(root)).parts):
+        if not any(prefix + file.name in taken for file in files):
+            break
+        prefix = f"{parent}/{prefix}"
+    return [Found(file.path, prefix + file.name) for file in files]
+
+
+def _refuse_twice(file: Found, seen: dict[tuple[int, int], Path]) -> None:
+    """One file under two paths would be read twice an epoch."""
+    try:
+        status = os.stat(file.path)
+    except OSError as error:
+        _refuse_unreadable(error)
+    earlier = seen.setdefault((status.st_dev, status.st_ino), file.path)
+    if earlier is not file.path:
+        raise SourceError(
+            f"{file.path}: is found a second time, the first as {earlier}: it would be read twice an epoch. "
+            f"Name it once; to read a source more often, write repeat = 2."
+        )

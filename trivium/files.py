@@ -1,0 +1,96 @@
+"""Files: written whole or not at all, read without being loaded, and where what we computed is kept.
+
+A draft costs two flushes to disk. A mapped file costs one system call and holds no descriptor.
+"""
+
+import ctypes
+import functools
+import mmap
+import os
+import secrets
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import platformdirs
+
+from trivium.errors import SourceError
+
+
+@contextmanager
+def draft(path: Path) -> Iterator[BinaryIO]:
+    """A draft of `path`, open for writing: takes its name when the block ends well, is removed if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, since only there is a rename atomic; hidden, since no folder walk looks there.
+    unfinished = path.parent / f".{secrets.token_hex(8)}.draft"
+    try:
+        with open(unfinished, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network file systems cannot flush a folder; there the rename is as safe as they make it.
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def map_file(path: Path) -> memoryview:
+    """Map `path` for reading: its bytes, paged in when touched, without an open descriptor."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        length = os.fstat(descriptor).st_size
+        if length == 0:  # the system maps no empty file
+            return memoryview(b"")
+        # `mmap.mmap` (and so `np.memmap`) keeps a duplicate of the descriptor until Python 3.13, where
+        # `trackfd=False` frees it: 3,000 token files would need more descriptors than the usual 1,024.
+        address = _libc().mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
+    mapped = (ctypes.c_ubyte * length).from_address(address)
+    release = weakref.finalize(mapped, _libc().munmap, address, length)
+    release.atexit = False  # arrays may outlive us at exit; the system takes the pages back anyway
+    return memoryview(mapped).cast("B").toreadonly()
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library's `mmap` and `munmap`, with their types declared."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+@contextmanager
+def cached_draft(path: Path) -> Iterator[BinaryIO]:
+    """A draft in the cache folder; a cache that cannot be written to says how to name another."""
+    try:
+        with draft(path) as file:
+            yield file
+    except OSError as error:
+        raise SourceError(
+            f"{path.parent}: nothing can be kept here: {error.strerror}. "
+            f"Set TRIVIUM_CACHE to a folder with room that you may write to."
+        ) from error
+
+
+def cache_folder() -> Path:
+    """Where what was computed from files is kept: $TRIVIUM_CACHE, or the user's cache folder."""
+    return Path(os.environ.get("TRIVIUM_CACHE") or platformdirs.user_cache_dir("trivium", appauthor=False))
