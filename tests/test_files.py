@@ -68,9 +68,7 @@ def test_an_empty_file_maps_to_nothing(tmp_path: Path) -> None:
     assert len(map_file(tmp_path / "empty")) == 0
 
 
-def test_the_cache_folder_is_where_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cache_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIVIUM_CACHE", str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.setenv("TRIVIUM_CACHE", "")

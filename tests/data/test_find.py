@@ -74,9 +74,7 @@ def test_a_list_keeps_its_order_and_a_further_path_renames_no_earlier_file(tmp_p
 
 
 def test_a_missing_path_is_refused() -> None:
-    assert refusal("data/wbe") == (
-        "data/wbe: does not exist. Write the path of a file or folder, or a pattern."
-    )
+    assert refusal("data/wbe") == ("data/wbe: does not exist. Write the path of a file or folder, or a pattern.")
 
 
 def test_no_path_is_refused() -> None:
@@ -106,8 +104,7 @@ def test_an_index_without_its_tokens_is_refused(tmp_path: Path, companion: str, 
     write_bin(tmp_path / "other.bin", DOCUMENTS)
     (tmp_path / companion).touch()
     assert refusal(tmp_path) == (
-        f"{tmp_path}/{companion}: belongs to {owner}, which is not there. "
-        f"Copy {owner} too, or delete {companion}."
+        f"{tmp_path}/{companion}: belongs to {owner}, which is not there. Copy {owner} too, or delete {companion}."
     )
 
 

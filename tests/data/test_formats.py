@@ -33,9 +33,7 @@ def test_a_bin_without_dtype_asks_for_it(tmp_path: Path, refusal: Callable[..., 
 
 
 @pytest.mark.parametrize("metadata", [None, "gpt2\n25\n25 T"])
-def test_a_ds_without_token_size_asks_for_it(
-    tmp_path: Path, refusal: Callable[..., str], metadata: str | None
-) -> None:
+def test_a_ds_without_token_size_asks_for_it(tmp_path: Path, refusal: Callable[..., str], metadata: str | None) -> None:
     path = write_ds(tmp_path / "a.ds", TEN, tokenizer=None)
     if metadata is not None:
         Path(f"{path}.metadata").write_text(metadata)
@@ -65,8 +63,7 @@ def test_an_unknown_token_size_in_metadata_is_refused(tmp_path: Path, refusal: C
     path = write_ds(tmp_path / "a.ds", TEN)
     Path(f"{path}.metadata").write_text("org/tokenizer|3\n25\n25 T")
     assert refusal(path) == (
-        f'{path}.metadata: says that a token has "3" bytes. '
-        'Known are 2 and 4: write "org/tokenizer|2" or "|4".'
+        f'{path}.metadata: says that a token has "3" bytes. Known are 2 and 4: write "org/tokenizer|2" or "|4".'
     )
 
 
@@ -89,9 +86,7 @@ def test_a_file_cut_within_a_token_is_refused(tmp_path: Path, refusal: Callable[
 
 
 @pytest.mark.parametrize("change", [-2, 2, -50])
-def test_a_ds_that_does_not_fit_its_index_is_refused(
-    tmp_path: Path, refusal: Callable[..., str], change: int
-) -> None:
+def test_a_ds_that_does_not_fit_its_index_is_refused(tmp_path: Path, refusal: Callable[..., str], change: int) -> None:
     path = write_ds(tmp_path / "a.ds", TEN)
     path.write_bytes(path.read_bytes()[:change] if change < 0 else path.read_bytes() + b"\0" * change)
     assert refusal(path) == (
@@ -123,8 +118,7 @@ def test_an_index_cut_within_an_end_is_refused(tmp_path: Path, refusal: Callable
     path = write_ds(tmp_path / "a.ds", TEN)
     os.truncate(f"{path}.index", 77)
     assert refusal(path) == (
-        f"{path}.index: has 77 bytes, no multiple of the 8 that a document end has. "
-        "It is cut short: copy it again."
+        f"{path}.index: has 77 bytes, no multiple of the 8 that a document end has. It is cut short: copy it again."
     )
 
 
@@ -235,8 +229,7 @@ def test_an_npy_of_anything_but_integers_is_refused_and_never_unpickled(
     path = tmp_path / "a.npy"
     np.save(path, array, allow_pickle=True)
     assert refusal(path) == (
-        f"{path}: holds {kind}, and tokens are little-endian integers. "
-        'Save array.astype("uint16") or "uint32" instead.'
+        f'{path}: holds {kind}, and tokens are little-endian integers. Save array.astype("uint16") or "uint32" instead.'
     )
 
 
@@ -292,9 +285,7 @@ def test_a_file_that_cannot_be_mapped_is_refused(
     assert refusal(path, Layout("uint16")) == f"{path}: cannot be opened: {reason}. {advice}"
 
 
-def test_metadata_that_says_nothing_of_tokens_is_no_metadata(
-    tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_metadata_that_says_nothing_of_tokens_is_no_metadata(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
     for text in ("[]", '{"tokenized_info": null}', '{"dtype": 2}'):
         (tmp_path / "metadata.json").write_text(text)

@@ -77,10 +77,7 @@ def test_a_fingerprint_is_of_content_and_names_not_of_place_or_format(tmp_path: 
     assert fingerprint(write_ds(tmp_path / "loss" / "x.ds", FIRST, loss=[1] * 9)) != here
     assert fingerprint(write_ds(tmp_path / "other" / "x.ds", [[7, 1], [0, 2, 0], [3, 3, 3, 0]])) != here
     flat = fingerprint(write_bin(tmp_path / "flat" / "x.bin", FIRST), Layout("uint16", eos=0))
-    assert (
-        fingerprint(write_megatron(tmp_path / "megatron" / "x.bin", [[document] for document in FIRST]))
-        == flat
-    )
+    assert fingerprint(write_megatron(tmp_path / "megatron" / "x.bin", [[document] for document in FIRST])) == flat
 
 
 def test_the_hash_does_not_depend_on_how_much_is_read_at_a_time(

@@ -88,9 +88,7 @@ def test_bin_takes_its_dtype_from_the_config(tmp_path: Path, cache: Path) -> Non
         ("metadata.yml", "tokenized_info:\n    tokenizer: 't5-base'\n    dtype: \"uint32\""),
     ],
 )
-def test_bin_takes_its_dtype_from_metadata_beside_it(
-    tmp_path: Path, cache: Path, name: str, text: str
-) -> None:
+def test_bin_takes_its_dtype_from_metadata_beside_it(tmp_path: Path, cache: Path, name: str, text: str) -> None:
     path = write_bin(tmp_path / "a.bin", TEN, "uint32")
     (tmp_path / name).write_text(text)
     file = only(path, Layout(eos=0), cache)
@@ -188,9 +186,7 @@ def test_any_documents_come_back_from_megatron(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ends_module, "SLICE", slice_size)
         file = only(path, None, folder)
-    assert documents_of(file) == [
-        [token for sequence in document for token in sequence] for document in written
-    ]
+    assert documents_of(file) == [[token for sequence in document for token in sequence] for document in written]
 
 
 # Opened cheaply, and found once.

@@ -13,9 +13,7 @@ MEGATRON_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "ui
 
 def flat(documents: Documents, dtype: str) -> bytes:
     """All tokens, one after the other."""
-    return np.array(
-        [token for document in documents for token in document], f"<{np.dtype(dtype).str[1:]}"
-    ).tobytes()
+    return np.array([token for document in documents for token in document], f"<{np.dtype(dtype).str[1:]}").tobytes()
 
 
 def write_ds(

@@ -28,7 +28,7 @@ class Batch:
     @property
     def seq_len(self) -> int:
         """Slots in a row."""
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[1])
 
     def learnt(self) -> int:
         """Targets that are learnt."""

@@ -81,7 +81,5 @@ def _json_keys(text: str, path: Path) -> dict[str, str]:
 def _yaml_keys(text: str) -> dict[str, str]:
     """The plain `key: value` lines of `tokenized_info`, or of the top: enough for two keys."""
     block = re.search(r"^tokenized_info:[ ]*\n((?:[ ]+.*\n?)*)", text, re.MULTILINE)
-    lines = re.findall(
-        r"^[ ]*(\w+):[ ]*['\"]?([^'\"\n]+?)['\"]?[ ]*$", block[1] if block else text, re.MULTILINE
-    )
+    lines = re.findall(r"^[ ]*(\w+):[ ]*['\"]?([^'\"\n]+?)['\"]?[ ]*$", block[1] if block else text, re.MULTILINE)
     return dict(lines)

@@ -105,9 +105,7 @@ class MegatronIndex:
         for start in range(1, len(self.documents), SLICE):
             numbers = self.documents[start : start + SLICE]
             if np.any(numbers < self.documents[start - 1 : start - 1 + len(numbers)]):
-                raise SourceError(
-                    f"{self.path}: its documents are out of order. The index is damaged: write it again."
-                )
+                raise SourceError(f"{self.path}: its documents are out of order. The index is damaged: write it again.")
             inner = np.minimum(numbers, len(self.places) - 1)
             yield np.where(numbers < len(self.places), self.places[inner] // self.token_size, self.num_tokens)
 

@@ -61,9 +61,7 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
         )
     for file in files:
         if file.suffix not in ENDINGS:
-            raise SourceError(
-                f"{file}: is no token file: these end in {', '.join(ENDINGS)}. Name one of those."
-            )
+            raise SourceError(f"{file}: is no token file: these end in {', '.join(ENDINGS)}. Name one of those.")
     named = [Found(file, file.relative_to(root).as_posix()) for file in files]
     return root, sorted(named, key=lambda file: file.name)
 
@@ -97,8 +95,7 @@ def _refuse_orphans(folder: Path, names: set[str]) -> None:
             owner = name.removesuffix(ending) + of
             if name.endswith(ending) and owner not in names:
                 raise SourceError(
-                    f"{folder / name}: belongs to {owner}, which is not there. "
-                    f"Copy {owner} too, or delete {name}."
+                    f"{folder / name}: belongs to {owner}, which is not there. Copy {owner} too, or delete {name}."
                 )
 
 

@@ -140,9 +140,7 @@ def _describe_megatron(path: Path) -> Description:
         )
     _, version, code, num_sequences, num_entries = MEGATRON_HEADER.unpack_from(mapped)
     if version != 1:
-        raise SourceError(
-            f"{path}: has version {version}, and 1 is known. Write it with Megatron-LM as of 2019."
-        )
+        raise SourceError(f"{path}: has version {version}, and 1 is known. Write it with Megatron-LM as of 2019.")
     if code not in MEGATRON_DTYPES:
         known = ", ".join(f"{code} ({name})" for code, name in MEGATRON_DTYPES.items())
         raise SourceError(f"{path}: has dtype code {code}, and tokens are integers: {known}. Write it again.")
@@ -152,9 +150,7 @@ def _describe_megatron(path: Path) -> Description:
             f"{path}: has {len(mapped):,} bytes, and {num_sequences:,} sequences with {num_entries:,} "
             f"document marks need {size:,}. It is cut short, or holds more than text: copy or write it again."
         )
-    index = _megatron_arrays(
-        path, mapped, np.dtype(MEGATRON_DTYPES[code]).itemsize, num_sequences, num_entries
-    )
+    index = _megatron_arrays(path, mapped, np.dtype(MEGATRON_DTYPES[code]).itemsize, num_sequences, num_entries)
     return Description(
         "megatron", Said(str(path), MEGATRON_DTYPES[code]), Count(path, index.num_tokens), megatron=index
     )

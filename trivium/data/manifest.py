@@ -183,9 +183,7 @@ def check_vocab(manifest: Manifest, vocab: int) -> None:
             )
 
 
-def verify(
-    manifest: Manifest, files: Sequence[TokenFile], progress: Progress | None = None
-) -> tuple[Problem, ...]:
+def verify(manifest: Manifest, files: Sequence[TokenFile], progress: Progress | None = None) -> tuple[Problem, ...]:
     """Read all content again and name each file that is not what the manifest says; none if all is well."""
     problems = _listing_problems(manifest, files)
     listed = {file.name: file for file in manifest.files}

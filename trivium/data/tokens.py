@@ -95,9 +95,7 @@ def _open(found: Found, layout: Layout, cache: Path, sidecars: dict[Path, Said |
         # Linux maps 65,530 files for a process unless told otherwise; a `.ds` takes two or three of these.
         many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
         advice = many if error.errno == ENOMEM else "Check that it is there and that you may read it."
-        raise SourceError(
-            f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}"
-        ) from error
+        raise SourceError(f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}") from error
     tokenizer = description.said.tokenizer if description.said else None
     return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, layout)
 
@@ -113,9 +111,7 @@ def _map_tokens(path: Path, layout: Layout, description: Description) -> Tokens:
     tokens: Tokens = np.frombuffer(mapped, dtype)
     count = description.count
     if count is None and len(tokens) == 0:
-        raise SourceError(
-            f"{path}: has 0 bytes, like a copy that was broken off. Copy it again, or delete it."
-        )
+        raise SourceError(f"{path}: has 0 bytes, like a copy that was broken off. Copy it again, or delete it.")
     if count is not None and count.tokens != len(tokens):
         raise SourceError(
             f"{path}: holds {len(tokens):,} {dtype.name} tokens, {count.where.name} says {count.tokens:,}. "
