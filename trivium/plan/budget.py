@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from trivium.config.schema import Config, Fade, Stage
 from trivium.data.mixture import Mixture, StageMixture, normalised, tempered
+from trivium.data.source import OpenSource
 from trivium.plan.curve import exact
-from trivium.plan.facts import Facts
 
 
 def steps_of(stage: Stage, mixture: StageMixture | None, rows_to_read: Mapping[str, int]) -> int | None:
@@ -35,7 +35,7 @@ def sources_of(stage: Stage, config: Config) -> list[str]:
     return [name for name, source in config.sources.items() if not source.validation_only]
 
 
-def shares_of(stage: Stage, config: Config, facts: Mapping[str, Facts]) -> dict[str, Fraction] | None:
+def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
     """The stage's exact shares; None where they are in proportion to sizes that are not known."""
     said = stage.mixture if stage.mixture is not None else stage.weights
     if said is not None:
@@ -44,9 +44,9 @@ def shares_of(stage: Stage, config: Config, facts: Mapping[str, Facts]) -> dict[
         names = sources_of(stage, config)
         if len(names) == 1:
             return {names[0]: Fraction(1)}
-        if any(name not in facts for name in names):
+        if any(name not in sources for name in names):
             return None
-        sizes = {name: Fraction(facts[name].tokens * config.sources[name].repeat) for name in names}
+        sizes = {name: Fraction(sources[name].tokens * config.sources[name].repeat) for name in names}
         shares = normalised(sizes)
     return shares if stage.temperature == 1 else tempered(shares, stage.temperature)
 

@@ -1,5 +1,6 @@
 """A plan for machines: the JSON that `trivium plan --json` prints and a run folder keeps."""
 
+from dataclasses import asdict
 from typing import Any
 
 from trivium.plan.plan import Plan
@@ -18,9 +19,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "sources": {
             name: {
                 "kind": source.kind,
-                "documents": plan.facts[name].documents if name in plan.facts else None,
-                "tokens": plan.facts[name].tokens if name in plan.facts else None,
-                "fingerprint": plan.facts[name].fingerprint if name in plan.facts else None,
+                "documents": plan.sources[name].documents if name in plan.sources else None,
+                "tokens": plan.sources[name].tokens if name in plan.sources else None,
+                "fingerprint": plan.sources[name].fingerprint if name in plan.sources else None,
             }
             for name, source in plan.config.sources.items()
         },
@@ -52,7 +53,8 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "given": {
             name: {
                 "rows": given.rows,
-                "tokens": given.tokens,
+                "tokens": given.rows * stage.seq_len,
+                "figures": None if given.figures is None else asdict(given.figures),
                 "epochs": given.epochs,
                 "epochs_so_far": given.epochs_so_far,
             }

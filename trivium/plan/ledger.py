@@ -1,38 +1,66 @@
-"""What every source has given when a stage starts."""
+"""What every source has given when a stage starts.
+
+A source that is read again with the same settings goes on at the next row. With another row length, packing
+or seed a new reading begins with what the old one left unread, so that nothing is read twice and nothing lost.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 
 from trivium.config.schema import Stage
 from trivium.data.mixture import StageMixture
-from trivium.plan.facts import Facts
-from trivium.plan.stage import Given
+from trivium.data.reading import Reading, RowSettings, Unread
+from trivium.data.source import OpenSource
+from trivium.plan.curve import exact
+from trivium.plan.stage import Given, Segment
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts the epochs of each source, stage by stage; streams and absent sources have none."""
+    """Each source's reading and position, stage by stage; a source that is not on disk has none."""
 
-    facts: Mapping[str, Facts]
-    epochs: dict[str, float] = field(default_factory=dict)
+    sources: Mapping[str, OpenSource]
+    now: dict[str, Segment] = field(default_factory=dict)
+    consumed: dict[str, int] = field(default_factory=dict)
 
-    def rows_to_read(self, stage: Stage, names: list[str]) -> dict[str, int]:
+    def segment(self, name: str, settings: RowSettings) -> Segment:
+        """Where a stage with these settings starts to read a source."""
+        blocks = self.sources[name].blocks
+        if name not in self.now:
+            return Segment(Reading(blocks, settings, Unread.all_of(blocks, settings.seed)), 0)
+        last = self.now[name]
+        if last.reading.settings == settings:
+            return last
+        return Segment(Reading(blocks, settings, last.reading.after(last.start)), 0)
+
+    def rows_to_read(self, stage: Stage, settings: RowSettings, names: list[str]) -> dict[str, int]:
         """For each source that the stage's budget counts, the rows after which it has been read so often."""
         if stage.epochs is None:
             return {}
         counted = names if stage.epochs.source is None else [stage.epochs.source]
-        if any(name not in self.facts for name in counted):
+        if any(name not in self.sources for name in counted):
             return {}
-        rows = {name: self.facts[name].rows(stage.seq_len, stage.packing) for name in counted}
-        return {name: -int(-stage.epochs.epochs * count // 1) for name, count in rows.items()}
+        rows = {}
+        for name in counted:
+            segment = self.segment(name, settings)
+            tokens = ceil(exact(stage.epochs.epochs) * self.sources[name].tokens)
+            rows[name] = segment.reading.position_after(segment.start, tokens) - segment.start
+        return rows
 
-    def give(self, stage: Stage, mixture: StageMixture, num_rows: int) -> dict[str, Given]:
+    def give(self, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, Given]:
         """Enter what a stage of so many rows takes of each source."""
         given = {}
         for name, rows in zip(mixture.names, mixture.count(num_rows).tolist(), strict=True):
-            epochs = so_far = None
-            if name in self.facts:
-                epochs = rows / self.facts[name].rows(stage.seq_len, stage.packing)
-                so_far = self.epochs[name] = self.epochs.get(name, 0.0) + epochs
-            given[name] = Given(rows, rows * stage.seq_len, epochs, so_far)
+            given[name] = self._give_one(name, settings, rows) if name in self.sources and rows else Given(rows)
         return given
+
+    def _give_one(self, name: str, settings: RowSettings, rows: int) -> Given:
+        segment = self.segment(name, settings)
+        figures = segment.reading.figures(segment.start, segment.start + rows)
+        self.now[name] = Segment(segment.reading, segment.start + rows)
+        self.consumed[name] = self.consumed.get(name, 0) + figures.consumed
+        tokens = self.sources[name].tokens
+        epochs, so_far = (Fraction(count, tokens) for count in (figures.consumed, self.consumed[name]))
+        return Given(rows, figures, float(epochs), float(so_far), segment)

@@ -7,10 +7,11 @@ from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Stage
+from trivium.data.reading import RowSettings
+from trivium.data.source import OpenSource, open_sources
 from trivium.errors import PlanError, Problem
 from trivium.plan.budget import Before, mixture_of, shares_of, sources_of, steps_of
 from trivium.plan.curve import Curve, exact
-from trivium.plan.facts import Facts, measure
 from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
@@ -19,9 +20,9 @@ from trivium.plan.stage import PlannedStage
 MANY_EPOCHS = 4
 
 
-def make_plan(config: Config, facts: Mapping[str, Facts] | None = None) -> Plan:
+def make_plan(config: Config, sources: Mapping[str, OpenSource] | None = None) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up."""
-    builder = Builder(config, measure(config.sources) if facts is None else facts)
+    builder = Builder(config, open_sources(config.sources, config.model.vocab) if sources is None else sources)
     return builder.plan()
 
 
@@ -30,7 +31,7 @@ class Builder:
     """Goes through the stages once, in order; collects problems, warnings and what cannot be told."""
 
     config: Config
-    facts: Mapping[str, Facts]
+    sources: Mapping[str, OpenSource]
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
@@ -43,21 +44,23 @@ class Builder:
         curves = self._curves(stages)
         if self.problems:
             raise PlanError(self.problems)
-        return Plan(self.config, self.facts, stages, *curves, tuple(self.warnings), tuple(self.gaps))
+        return Plan(self.config, self.sources, stages, *curves, tuple(self.warnings), tuple(self.gaps))
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""
-        ledger = Ledger(self.facts)
+        ledger = Ledger(self.sources)
         planned: list[PlannedStage] = []
         start: int | None = 0
         before: Before | None = None
         for index, stage in enumerate(stages):
-            shares = shares_of(stage, self.config, self.facts)
+            shares = shares_of(stage, self.config, self.sources)
             mixture = None if shares is None else mixture_of(stage, shares, before)
-            steps = steps_of(stage, mixture, ledger.rows_to_read(stage, sources_of(stage, self.config)))
-            rows = None if steps is None else steps * stage.rows_of_step
-            given = {} if mixture is None or rows is None else ledger.give(stage, mixture, rows)
             seed = self.config.run.seed if stage.seed is None else stage.seed
+            settings = RowSettings(stage.seq_len, stage.packing, seed)
+            to_read = ledger.rows_to_read(stage, settings, sources_of(stage, self.config))
+            steps = steps_of(stage, mixture, to_read)
+            rows = None if steps is None else steps * stage.rows_of_step
+            given = {} if mixture is None or rows is None or start is None else ledger.give(settings, mixture, rows)
             planned.append(PlannedStage(index, stage, seed, start, steps, mixture, given))
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
@@ -177,8 +180,9 @@ class Builder:
         share = float(shares.get(name, 0))
         lower = int(share * room * 1000) / 1000
         fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
+        needed, there = given.rows * stage.seq_len, self.sources[name].tokens
         what = (
-            f"needs {show_count(given.tokens)} tokens, the source has {show_count(self.facts[name].tokens)}: "
+            f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
             f"{epochs:.1f} epochs, over {key} = {cap:g}. {fix} {key} = {-int(-epochs * 10 // 1) / 10:g}."
         )
         self.problems.append(Problem(f"stages[{stage.index}].mixture.{name}", what))
@@ -186,7 +190,7 @@ class Builder:
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
         """What the config alone cannot tell."""
         for name, source in self.config.sources.items():
-            if name not in self.facts and source.kind != "stream":
+            if name not in self.sources and source.kind != "stream":
                 self.gaps.append(
                     Problem(f"sources.{name}", "is not on disk: its documents, tokens and epochs are not known.")
                 )

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trivium.config.schema import Config
+from trivium.data.source import OpenSource
 from trivium.errors import PlanError, Problem
 from trivium.plan.curve import Curve
-from trivium.plan.facts import Facts
 from trivium.plan.record import Record, fingerprint, record
 from trivium.plan.stage import PlannedStage
 
@@ -34,7 +34,7 @@ class Plan:
     """Stages that cover `[0, total)`, as far as what is on disk tells; says what it cannot tell in `gaps`."""
 
     config: Config
-    facts: Mapping[str, Facts]
+    sources: Mapping[str, OpenSource]
     stages: tuple[PlannedStage, ...]
     learning_rate: Curve | None
     momentum: Curve
@@ -100,7 +100,7 @@ class Plan:
 
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""
-        return record(self.config, self.facts, self.stages, self.learning_rate, self.momentum, step)
+        return record(self.config, self.sources, self.stages, self.learning_rate, self.momentum, step)
 
     def fingerprint(self, step: int) -> str:
         """A hash of the record: changes if and only if something before the step changed."""

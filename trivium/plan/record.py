@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from trivium.config.problems import show_value
 from trivium.config.schema import Config
+from trivium.data.source import OpenSource
 from trivium.plan.curve import Curve
-from trivium.plan.facts import Facts
 from trivium.plan.stage import PlannedStage
 
 Record = dict[str, Any]
@@ -39,7 +39,7 @@ class Difference:
 
 def record(
     config: Config,
-    facts: Mapping[str, Facts],
+    sources: Mapping[str, OpenSource],
     stages: Sequence[PlannedStage],
     learning_rate: Curve | None,
     momentum: Curve,
@@ -53,7 +53,7 @@ def record(
     entries |= {key: value for key, value in _flat("optimizer", config.optimizer).items() if "momentum" not in key}
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
-        entries[f"sources.{name}.fingerprint"] = facts[name].fingerprint if name in facts else None
+        entries[f"sources.{name}.fingerprint"] = sources[name].fingerprint if name in sources else None
     for stage in taken:
         entries |= _stage_entries(stage)
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):

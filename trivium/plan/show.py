@@ -63,7 +63,7 @@ def source_table(plan: Plan) -> Table:
                 stage.name if number == 0 else "",
                 name + fading,
                 share,
-                _count(given.tokens if given else None),
+                _count(given.rows * stage.seq_len if given else None),
                 *_epochs(given),
                 end_section=number == len(names) - 1,
             )

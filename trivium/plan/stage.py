@@ -6,16 +6,26 @@ from fractions import Fraction
 
 from trivium.config.schema import Stage
 from trivium.data.mixture import StageMixture
+from trivium.data.reading import Figures, Reading, RowSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A place in a source: a reading, and the position in it."""
+
+    reading: Reading
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a stage takes of one source; None where the source's size is not known."""
+    """What a stage takes of one source; only the rows where the source's size is not known."""
 
     rows: int
-    tokens: int
-    epochs: float | None
-    epochs_so_far: float | None
+    figures: Figures | None = None
+    epochs: float | None = None  # read within the stage
+    epochs_so_far: float | None = None  # and in the run up to its end
+    segment: Segment | None = None  # where the stage starts to read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,11 @@ class PlannedStage:
     def seq_len(self) -> int:
         """Row length."""
         return self.said.seq_len
+
+    @property
+    def row_settings(self) -> RowSettings:
+        """What decides how its rows are made."""
+        return RowSettings(self.seq_len, self.said.packing, self.seed)
 
     @property
     def step_tokens(self) -> int:

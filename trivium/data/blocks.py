@@ -1,0 +1,260 @@
+"""A source's documents -> blocks of neighbouring documents -> spans.
+
+A block is the part of a file between two multiples of `block_tokens`: it has the documents that start
+there. A longer document is cut into pieces of `block_tokens`, and each piece belongs to the block in which
+it starts; so does a file without documents. Nothing is stored for a block: two binary searches in the
+mapped document ends find it, so that a trillion tokens need no more memory than a million.
+
+Files of 10 tokens with documents of 3, 5 and 2, blocks of 4 tokens:
+
+    tokens     0 1 2 3 4 5 6 7 8 9
+    documents  a a a b b b b b c c
+    block 0    a and b[0:4]        block 1    b[4:5] (it starts at token 7)        block 2    c
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.data.compiled import compiled
+from trivium.data.memory import address_of, carray, pointer
+from trivium.data.order import derive_key, uniform
+from trivium.data.tokens import TokenFile
+from trivium.errors import SourceError
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Stretches of documents: of which file, from which of its tokens on, and how long."""
+
+    file: NDArray[np.int32]  # number of the file within the source
+    offset: Int64s  # the span's first token, counted from the file's start
+    length: Int64s  # at least 1
+    is_last: NDArray[np.bool_]  # whether its document ends with it
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all spans."""
+        return int(self.length.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class FileTable:
+    """Where the kernels find a source's files: addresses of mapped arrays, a row a file."""
+
+    tokens: Int64s  # address of the tokens
+    itemsize: Int64s  # bytes of a token
+    loss: Int64s  # address of the loss bytes; 0 where every token is learnt
+
+
+class Blocks(Protocol):
+    """What order, packing and gather need of a source; `FileBlocks` reads files, a benchmark may compute."""
+
+    @property
+    def name(self) -> str:
+        """The source's name, from which its keys are derived."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the whole source; some may be empty."""
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks that are packed and shuffled together."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides which spans a block has."""
+
+    @property
+    def table(self) -> FileTable:
+        """Where the tokens are."""
+
+    def spans(self, blocks: Int64s) -> Spans:
+        """The spans of these blocks, one block after the other."""
+
+    def check(self, spans: Spans) -> None:
+        """Refuse, by name, a file that has changed since it was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOut:
+    """Which documents are kept from training: those whose draw is below `share`."""
+
+    share: float
+    wanted: bool  # the held-out documents themselves, or all the others
+
+    @property
+    def rule(self) -> tuple[np.uint64, bool]:
+        """The share as a limit for a 64-bit draw, and on which side of it the wanted documents are."""
+        return np.uint64(max(1, min(2**64 - 1, int(self.share * 2**64)))), self.wanted
+
+
+class FileBlocks:
+    """The blocks of token files."""
+
+    def __init__(
+        self,
+        name: str,
+        files: Sequence[TokenFile],
+        fingerprint: str,
+        block_tokens: int,
+        window_blocks: int,
+        hold_out: HoldOut | None = None,
+    ) -> None:
+        self.name = name
+        self.files = tuple(files)
+        self.block_tokens = block_tokens
+        self.window_blocks = window_blocks
+        self.hold_out = hold_out
+        self.fingerprint = f"{fingerprint}/{block_tokens}/{window_blocks}/{hold_out}"
+        # Arrays that kernels read by address are kept here, so that they live as long as the addresses.
+        self._ends = [np.ascontiguousarray(file.ends, np.int64) for file in files]
+        self._ends_at = np.array([address_of(ends) for ends in self._ends], np.int64)
+        self._num_documents = np.array([len(ends) for ends in self._ends], np.int64)
+        self._first_document = np.concatenate(([0], np.cumsum(self._num_documents)))
+        self._first_block = np.cumsum([0, *(-(-len(file.tokens) // block_tokens) for file in files)], dtype=np.int64)
+        self._keys = np.array([derive_key(0, "hold out", name, file.name) for file in files], np.uint64)
+        self.table = FileTable(
+            tokens=np.array([address_of(file.tokens) for file in files], np.int64),
+            itemsize=np.array([file.tokens.itemsize for file in files], np.int64),
+            loss=np.array([0 if file.loss is None else address_of(file.loss) for file in files], np.int64),
+        )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all files."""
+        return int(self._first_block[-1])
+
+    def spans(self, blocks: Int64s) -> Spans:
+        """The spans of these blocks, one block after the other."""
+        limit, wanted = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
+        files = self._ends_at, self._num_documents, self._first_block, self._keys
+        found = _find_spans(np.asarray(blocks, np.int64), *files, self.block_tokens, limit, wanted)
+        return Spans(*found)
+
+    def check(self, spans: Spans) -> None:
+        """A mapped file that was cut short would end the process when it is read: look before."""
+        for number in np.unique(spans.file).tolist():
+            file = self.files[number]
+            for part in file.parts:
+                try:
+                    size = part.path.stat().st_size
+                except OSError as error:
+                    size, reason = -1, error.strerror
+                if size != part.size:
+                    found = (
+                        f"cannot be read any more: {reason}" if size < 0 else f"had {part.size:,} bytes, has {size:,}"
+                    )
+                    raise SourceError(f"{part.path}: {found}. Files must stay as they are while a run reads them.")
+
+    def document_at(self, file: int, offset: int) -> tuple[int, int]:
+        """The number of the document that holds a token, and where in the file it starts."""
+        ends = self._ends[file]
+        number = int(np.searchsorted(ends, offset, side="right"))
+        return int(self._first_document[file]) + number, int(ends[number - 1]) if number else 0
+
+    def document_span(self, document: int) -> tuple[int, int, int]:
+        """A document's file, first token and end; IndexError where there is no such document."""
+        if not 0 <= document < self._first_document[-1]:
+            raise IndexError(document)
+        file = int(np.searchsorted(self._first_document, document, side="right")) - 1
+        number = document - int(self._first_document[file])
+        ends = self._ends[file]
+        return file, int(ends[number - 1]) if number else 0, int(ends[number])
+
+    def blocks_of(self, document: int) -> Int64s:
+        """The blocks in which a document, or a piece of it, starts."""
+        file, start, end = self.document_span(document)
+        pieces = np.arange(start, max(end, start + 1), self.block_tokens)
+        blocks: Int64s = self._first_block[file] + np.unique(pieces // self.block_tokens)
+        return blocks
+
+    def count(self) -> tuple[int, int]:
+        """Documents and tokens; with a hold-out one pass over all document ends."""
+        if self.hold_out is None:
+            return int(self._first_document[-1]), sum(len(file.tokens) for file in self.files)
+        documents = tokens = 0
+        for ends, key in zip(self._ends, self._keys, strict=True):
+            found = _count_documents(ends, key, *self.hold_out.rule)
+            documents, tokens = documents + found[0], tokens + found[1]
+        return documents, tokens
+
+
+@compiled
+def _count_documents(ends: Int64s, key: np.uint64, limit: np.uint64, wanted: bool) -> tuple[int, int]:
+    documents, tokens, start = 0, 0, 0
+    for number in range(ends.size):
+        if (uniform(key, number) < limit) == wanted:
+            documents += 1
+            tokens += ends[number] - start
+        start = ends[number]
+    return documents, tokens
+
+
+@compiled
+def _first_above(ends: Int64s, token: int) -> int:
+    """The first document that ends after a token: the one that holds it."""
+    low, high = 0, ends.size
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] > token:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled
+def _find_spans(
+    blocks: Int64s,
+    ends_at: Int64s,
+    num_documents: Int64s,
+    first_block: Int64s,
+    keys: NDArray[np.uint64],
+    block_tokens: int,
+    limit: np.uint64,
+    wanted: bool,
+) -> tuple[NDArray[np.int32], Int64s, Int64s, NDArray[np.bool_]]:
+    """Two passes over the blocks: how many spans at the most, then the spans."""
+    most = 0
+    first_document = np.empty(blocks.size, np.int64)
+    for index in range(blocks.size):
+        file = np.searchsorted(first_block, blocks[index], side="right") - 1
+        begin = (blocks[index] - first_block[file]) * block_tokens
+        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        first_document[index] = _first_above(ends, begin)
+        most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
+    files, is_last = np.empty(most, np.int32), np.empty(most, np.bool_)
+    offsets, lengths = np.empty(most, np.int64), np.empty(most, np.int64)
+    count = 0
+    for index in range(blocks.size):
+        file = np.searchsorted(first_block, blocks[index], side="right") - 1
+        begin = (blocks[index] - first_block[file]) * block_tokens
+        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        number = first_document[index]
+        start = ends[number - 1] if number else 0
+        while number < ends.size:
+            # The piece of a long document that starts in this block; of a document that starts here, its first.
+            piece = (
+                start if start >= begin else start + (begin - start + block_tokens - 1) // block_tokens * block_tokens
+            )
+            if piece >= begin + block_tokens:
+                if start >= begin:
+                    break
+            elif piece < ends[number] and (limit == 0 or (uniform(keys[file], number) < limit) == wanted):
+                stop = min(piece + block_tokens, ends[number])
+                files[count], offsets[count], lengths[count] = file, piece, stop - piece
+                is_last[count] = stop == ends[number]
+                count += 1
+            start = ends[number]
+            number += 1
+    return files[:count], offsets[:count], lengths[:count], is_last[:count]

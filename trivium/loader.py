@@ -1,0 +1,302 @@
+"""Plan + rank -> batches: arithmetic from a step to its rows, one kernel call from rows to arrays.
+
+    loader = Loader(plan, rank=0, world_size=1)
+    batch = loader.batch(41_337)                     # this rank's shard of that step
+    for step, batch in loader.batches(start=0): ...
+
+A batch depends on the plan and the step alone. Ranks get neighbouring rows of one global batch, so that the
+world size never changes the data: 4 rows, 2 ranks -> rows [0, 1] and [2, 3]. Sequential reading plans many
+steps at once; a step at random costs some ten microseconds more. Arrays are used again once nobody holds them.
+"""
+
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.data.batch import Batch
+from trivium.data.compiled import compiled
+from trivium.data.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
+from trivium.data.memory import address_of, carray, pointer
+from trivium.data.window import Window
+from trivium.errors import PlanError, Problem, ResumeError, SourceError, TriviumError
+from trivium.plan.plan import Plan
+from trivium.plan.record import first_difference
+from trivium.plan.stage import PlannedStage
+
+Int64s = NDArray[np.int64]
+
+AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
+AHEAD_ROWS = 4096  # and rows
+WINDOWS_EACH = 4  # windows of one source that a stage keeps at hand
+
+POOLED = 16  # sets of arrays of one shape that are used again
+
+# What the kernel knows of a window at hand: the positions it covers, and where its arrays are.
+SLOT_FIRST, SLOT_END, SLOT_ROW_STARTS, SLOT_PIECES = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of some neighbouring steps, found but not yet gathered."""
+
+    first_step: int
+    end_step: int
+    source: NDArray[np.int32]  # (rows,) index into the plan's sources
+    rows: Int64s  # (rows, 3) as `gather` takes them
+    windows: tuple[Window, ...]  # kept alive: the rows point into them
+
+
+class StageReader:
+    """Finds the rows of one stage: which source, which window, which pieces."""
+
+    def __init__(self, stage: PlannedStage, names: tuple[str, ...], first_file: dict[str, int]) -> None:
+        assert stage.mixture is not None, "a stage whose steps are known has a mixture"
+        self.stage = stage
+        self.mixture = stage.mixture
+        self.segments = [stage.given[name].segment for name in self.mixture.names]
+        self.source_index = np.array([names.index(name) for name in self.mixture.names], np.int32)
+        self._starts = np.array([segment.start if segment else 0 for segment in self.segments], np.int64)
+        self._files = np.array([first_file.get(name, 0) for name in self.mixture.names], np.int64)
+        self._slots = np.zeros((len(self.segments), WINDOWS_EACH, 4), np.int64)
+        self._next_slot = [0] * len(self.segments)
+        self._held: dict[tuple[int, int], Window] = {}
+        self._lock = threading.Lock()
+
+    def find(self, step: int, num_steps: int, shard: slice) -> Rows:
+        """The rows of some steps, those of a shard only."""
+        assert self.stage.start is not None, "only a stage whose place is known is read"
+        batch_size = self.stage.batch_size
+        sources, source_rows = self.mixture.deal((step - self.stage.start) * batch_size, num_steps * batch_size)
+        if shard != slice(0, batch_size):
+            sources = np.ascontiguousarray(sources.reshape(-1, batch_size)[:, shard]).reshape(-1)
+            source_rows = np.ascontiguousarray(source_rows.reshape(-1, batch_size)[:, shard]).reshape(-1)
+        rows = np.empty((len(sources), 3), np.int64)
+        with self._lock:
+            windows = dict.fromkeys(self._held.values())
+            done = 0
+            while (done := _find(sources, source_rows, done, self._starts, self._files, self._slots, rows)) < len(rows):
+                source = int(sources[done])
+                windows[self._bring(source, int(self._starts[source] + source_rows[done]))] = None
+        return Rows(step, step + num_steps, self.source_index[sources], rows, tuple(windows))
+
+    def _bring(self, source: int, position: int) -> Window:
+        """Put the window of a position into one of its source's slots."""
+        segment = self.segments[source]
+        name = self.mixture.names[source]
+        if segment is None:
+            raise PlanError([Problem(f"sources.{name}", "is not on disk, so that no row of it can be read.")])
+        try:
+            number, _ = segment.reading.locate(position)
+            window = segment.reading.window(number)
+        except TriviumError as error:
+            raise SourceError(f"source {name}, row {position:,}: {error}") from error
+        slot = self._next_slot[source]
+        self._next_slot[source] = (slot + 1) % WINDOWS_EACH
+        first = segment.reading.rows_before(number)
+        addresses = address_of(window.row_starts), address_of(window.pieces)
+        self._slots[source, slot] = first, first + window.num_rows, *addresses
+        self._held[source, slot] = window
+        return window
+
+
+@compiled
+def _find(
+    sources: NDArray[np.int32],
+    source_rows: Int64s,
+    done: int,
+    starts: Int64s,
+    files: Int64s,
+    slots: Int64s,
+    rows: Int64s,
+) -> int:
+    """Find rows from `done` on; stops at the first whose window is not at hand."""
+    for row in range(done, sources.size):
+        source = sources[row]
+        position = starts[source] + source_rows[row]
+        found = False
+        for slot in range(slots.shape[1]):
+            if slots[source, slot, SLOT_FIRST] <= position < slots[source, slot, SLOT_END]:
+                within = position - slots[source, slot, SLOT_FIRST]
+                row_starts = carray(pointer(slots[source, slot, SLOT_ROW_STARTS]), (within + 2,), np.int64)
+                rows[row, ROW_ADDRESS] = slots[source, slot, SLOT_PIECES] + row_starts[within] * 16
+                rows[row, ROW_PIECES] = row_starts[within + 1] - row_starts[within]
+                rows[row, ROW_FILES] = files[source]
+                found = True
+                break
+        if not found:
+            return row
+    return sources.size
+
+
+class Loader:
+    """Batches of one rank; `batch` for any step, `batches` for all of them from a step on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        prefetch: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        _refuse_unknown(plan)
+        _refuse_uneven(plan, rank, world_size)
+        self.plan = plan
+        self.rank = rank
+        self.world_size = world_size
+        self.prefetch = plan.config.loader.prefetch if prefetch is None else prefetch
+        self.workers = max(1, plan.config.loader.workers if workers is None else workers)
+        self.step = 0
+        self.sources = tuple(sorted(plan.config.sources))
+        self._first_file, self._files = _file_table(plan)
+        self._readers: OrderedDict[int, StageReader] = OrderedDict()
+        self._ahead: Rows | None = None
+        self._last_step = -1
+        self._pool: dict[tuple[int, int], list[NDArray[np.int32]]] = {}
+        self._lock = threading.Lock()
+
+    def batch(self, step: int) -> Batch:
+        """This rank's shard of a step."""
+        return self._gather(step, self._rows(step))
+
+    def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
+        """Every step from `start` on (by default from where `state_dict` says) and its batch."""
+        self.step = self.step if start is None else start
+        total = self.plan.known_steps
+        if not self.prefetch:
+            while self.step < total:
+                batch = self.batch(self.step)
+                self.step += 1
+                yield self.step - 1, batch
+            return
+        yield from self._prefetched(total)
+
+    def _prefetched(self, total: int) -> Iterator[tuple[int, Batch]]:
+        """Rows are found here, in order; threads gather them ahead. All have ended when this generator has."""
+        coming: deque[Future[Batch]] = deque()
+        ahead = self.step
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="trivium-loader") as pool:
+            try:
+                while self.step < total:
+                    while ahead < total and len(coming) <= self.prefetch:
+                        coming.append(pool.submit(self._gather, ahead, self._rows(ahead)))
+                        ahead += 1
+                    batch = coming.popleft().result()
+                    self.step += 1
+                    yield self.step - 1, batch
+            finally:
+                for future in coming:
+                    future.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where `batches` stands, and what decided the steps before: all plain values."""
+        step = min(self.step, self.plan.known_steps - 1)
+        stage = self.plan.stage_at(step)
+        return {
+            "step": self.step,
+            "stage": stage.index,
+            "stage_name": stage.name,
+            "fingerprint": self.plan.fingerprint(self.step),
+            "record": self.plan.record(self.step),
+            "lanes": {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved step; refuses a plan whose past is another."""
+        step = int(state["step"])
+        if self.plan.fingerprint(step) != state["fingerprint"]:
+            difference = first_difference(state["record"], self.plan.record(step))
+            raise ResumeError(
+                f"cannot go on at step {step:,}: {difference or 'its past is another'}, and steps 0 to {step - 1:,} "
+                "have been taken. Put it back, or start a fork."
+            )
+        self.step = step
+
+    def _rows(self, step: int) -> Rows:
+        """The rows of a step; in sequence, many steps are found at once."""
+        with self._lock:
+            if self._ahead is None or not self._ahead.first_step <= step < self._ahead.end_step:
+                stage = self.plan.stage_at(step)
+                assert stage.end is not None, "the loader's plan is complete"
+                in_sequence = step == self._last_step + 1
+                many = min(AHEAD_STEPS, max(1, AHEAD_ROWS // stage.batch_size), stage.end - step)
+                try:
+                    self._ahead = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
+                except SourceError as error:
+                    raise SourceError(f"step {step:,}: {error}") from error
+            self._last_step = step
+            return self._ahead
+
+    def _shard(self, stage: PlannedStage) -> slice:
+        size = stage.batch_size // self.world_size
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def _reader(self, stage: PlannedStage) -> StageReader:
+        """A stage's reader; that of the stage before is kept, others are let go."""
+        if stage.index not in self._readers:
+            self._readers[stage.index] = StageReader(stage, self.sources, self._first_file)
+            if len(self._readers) > 2:
+                self._readers.popitem(last=False)
+        return self._readers[stage.index]
+
+    def _gather(self, step: int, found: Rows) -> Batch:
+        stage = self.plan.stage_at(step)
+        size = stage.batch_size // self.world_size
+        first = (step - found.first_step) * size
+        arrays = self._arrays(size, stage.seq_len)
+        gather(found.rows[first : first + size], self._files, stage.said.loss_on != "all", arrays)
+        return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first : first + size], self.sources)
+
+    def _arrays(self, rows: int, seq_len: int) -> NDArray[np.int32]:
+        """Arrays for a batch: some that were used before and that nobody holds any more, else new ones."""
+        with self._lock:
+            pool = self._pool.setdefault((rows, seq_len), [])
+            for arrays in pool:
+                # Held by the pool, by this name and by the call itself; a batch's views would hold it too.
+                if sys.getrefcount(arrays) == 3:
+                    return arrays
+            arrays = np.empty((4, rows, seq_len), np.int32)
+            if len(pool) < POOLED:
+                pool.append(arrays)
+            return arrays
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    if plan.total_steps is None:
+        raise PlanError([*plan.gaps, Problem("", "the plan is not complete, so that nothing can be read yet.")])
+
+
+def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
+    """Every rank gets the same number of rows, in every stage."""
+    if not 0 <= rank < world_size:
+        raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
+    problems = []
+    for stage in plan.stages:
+        if stage.batch_size % world_size:
+            lower = stage.batch_size // world_size * world_size
+            near = " or ".join(f"{size:,}" for size in (lower, lower + world_size) if size)
+            what = f"is {stage.batch_size:,} rows, which {world_size} ranks cannot share evenly. Write {near}."
+            problems.append(Problem(f"stages[{stage.index}].batch_size", what))
+    if problems:
+        raise PlanError(problems)
+
+
+def _file_table(plan: Plan) -> tuple[dict[str, int], Int64s]:
+    """All sources' files in one table, and where each source's begin."""
+    first_file: dict[str, int] = {}
+    tables = []
+    count = 0
+    for name in sorted(plan.sources):
+        table = plan.sources[name].blocks.table
+        first_file[name] = count
+        count += len(table.tokens)
+        tables.append(np.stack((table.tokens, table.itemsize, table.loss), axis=1))
+    return first_file, np.concatenate(tables) if tables else np.zeros((0, 3), np.int64)
