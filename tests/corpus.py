@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
@@ -42,9 +43,9 @@ def make_blocks(
     return FileBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
 
 
-def document_ends(files: Lengths) -> np.ndarray:
+def document_ends(files: Lengths) -> NDArray[np.int64]:
     """Where the documents of a source end, counted over all its files."""
-    return np.cumsum([length for lengths in files for length in lengths])
+    return np.cumsum([length for lengths in files for length in lengths], dtype=np.int64)
 
 
 def make_config(sources: Mapping[str, object], stages: Sequence[Mapping[str, object]], **tables: object) -> Config:

@@ -6,10 +6,9 @@
 
 A batch depends on the plan and the step alone. Ranks get neighbouring rows of one global batch, so that the
 world size never changes the data: 4 rows, 2 ranks -> rows [0, 1] and [2, 3]. Sequential reading plans many
-steps at once; a step at random costs some ten microseconds more. Arrays are used again once nobody holds them.
+steps at once; a step at random costs some ten microseconds more.
 """
 
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -36,8 +35,6 @@ AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
 AHEAD_ROWS = 4096  # and rows
 WINDOWS_EACH = 4  # windows of one source that a stage keeps at hand
 
-POOLED = 16  # sets of arrays of one shape that are used again
-
 # What the kernel knows of a window at hand: the positions it covers, and where its arrays are.
 SLOT_FIRST, SLOT_END, SLOT_ROW_STARTS, SLOT_PIECES = range(4)
 
@@ -61,12 +58,13 @@ class StageReader:
         self.stage = stage
         self.mixture = stage.mixture
         self.segments = [stage.given[name].segment for name in self.mixture.names]
-        self.source_index = np.array([names.index(name) for name in self.mixture.names], np.int32)
+        self._source_index = np.array([names.index(name) for name in self.mixture.names], np.int32)
         self._starts = np.array([segment.start if segment else 0 for segment in self.segments], np.int64)
         self._files = np.array([first_file.get(name, 0) for name in self.mixture.names], np.int64)
-        self._slots = np.zeros((len(self.segments), WINDOWS_EACH, 4), np.int64)
+        self._slots = np.zeros((len(self.segments), WINDOWS_EACH, 4), np.int64)  # see _find
         self._next_slot = [0] * len(self.segments)
         self._held: dict[tuple[int, int], Window] = {}
+        self._at_hand: tuple[Window, ...] = ()
         self._lock = threading.Lock()
 
     def find(self, step: int, num_steps: int, shard: slice) -> Rows:
@@ -79,12 +77,13 @@ class StageReader:
             source_rows = np.ascontiguousarray(source_rows.reshape(-1, batch_size)[:, shard]).reshape(-1)
         rows = np.empty((len(sources), 3), np.int64)
         with self._lock:
-            windows = dict.fromkeys(self._held.values())
-            done = 0
-            while (done := _find(sources, source_rows, done, self._starts, self._files, self._slots, rows)) < len(rows):
+            windows = self._at_hand
+            done = _find(sources, source_rows, 0, self._starts, self._files, self._slots, rows)
+            while done < len(rows):
                 source = int(sources[done])
-                windows[self._bring(source, int(self._starts[source] + source_rows[done]))] = None
-        return Rows(step, step + num_steps, self.source_index[sources], rows, tuple(windows))
+                windows = (*windows, self._bring(source, int(self._starts[source] + source_rows[done])))
+                done = _find(sources, source_rows, done, self._starts, self._files, self._slots, rows)
+        return Rows(step, step + num_steps, self._source_index[sources], rows, windows)
 
     def _bring(self, source: int, position: int) -> Window:
         """Put the window of a position into one of its source's slots."""
@@ -103,6 +102,7 @@ class StageReader:
         addresses = address_of(window.row_starts), address_of(window.pieces)
         self._slots[source, slot] = first, first + window.num_rows, *addresses
         self._held[source, slot] = window
+        self._at_hand = tuple(self._held.values())
         return window
 
 
@@ -160,7 +160,6 @@ class Loader:
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         self._ahead: Rows | None = None
         self._last_step = -1
-        self._pool: dict[tuple[int, int], list[NDArray[np.int32]]] = {}
         self._lock = threading.Lock()
 
     def batch(self, step: int) -> Batch:
@@ -251,26 +250,14 @@ class Loader:
         stage = self.plan.stage_at(step)
         size = stage.batch_size // self.world_size
         first = (step - found.first_step) * size
-        arrays = self._arrays(size, stage.seq_len)
+        arrays = np.empty((4, size, stage.seq_len), np.int32)  # fresh ones cost no more than a pool of used ones
         gather(found.rows[first : first + size], self._files, stage.said.loss_on != "all", arrays)
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first : first + size], self.sources)
 
-    def _arrays(self, rows: int, seq_len: int) -> NDArray[np.int32]:
-        """Arrays for a batch: some that were used before and that nobody holds any more, else new ones."""
-        with self._lock:
-            pool = self._pool.setdefault((rows, seq_len), [])
-            for arrays in pool:
-                # Held by the pool, by this name and by the call itself; a batch's views would hold it too.
-                if sys.getrefcount(arrays) == 3:
-                    return arrays
-            arrays = np.empty((4, rows, seq_len), np.int32)
-            if len(pool) < POOLED:
-                pool.append(arrays)
-            return arrays
-
 
 def _refuse_unknown(plan: Plan) -> None:
-    if plan.total_steps is None:
+    unread = [given for stage in plan.stages for given in stage.given.values() if given.rows and not given.segment]
+    if plan.total_steps is None or unread:
         raise PlanError([*plan.gaps, Problem("", "the plan is not complete, so that nothing can be read yet.")])
 
 

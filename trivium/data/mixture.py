@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +118,7 @@ def _to_left(rows: np.int64, p: np.int64, q: np.int64) -> np.int64:
 
 
 @compiled
-def _spread(nodes: Nodes, rows: int, num_sources: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _spread(nodes: Nodes, rows: int | np.int64, num_sources: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many of a tree's first rows each node has seen, and how many each source has given."""
     seen = np.zeros(len(nodes), np.int64)
     counts = np.zeros(num_sources, np.int64)
@@ -190,13 +190,6 @@ class Mixture:
         return int(source), int(source_row)
 
 
-class _Fade(NamedTuple):
-    """How many rows a fade lasts, and whether its shape is the cosine or the line."""
-
-    num_rows: int
-    cosine: bool
-
-
 # floor(2**64 * pi**(2 k) / (2 * (2 k + 1)!)) for k = 1, 2, ..., 10: see `_cosine_start`.
 _SERIES = np.array(
     [
@@ -246,23 +239,30 @@ def _cosine_start(row: int, fade_rows: int) -> np.int64:
     return np.int64(_product_high(part, whole << _WORD_HALF))
 
 
+# What the kernels know of a stage's fade, in one small array: rows the old tree gave before, rows the fade
+# lasts, whether its shape is the cosine. (An array, for numba takes a tuple of arguments apart in slow motion.)
+Fade = NDArray[np.int64]
+_OLD_ROWS, _FADE_ROWS, _IS_COSINE = range(3)
+
+
 @compiled
-def _new_rows(num_rows: int, fade: _Fade) -> np.int64:
+def _new_rows(num_rows: int, fade: Fade) -> np.int64:
     """How many of a stage's first rows the new mixture gives; each row adds 0 or 1."""
-    if num_rows >= fade.num_rows:
-        return np.int64((fade.num_rows + 1) // 2 + num_rows - fade.num_rows)
-    if not fade.cosine:
-        return np.int64((num_rows * num_rows + fade.num_rows) // (2 * fade.num_rows))
-    if 2 * num_rows <= fade.num_rows:
-        return (_cosine_start(num_rows, fade.num_rows) + 2**31) >> 32
+    fade_rows = fade[_FADE_ROWS]
+    if num_rows >= fade_rows:
+        return np.int64((fade_rows + 1) // 2 + num_rows - fade_rows)
+    if not fade[_IS_COSINE]:
+        return np.int64((num_rows * num_rows + fade_rows) // (2 * fade_rows))
+    if 2 * num_rows <= fade_rows:
+        return np.int64((_cosine_start(num_rows, fade_rows) + 2**31) >> 32)
     # The second half mirrors the first: what the old mixture has yet to give at row n of N is what the new
     # one had given at row N - n.
-    old_rest = _cosine_start(fade.num_rows - num_rows, fade.num_rows)
-    return ((num_rows << 32) - (fade.num_rows << 31) + old_rest + 2**31) >> 32
+    old_rest = _cosine_start(fade_rows - num_rows, fade_rows)
+    return np.int64(((num_rows << 32) - (fade_rows << 31) + old_rest + 2**31) >> 32)
 
 
 @compiled
-def _start(nodes: Nodes, rows: int, num_sources: int) -> NDArray[np.int64]:
+def _start(nodes: Nodes, rows: int | np.int64, num_sources: int) -> NDArray[np.int64]:
     """What each node carries after a tree's first rows: (2 m p + q) mod 2 q of the m rows it has seen."""
     seen, _ = _spread(nodes, rows, num_sources)
     p, q = nodes[:, _P], nodes[:, _Q]
@@ -284,25 +284,35 @@ def _next_source(nodes: Nodes, carried: NDArray[np.int64]) -> np.int64:
 
 
 @compiled
+def _count(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
+    """How many of a stage's first rows each source gives."""
+    given = np.int64(_new_rows(num_rows, fade))
+    _, counts = _spread(new, given, num_sources)
+    if given < num_rows:
+        _, before = _spread(old, fade[_OLD_ROWS], num_sources)
+        _, after = _spread(old, fade[_OLD_ROWS] + num_rows - given, num_sources)
+        counts += after - before
+    return counts
+
+
+@compiled
 def _deal(
-    first: int,
-    counts: NDArray[np.int64],
-    new_tree: tuple[Nodes, NDArray[np.int64]],
-    old_tree: tuple[Nodes, NDArray[np.int64]],
-    fade: _Fade,
-    sources: NDArray[np.int32],
-    source_rows: NDArray[np.int64],
-) -> None:
-    """Fill `sources` and `source_rows`; counts and trees, as they are before the first row, go along."""
+    new: Nodes, old: Nodes, fade: Fade, num_sources: int, first: int, num_rows: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Each row's source and its row within that: counts and trees, as they are before the first row, go along."""
+    sources, source_rows = np.empty(num_rows, np.int32), np.empty(num_rows, np.int64)
+    counts = _count(new, old, fade, num_sources, first)
     given = _new_rows(first, fade)
-    for place in range(sources.size):
+    new_carried = _start(new, given, num_sources)
+    old_carried = _start(old, fade[_OLD_ROWS] + first - given, num_sources)
+    for place in range(num_rows):
         given_then = _new_rows(first + place + 1, fade)
-        nodes, carried = new_tree if given_then > given else old_tree
-        source = _next_source(nodes, carried)
+        source = _next_source(new, new_carried) if given_then > given else _next_source(old, old_carried)
         sources[place] = source
         source_rows[place] = counts[source]
         counts[source] += 1
         given = given_then
+    return sources, source_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +331,7 @@ class StageMixture:
     fade_rows: int = 0
     shape: Shape = "linear"
     names: tuple[str, ...] = field(init=False)
-    _fade: _Fade = field(init=False, repr=False, compare=False)
-    _new_nodes: Nodes = field(init=False, repr=False, compare=False)
-    _old_nodes: Nodes = field(init=False, repr=False, compare=False)
+    _trees: tuple[Nodes, Nodes, Fade, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
@@ -334,42 +342,31 @@ class StageMixture:
         names = tuple(sorted({*self.new.names, *old.names}))
         set_field = object.__setattr__
         set_field(self, "names", names)
-        set_field(self, "_fade", _Fade(self.fade_rows, self.shape == "cosine"))
-        set_field(self, "_new_nodes", _renumbered(self.new, names))
-        set_field(self, "_old_nodes", _renumbered(old, names))
+        fade = np.array([self.old_rows, self.fade_rows, self.shape == "cosine"], np.int64)
+        trees = _renumbered(self.new, names), _renumbered(old, names), fade, len(names)
+        set_field(self, "_trees", trees)
 
     def new_rows(self, num_rows: int) -> int:
         """How many of the first rows the new mixture gives: at the stage's end, the next one's `old_rows`."""
         assert 0 <= num_rows <= MAX_ROWS, num_rows
-        return int(_new_rows(num_rows, self._fade))
+        return int(_new_rows(num_rows, self._trees[2]))
 
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""
-        given = self.new_rows(num_rows)
-        _, counts = _spread(self._new_nodes, given, len(self.names))
-        if given < num_rows:
-            _, before = _spread(self._old_nodes, self.old_rows, len(self.names))
-            _, after = _spread(self._old_nodes, self.old_rows + num_rows - given, len(self.names))
-            counts += after - before
-        return counts
+        return _count(*self._trees, num_rows)
 
     def descend(self, row: int) -> tuple[int, int]:
         """The source that gives this row, and how many rows of it the stage gave before."""
         given = self.new_rows(row)
         if self.new_rows(row + 1) > given:
-            source, _ = _descend(self._new_nodes, given)
+            source, _ = _descend(self._trees[0], given)
         else:
-            source, _ = _descend(self._old_nodes, self.old_rows + row - given)
+            source, _ = _descend(self._trees[1], self.old_rows + row - given)
         return int(source), int(self.count(row)[source])
 
     def deal(self, first: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """`descend` for `count` rows from the first one on: their sources, and their rows within these."""
-        given = self.new_rows(first)
-        new_tree = self._new_nodes, _start(self._new_nodes, given, len(self.names))
-        old_tree = self._old_nodes, _start(self._old_nodes, self.old_rows + first - given, len(self.names))
-        sources, source_rows = np.empty(count, np.int32), np.empty(count, np.int64)
-        _deal(first, self.count(first), new_tree, old_tree, self._fade, sources, source_rows)
-        return sources, source_rows
+        return _deal(*self._trees, first, count)
 
     def first_row_reaching(self, source: str, rows: int) -> int | None:
         """The smallest number of rows among which the source has given so many; None if it never does."""

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from trivium.config.schema import Config
 from trivium.data.source import OpenSource
@@ -29,7 +30,7 @@ class StepSettings:
     weight_decay: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """Stages that cover `[0, total)`, as far as what is on disk tells; says what it cannot tell in `gaps`."""
 
@@ -49,15 +50,19 @@ class Plan:
     @property
     def known_steps(self) -> int:
         """Steps of the stages from the first on whose lengths are known."""
-        return max((stage.end for stage in self.stages if stage.end is not None), default=0)
+        return self._ends[-1] if self._ends else 0
 
     def stage_at(self, step: int) -> PlannedStage:
         """The stage that a step belongs to."""
-        known = [stage for stage in self.stages if stage.end is not None]
-        if not 0 <= step < self.known_steps:
+        number = bisect_right(self._ends, step)
+        if step < 0 or number == len(self._ends):
             what = f"the plan covers steps 0 to {self.known_steps:,}, not step {step:,}."
             raise PlanError([*self.gaps, Problem("", what)])
-        return known[bisect_right(known, step, key=lambda stage: stage.start or 0) - 1]
+        return self.stages[number]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [stage.end for stage in self.stages if stage.end is not None]
 
     def tokens_before(self, step: int) -> int:
         """Tokens of all steps before this one, padding included; the run's last end is allowed."""
