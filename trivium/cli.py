@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.errors import TriviumError
+from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
     help="Train language models in stages: one TOML file says what a model reads, and when.",
@@ -60,6 +60,60 @@ def plan(
         say_json({**plan_json(made), "notes": [str(note) for note in loaded.warnings]})
     else:
         show_plan(made, Console(soft_wrap=False), loaded.warnings)
+
+
+@app.command()
+def inspect(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    step: Annotated[int | None, typer.Option(min=0, help="The rows of this step.")] = None,
+    row: Annotated[int | None, typer.Option(min=0, help="Only this row of the step.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only rows of this source.")] = None,
+    document: Annotated[str | None, typer.Option(help="Where a document is read, such as web:1234.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Whole documents, not their first tokens.")] = False,
+    dialect: DialectOption = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Show what stands in the rows of a step, or the steps in which a document is read."""
+    from rich.console import Console
+
+    from trivium.address import places_of, rows_of
+    from trivium.config.load import load
+    from trivium.data.tokenizer import open_tokenizer
+    from trivium.inspect import show_places, show_rows
+    from trivium.plan.make import make_plan
+
+    if (step is None) == (document is None):
+        raise UsageError("inspect: give either --step 41337 or --document web:1234.")
+    made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config)
+    if document is not None:
+        name, number = document_address(document)
+        show_places(name, number, places_of(made, name, number), Console())
+    elif step is not None:
+        rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
+        decoder = open_tokenizer(made.config.tokenizer)
+        show_rows(step, made.stage_at(step), rows, decoder, Console(), full=full)
+
+
+def document_address(text: str) -> tuple[str, int]:
+    """`web:1234` -> the source and the document's number in it."""
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise UsageError(f'--document: "{text}" is no document. Write its source and number, such as web:1234.')
+    return name, int(number)
+
+
+@app.command()
+def verify(
+    config: ConfigFile, overrides: Overrides = None, dialect: DialectOption = None, world_size: WorldSize = None
+) -> None:
+    """Read all content of the token files again and compare it with their manifests."""
+    from trivium.config.load import load
+    from trivium.data.verify import verify_sources
+
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    for line in verify_sources(loaded.config.sources):
+        typer.echo(line)
 
 
 @app.command()

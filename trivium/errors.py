@@ -4,6 +4,7 @@
       ConfigError    what the user wrote; carries every problem at once
       SourceError    what is on disk
       PlanError      what cannot be planned, or a plan asked for what it does not know
+      UsageError     what was asked of a command
       ResumeError    a run that cannot go on with this config
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
@@ -47,6 +48,10 @@ class SourceError(TriviumError):
 
 class PlanError(ProblemsError):
     """The config is sound, but what is on disk does not allow it."""
+
+
+class UsageError(TriviumError):
+    """A command was asked for something that makes no sense."""
 
 
 class ResumeError(TriviumError):

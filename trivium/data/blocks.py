@@ -130,6 +130,11 @@ class FileBlocks:
         )
 
     @property
+    def num_documents(self) -> int:
+        """Documents of all files, those held out too."""
+        return int(self._first_document[-1])
+
+    @property
     def num_blocks(self) -> int:
         """Blocks of all files."""
         return int(self._first_block[-1])

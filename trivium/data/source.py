@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from trivium.config.sources import BaseSource, Source, TokensSource
@@ -44,22 +45,28 @@ def open_sources(sources: Mapping[str, Source], vocab: int | None = None) -> dic
 
 def is_there(source: TokensSource) -> bool:
     """Whether anything of the source is on disk; a pattern may match nothing yet."""
-    return any(Path(path).exists() or any(Path().glob(path)) for path in _relative(source))
-
-
-def _relative(source: TokensSource) -> list[str]:
-    return [path for path in source.path or () if not Path(path).is_absolute() or Path(path).exists()]
+    return any(Path(path).exists() or glob(path, recursive=True) for path in source.path or ())
 
 
 def open_tokens(name: str, source: TokensSource, vocab: int | None = None) -> OpenSource:
     """Open and check the token files of a source."""
-    assert source.path is not None, "a checked source has a path"
-    files = open_source(source.path, Layout(source.dtype, source.eos, source.bos))
-    folder = Path(source.path[0]) if len(source.path) == 1 and Path(source.path[0]).is_dir() else None
-    manifest = manifest_of(files, folder)
+    files = open_token_files(source)
+    manifest = manifest_of(files, manifest_folder(source))
     if vocab is not None:
         check_vocab(manifest, vocab)
     return as_blocks(name, source, files, manifest)
+
+
+def open_token_files(source: TokensSource) -> tuple[TokenFile, ...]:
+    """Find and map a source's files."""
+    assert source.path is not None, "a checked source has a path"
+    return open_source(source.path, Layout(source.dtype, source.eos, source.bos))
+
+
+def manifest_folder(source: TokensSource) -> Path | None:
+    """Where a manifest may lie: in the source's folder, where that is all of it."""
+    paths = [Path(path) for path in source.path or ()]
+    return paths[0] if len(paths) == 1 and paths[0].is_dir() else None
 
 
 def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manifest: Manifest) -> OpenSource:

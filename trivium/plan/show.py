@@ -1,5 +1,7 @@
 """A plan for people: tables that fit 80 columns, plain text when piped."""
 
+from textwrap import fill
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +21,10 @@ def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> 
     parts += [Text(line) for line in roundings(plan)]
     for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
         if problems:
-            parts += [Text(), Text(title, style="bold"), *(Text(f"  {problem}") for problem in problems)]
+            indented = (
+                fill(str(each), console.width, initial_indent="  ", subsequent_indent="    ") for each in problems
+            )
+            parts += [Text(), Text(title, style="bold"), *map(Text, indented)]
     console.print(Group(*parts), highlight=False)
 
 
@@ -50,8 +55,9 @@ def stage_table(plan: Plan) -> Table:
 
 
 def source_table(plan: Plan) -> Table:
-    """One line for each source of each stage."""
-    table = _table("stage", "source", "share", "tokens", "epochs", "so far", right=(2, 3, 4, 5))
+    """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
+    headers = ("stage", "source", "share", "tokens", "epochs", "so far", "padding", "cut", "dropped")
+    table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
         names = list(stage.given) or list(shares) or [UNKNOWN]
@@ -65,6 +71,7 @@ def source_table(plan: Plan) -> Table:
                 share,
                 _count(given.rows * stage.seq_len if given else None),
                 *_epochs(given),
+                *_packed(stage, given),
                 end_section=number == len(names) - 1,
             )
     return table
@@ -81,7 +88,7 @@ def roundings(plan: Plan) -> list[str]:
 
 
 def _table(*headers: str, right: tuple[int, ...] = ()) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for number, header in enumerate(headers):
         table.add_column(header, justify="right" if number in right else "left", overflow="fold")
     return table
@@ -105,6 +112,24 @@ def _epochs(given: Given | None) -> tuple[str, str]:
     if given is None or given.epochs is None or given.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
     return f"{given.epochs:.2f}", f"{given.epochs_so_far:.2f}"
+
+
+def _packed(stage: PlannedStage, given: Given | None) -> tuple[str, str, str]:
+    """Slots that stay open, pieces whose document goes on elsewhere, tokens that are dropped."""
+    if given is None or given.figures is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    figures = given.figures
+    slots = figures.rows * (stage.seq_len + (stage.said.packing == "crop"))
+    dropped = figures.consumed - figures.tokens
+    return (
+        _percent(slots - figures.tokens, slots),
+        _percent(figures.cut, figures.pieces),
+        _percent(dropped, figures.consumed),
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    return "0%" if not part else f"{100 * part / whole:.2g}%"
 
 
 def _lr(plan: Plan, stage: PlannedStage) -> str:

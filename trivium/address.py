@@ -1,0 +1,176 @@
+"""Every token has an address: step -> row -> source, document, span; and back.
+
+Nothing is searched for: the rows of a step are computed as the loader does, and a document's places follow
+from its blocks, the order of each epoch and the mixture.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.data.batch import IGNORED
+from trivium.data.blocks import FileBlocks
+from trivium.data.reading import BlockOrder, Reading
+from trivium.data.window import LENGTH_SHIFT, WORD_MASK
+from trivium.errors import PlanError, Problem
+from trivium.loader import Loader
+from trivium.plan.plan import Plan
+from trivium.plan.stage import PlannedStage, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class PieceAddress:
+    """A stretch of one document in a row."""
+
+    file: str
+    document: int  # within its source
+    start: int  # first token, counted from the document's start
+    stop: int
+    length: int  # tokens of the whole document
+    tokens: NDArray[np.int32]
+    learnt: NDArray[np.bool_]  # whether each token's target is learnt
+
+    @property
+    def extent(self) -> str:
+        """`whole`, `beginning`, `middle` or `end`."""
+        return {(True, True): "whole", (True, False): "beginning", (False, False): "middle", (False, True): "end"}[
+            self.start == 0, self.stop == self.length
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RowAddress:
+    """A row of a step: whose it is, and what stands in it."""
+
+    row: int
+    source: str
+    epoch: int
+    position: int  # in the source's reading
+    pieces: tuple[PieceAddress, ...]
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stretch of a document is read."""
+
+    step: int
+    row: int
+    stage: str
+    epoch: int
+    start: int  # within the document
+    stop: int
+
+
+def rows_of(plan: Plan, step: int) -> list[RowAddress]:
+    """What every row of a step reads."""
+    stage = plan.stage_at(step)
+    assert stage.mixture is not None, "a stage that is reached has a mixture"
+    assert stage.start is not None
+    batch = Loader(plan, prefetch=0).batch(step)
+    sources, source_rows = stage.mixture.deal((step - stage.start) * stage.batch_size, stage.batch_size)
+    addresses = []
+    for row, (source, source_row) in enumerate(zip(sources.tolist(), source_rows.tolist(), strict=True)):
+        name = stage.mixture.names[source]
+        segment = stage.given[name].segment
+        assert segment is not None, "the loader has read it"
+        number, within = segment.reading.locate(segment.start + source_row)
+        taken = segment.reading.window(number).row_pieces(within)
+        pieces = tuple(_pieces(segment.reading, taken, batch.tokens[row], batch.targets[row]))
+        padding = stage.seq_len - sum(len(piece.tokens) for piece in pieces)
+        epoch = segment.reading.place(number)[0]
+        addresses.append(RowAddress(row, name, epoch, segment.start + source_row, pieces, padding))
+    return addresses
+
+
+def _pieces(
+    reading: Reading, pieces: NDArray[np.int64], tokens: NDArray[np.int32], targets: NDArray[np.int32]
+) -> Iterator[PieceAddress]:
+    blocks = _file_blocks(reading)
+    column = 0
+    for offset, word in pieces.tolist():
+        file, length = word >> 32, (word & WORD_MASK) >> LENGTH_SHIFT
+        stop = min(column + length, len(tokens))  # a row of crop has one token more, which is a target only
+        document, start = blocks.document_at(file, offset)
+        _, _, end = blocks.document_span(document)
+        yield PieceAddress(
+            file=blocks.files[file].name,
+            document=document,
+            start=offset - start,
+            stop=offset - start + length,
+            length=end - start,
+            tokens=tokens[column:stop],
+            learnt=targets[column:stop] != IGNORED,
+        )
+        column = stop
+
+
+def places_of(plan: Plan, source: str, document: int) -> list[Place]:
+    """Every place in the run where a document, or a piece of it, is read; in order of the steps."""
+    if source not in plan.sources:
+        known = ", ".join(sorted(plan.sources)) or "none"
+        raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
+    places: list[Place] = []
+    for stage in plan.stages:
+        given = stage.given.get(source)
+        if given is not None and given.segment is not None:
+            places.extend(_places_in_stage(stage, source, document, given.segment, given.rows))
+    return sorted(places, key=lambda place: (place.step, place.row, place.start))
+
+
+def _places_in_stage(stage: PlannedStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Place]:
+    assert stage.mixture is not None
+    assert stage.start is not None
+    reading = segment.reading
+    blocks = _file_blocks(reading)
+    try:
+        file, start, end = blocks.document_span(document)
+    except IndexError:
+        what = f"{source} has no document {document:,}. Give one from 0 to {blocks.num_documents - 1:,}."
+        raise PlanError([Problem("", what)]) from None
+    first, last = (reading.locate(position)[0] for position in (segment.start, segment.start + rows - 1))
+    for number in _windows_with(reading, blocks.blocks_of(document), first, last):
+        window = reading.window(number)
+        offsets, lengths = window.pieces[:, 0], window.lengths
+        of_document = (window.files == file) & (offsets < end) & (offsets + lengths > start)
+        for piece in np.flatnonzero(of_document).tolist():
+            within = int(np.searchsorted(window.row_starts, piece, side="right")) - 1
+            stage_rows = reading.rows_before(number) + within - segment.start
+            if 0 <= stage_rows < rows:
+                row = stage.mixture.first_row_reaching(source, stage_rows + 1)
+                assert row is not None, "the stage gives this row"
+                step, row = divmod(row - 1, stage.batch_size)
+                begin = int(offsets[piece]) - start
+                epoch = reading.place(number)[0]
+                yield Place(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))
+
+
+def _windows_with(reading: Reading, blocks: NDArray[np.int64], first: int, last: int) -> list[int]:
+    """The windows from `first` to `last` that may have spans of these blocks."""
+    found = {number for number in (first,) if reading.place(number)[1] < 0}
+    size = reading.blocks.window_blocks
+    number = first
+    while number <= last:
+        epoch, index = reading.place(number)
+        if index < 0:
+            number += 1
+            continue
+        order = reading.order_of(epoch)
+        found |= {number - index + at // size for at in _places_in_order(order, blocks)}
+        number += -(-order.num_blocks // size) - index
+    return sorted(each for each in found if first <= each <= last)
+
+
+def _places_in_order(order: BlockOrder, blocks: NDArray[np.int64]) -> list[int]:
+    if order.chosen is not None:
+        at = np.flatnonzero(np.isin(order.chosen, blocks)) - order.first
+    else:
+        at = order.permutation.inverse(blocks) - order.first
+    return [int(place) for place in at if place >= 0]
+
+
+def _file_blocks(reading: Reading) -> FileBlocks:
+    assert isinstance(reading.blocks, FileBlocks), "only files have documents to name"
+    return reading.blocks
