@@ -2,6 +2,8 @@
 
     config = trivium.load_config("run.toml", overrides=["stages.0.steps=10"])
     plan = trivium.make_plan(config)
+    loader = trivium.Loader(plan, rank=0, world_size=1)
+    batch = loader.batch(41_337)
 
 Names are imported when they are first used, so that `import trivium` costs nothing.
 """
@@ -12,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trivium.config.load import load_config as load_config
     from trivium.config.schema import Config as Config
+    from trivium.data.batch import Batch as Batch
+    from trivium.loader import Loader as Loader
     from trivium.plan.make import make_plan as make_plan
     from trivium.plan.plan import Plan as Plan
 
 _HOMES = {
+    "Batch": "trivium.data.batch",
     "Config": "trivium.config.schema",
+    "Loader": "trivium.loader",
     "Plan": "trivium.plan.plan",
     "load_config": "trivium.config.load",
     "make_plan": "trivium.plan.make",
 }
-__all__ = ["Config", "Plan", "load_config", "make_plan"]
+__all__ = ["Batch", "Config", "Loader", "Plan", "load_config", "make_plan"]
 
 
 def __getattr__(name: str) -> Any:
