@@ -21,10 +21,8 @@ def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> 
     parts += [Text(line) for line in roundings(plan)]
     for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
         if problems:
-            indented = (
-                fill(str(each), console.width, initial_indent="  ", subsequent_indent="    ") for each in problems
-            )
-            parts += [Text(), Text(title, style="bold"), *map(Text, indented)]
+            parts += [Text(), Text(title, style="bold")]
+            parts += [Text(fill(f"  {each}", console.width, subsequent_indent="    ")) for each in problems]
     console.print(Group(*parts), highlight=False)
 
 
