@@ -54,7 +54,10 @@ def load(
     translated = translate(read_toml(path), path.name, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    config, warnings = validate(raw, path.name)
+    try:
+        config, warnings = validate(raw, path.name)
+    except ConfigError as error:
+        raise ConfigError([*translated.unsaid, *error.problems]) from None
     return Loaded(config, raw, (*translated.notes, *warnings))
 
 
