@@ -1,11 +1,13 @@
 """Steps, tokens, epochs -> steps; shares as written -> exact shares."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 
 from trivium.config.schema import Config, Fade, Stage
 from trivium.data.mixture import Mixture, StageMixture, normalised, tempered
+from trivium.errors import PlanError, Problem
 from trivium.plan.curve import exact
 from trivium.plan.facts import Facts
 
@@ -35,6 +37,15 @@ def sources_of(stage: Stage, config: Config) -> list[str]:
     return [name for name, source in config.sources.items() if not source.validation_only]
 
 
+@contextmanager
+def _refusals_of(stage: Stage) -> Iterator[None]:
+    """What a mixture cannot do is a problem of its stage."""
+    try:
+        yield
+    except ValueError as reason:
+        raise PlanError([Problem(f"stages.{stage.name}", str(reason))]) from None
+
+
 def shares_of(stage: Stage, config: Config, facts: Mapping[str, Facts]) -> dict[str, Fraction] | None:
     """The stage's exact shares; None where they are in proportion to sizes that are not known."""
     said = stage.mixture if stage.mixture is not None else stage.weights
@@ -48,7 +59,10 @@ def shares_of(stage: Stage, config: Config, facts: Mapping[str, Facts]) -> dict[
             return None
         sizes = {name: Fraction(facts[name].tokens * config.sources[name].repeat) for name in names}
         shares = normalised(sizes)
-    return shares if stage.temperature == 1 else tempered(shares, stage.temperature)
+    if stage.temperature == 1:
+        return shares
+    with _refusals_of(stage):
+        return tempered(shares, stage.temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,11 @@ class Before:
 
 def mixture_of(stage: Stage, shares: Mapping[str, Fraction], before: Before | None) -> StageMixture:
     """The stage's mixture, with its fade from the one before."""
-    new = Mixture.from_shares(shares)
-    if stage.fade is None or before is None:
-        return StageMixture(new)
-    return StageMixture(new, before.mixture, before.rows, fade_rows(stage.fade, stage), stage.fade.shape)
+    with _refusals_of(stage):
+        new = Mixture.from_shares(shares)
+        if stage.fade is None or before is None:
+            return StageMixture(new)
+        return StageMixture(new, before.mixture, before.rows, fade_rows(stage.fade, stage), stage.fade.shape)
 
 
 def fade_rows(fade: Fade, stage: Stage) -> int:
