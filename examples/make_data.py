@@ -1,0 +1,83 @@
+"""Write three small sources of made-up text as token files, for the examples and the pages in docs/.
+
+    python examples/make_data.py
+
+gives examples/data/web (.ds), code (flat .bin) and talk (.ds with loss bytes). A token is a byte; 256 ends a
+document. The same text comes out on every machine.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+END = 256
+SUBJECTS = (
+    "the harbour",
+    "a lighthouse",
+    "the old mill",
+    "our neighbour",
+    "the night train",
+    "a grey heron",
+    "the baker",
+)
+VERBS = ("waits for", "remembers", "paints", "follows", "forgets", "listens to", "looks after")
+OBJECTS = ("the tide", "a letter", "the first snow", "its own shadow", "the river", "an open window", "the long road")
+
+
+def sentence(draw: random.Random) -> str:
+    """One made-up sentence."""
+    return f"{draw.choice(SUBJECTS)} {draw.choice(VERBS)} {draw.choice(OBJECTS)}.".capitalize()
+
+
+def web_page(draw: random.Random) -> str:
+    """A few sentences, now and then very many."""
+    return " ".join(sentence(draw) for _ in range(int(draw.paretovariate(1.1)) + 2))[:6000]
+
+
+def function(draw: random.Random) -> str:
+    """A function that does little."""
+    name = f"{draw.choice(['add', 'scale', 'shift', 'clip'])}_{draw.randrange(1000)}"
+    return f"def {name}(x):\n" + "".join(f"    x = x + {draw.randrange(100)}\n" for _ in range(draw.randrange(2, 20)))
+
+
+def documents(text: str) -> list[int]:
+    """A text's tokens, with the one that ends it."""
+    return [*text.encode(), END]
+
+
+def write_ds(path: Path, texts: list[list[int]], loss: list[list[int]] | None = None) -> None:
+    """datatrove's form: tokens, document ends, metadata, and a loss byte for each token where some are not learnt."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.array([token for text in texts for token in text], "<u2").tofile(path)
+    np.cumsum([len(text) for text in texts]).astype("<u8").tofile(f"{path}.index")
+    count = sum(len(text) for text in texts)
+    Path(f"{path}.metadata").write_text(f"bytes|2\n{count}\n{count} T")
+    if loss is not None:
+        np.array([learnt for text in loss for learnt in text], "u1").tofile(f"{path}.loss")
+
+
+def conversations(draw: random.Random, count: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Tokens and loss bytes: only the answer and the end are learnt."""
+    for _ in range(count):
+        question = f"Q: What does {draw.choice(SUBJECTS)} do?\nA: "
+        answer = sentence(draw)
+        yield documents(question + answer), [0] * len(question) + [1] * (len(answer) + 1)
+
+
+def write_sources(folder: Path) -> None:
+    """All three sources below a folder."""
+    draw = random.Random(1234)
+    for number in range(3):
+        write_ds(folder / "web" / f"{number:03d}.ds", [documents(web_page(draw)) for _ in range(300)])
+    flat = [token for _ in range(300) for token in documents(function(draw))]
+    (folder / "code").mkdir(parents=True, exist_ok=True)
+    np.array(flat, "<u2").tofile(folder / "code" / "functions.bin")
+    talk = list(conversations(draw, 400))
+    write_ds(folder / "talk" / "000.ds", [tokens for tokens, _ in talk], [loss for _, loss in talk])
+
+
+if __name__ == "__main__":
+    write_sources(Path(sys.argv[1] if len(sys.argv) > 1 else "examples/data"))
