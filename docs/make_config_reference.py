@@ -1,0 +1,124 @@
+"""The schema's tables, keys and doc lines -> the reference in docs/config.md.
+
+    python docs/make_config_reference.py
+
+A test fails when the page is older than the schema.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from trivium.config.json_schema import REQUIRED
+from trivium.config.problems import show_value
+from trivium.config.schema import Config, Stage, StageDefaults
+from trivium.config.sources import BaseSource
+
+PAGE = Path(__file__).parent / "config.md"
+BEGIN = "<!-- the reference begins; python docs/make_config_reference.py writes it -->\n"
+END = "<!-- the reference ends -->\n"
+
+# Tables that stand in several places are shown in one of them; those without a place are explained on the page.
+PLACES = {"Fade": "stages.fade", "StageLr": "stages.lr", "Rope": "stages.rope", "Extent": "", "EpochBudget": ""}
+WORDS = {str: "text", int: "whole number", float: "number"}
+
+
+def with_reference(page: str) -> str:
+    """The page with what stands between the two marks made anew."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + "\n" + "\n".join(reference()) + "\n" + END + rest.split(END)[1]
+
+
+def reference() -> Iterator[str]:
+    """All tables: those of the run, then sources, then stages."""
+    for name, field in Config.model_fields.items():
+        if name not in ("defaults", "sources", "stages"):
+            yield from section(f"`[{name}]`", models(field.annotation)[0], name)
+    yield from section("`[sources.NAME]`, every kind", BaseSource, "sources.NAME")
+    shared = set(BaseSource.model_fields)
+    for model in models(Config.model_fields["sources"].annotation):
+        kind = model.model_fields["kind"].default
+        yield from section(f'`[sources.NAME]`, `kind = "{kind}"`', model, "sources.NAME", leave_out=shared)
+    yield from section("`[[stages]]`, a stage alone", Stage, "stages", leave_out=set(StageDefaults.model_fields))
+    yield from section("`[[stages]]` and `[defaults]`", StageDefaults, "stages")
+
+
+def section(title: str, model: type[BaseModel], path: str, leave_out: set[str] | None = None) -> Iterator[str]:
+    """A heading, the table's doc line, its keys, and the tables within it."""
+    yield from (f"### {title}", "", doc(model), "")
+    yield from keys(model, path, leave_out or set())
+
+
+def keys(model: type[BaseModel], path: str, leave_out: set[str]) -> Iterator[str]:
+    """A line a key, then the tables within the table."""
+    fields = {name: field for name, field in model.model_fields.items() if name not in leave_out}
+    yield from ("| key | value | when absent | |", "|---|---|---|---|")
+    for name in sorted(fields, key=lambda name: name != "kind"):
+        key, field = fields[name].alias or name, fields[name]
+        line = (f"`{key}`", value(field), absent(model, name, field), str(field.description))
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
+    yield ""
+    for name, field in fields.items():
+        for inner in [] if "sources" in path else models(field.annotation):
+            inner_path = f"{path}.{field.alias or name}"
+            place = PLACES.get(inner.__name__, inner_path)
+            if place == inner_path:
+                yield from (f"**`{inner_path}`** {doc(inner)}", "")
+                yield from keys(inner, inner_path, set())
+            elif place:
+                yield from (f"**`{inner_path}`** has the keys of `{place}`.", "")
+
+
+def doc(model: type[BaseModel]) -> str:
+    """The model's doc line."""
+    return " ".join((model.__doc__ or "").split())
+
+
+def parts(annotation: Any) -> Iterator[Any]:
+    """An annotation and everything within it."""
+    yield annotation
+    if get_origin(annotation) is not Literal:
+        for argument in get_args(annotation):
+            yield from parts(argument)
+
+
+def models(annotation: Any) -> list[type[BaseModel]]:
+    """The tables that a value may be."""
+    return [part for part in parts(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def value(field: FieldInfo) -> str:
+    """What may be written: the choices, or an example."""
+    within = list(parts(field.annotation))
+    choices = [choice for part in within if get_origin(part) is Literal for choice in get_args(part)]
+    if choices or bool in within:
+        return " ".join(f"`{show_value(choice)}`" for choice in choices or (True, False))
+    if field.examples:
+        return f"`{show_value(field.examples[0])}`"
+    if models(field.annotation):
+        return "`{ ... }`"
+    if any(isinstance(get_origin(part), type) and issubclass(get_origin(part), Mapping) for part in within):
+        return "table"
+    for part in within:
+        if isinstance(part, FieldInfo) and part.examples:
+            return f"`{show_value(part.examples[0])}`"
+    return next(WORDS[part] for part in within if part in WORDS)
+
+
+def absent(model: type[BaseModel], name: str, field: FieldInfo) -> str:
+    """What an absent key means; nothing where its doc line says so."""
+    if name in REQUIRED.get(model.__name__, ()):
+        return "must be given"
+    if field.default is None or field.is_required():
+        return ""
+    if not isinstance(field.default, BaseModel):
+        return f"`{show_value(field.default)}`"
+    said = field.default.model_dump(exclude_none=True)
+    return f"`{show_value(said)}`" if said else ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_reference(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
