@@ -3,7 +3,7 @@
 
     python examples/hf_trainer.py
 
-in the repository's root, with `pip install trivium[hf] accelerate`. Takes some ten seconds on a CPU.
+in the repository's root; needs transformers and accelerate. Takes some ten seconds on a CPU.
 """
 
 import os

@@ -1,0 +1,236 @@
+"""What the pages show is so: configs load, commands print what stands below them, code runs, links lead somewhere.
+
+Commands and code run in a folder that looks like the repository's root after `python examples/make_data.py`.
+In a shown output a line `...` stands for any lines. A config that is only a part is completed by `BASE`.
+`UPDATE_DOCS=1 pytest tests/test_docs.py` puts what is printed now into the pages, where no `...` stands for it.
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trivium.cli import main
+from trivium.config.load import load
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+
+# What a config on a page may leave out.
+BASE: dict[str, Any] = {
+    "run": {"name": "base"},
+    "model": {"size": "tiny"},
+    "sources": {name: {"kind": "tokens", "path": f"data/{name}"} for name in ("web", "code", "math", "talk")},
+    "stages": [{"name": "only", "steps": 100}],
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    """All blocks of these languages, in the order of the pages."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            if match[1] in languages:
+                found.append(Block(page, text[: match.start()].count("\n") + 1, match[1], match[2]))
+    return found
+
+
+def pages_with(language: str) -> list[Path]:
+    return list(dict.fromkeys(block.page for block in blocks(language)))
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository's root as a reader has it, with the examples' data."""
+    folder = tmp_path_factory.mktemp("root")
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
+    shutil.copytree(ROOT / "docs" / "data_stages", folder / "docs" / "data_stages")
+    spec = importlib.util.spec_from_file_location("make_data", ROOT / "examples" / "make_data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_data)
+    make_data.write_sources(folder / "examples" / "data")
+    return folder
+
+
+@pytest.fixture
+def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in that root, before a terminal of 80 columns without colours, with one cache for all pages."""
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TRIVIUM_CACHE", str(root / "cache"))
+    return root
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_a_config_on_a_page_loads(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(block.text, encoding="utf-8")
+    tables = tomllib.loads(block.text)
+    if "training" not in tables:
+        path.write_text(completed(tables), encoding="utf-8")
+    load(path, world_size=8)
+
+
+def completed(tables: dict[str, Any]) -> str:
+    """A config with what it leaves out, as TOML."""
+    import tomli_w
+
+    run = {**BASE["run"], **tables.get("run", {})}
+    return tomli_w.dumps({**BASE, **tables, "run": run})
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a console block, with the output shown below it."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def run(command: str) -> str:
+    """What a `trivium ...` command prints, to either stream."""
+    printed = io.StringIO()
+    arguments, sys.argv = sys.argv, shlex.split(command)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(SystemExit):
+            main()
+    finally:
+        sys.argv = arguments
+    return printed.getvalue()
+
+
+def update(page: Path, command: str, shown: str, printed: str) -> None:
+    """Put what is printed in the place of what is shown."""
+    now = "".join(f"{line.rstrip()}\n" for line in printed.rstrip().splitlines())
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace(f"$ {command}\n{shown}", f"$ {command}\n{now}"), encoding="utf-8")
+
+
+def as_pattern(shown: str) -> str:
+    """A shown output as a regular expression: `...` alone on a line stands for any lines."""
+    lines = [r"(?:.*\n)*" if line.strip() == "..." else re.escape(line) + r"\s*?\n" for line in shown.splitlines()]
+    return "".join(lines) + r"\s*"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("page", pages_with("console"), ids=page_name)
+def test_commands_print_what_the_page_shows(page: Path) -> None:
+    for block in blocks("console"):
+        for command, shown in commands(block) if block.page == page else ():
+            if command.startswith("trivium "):
+                printed = run(command)
+                if os.environ.get("UPDATE_DOCS") and "..." not in shown.splitlines():
+                    update(page, command, shown, printed)
+                    continue
+                assert re.fullmatch(as_pattern(shown), printed), f"{block}: $ {command}\n{printed}"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("page", pages_with("python"), ids=page_name)
+def test_code_on_a_page_runs(page: Path) -> None:
+    """The blocks of a page run one after the other; one that names a file of examples/ is an excerpt of it."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    for block in blocks("python"):
+        if block.page != page:
+            continue
+        example = re.match(r"# (examples/\w+\.py)\n", block.text)
+        if example:
+            # test_examples runs it
+            excerpt = block.text.partition("\n")[2].strip()
+            assert excerpt in (ROOT / example[1]).read_text(encoding="utf-8"), str(block)
+        else:
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for match in LINK.finditer(text):
+        target = (page.parent / match[1]) if match[1] else page
+        assert target.exists(), f"{page_name(page)}: {match[0]}"
+        if match[2]:
+            assert match[2][1:] in anchors(target), f"{page_name(page)}: {match[0]}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_pages_keep_to_the_words_of_the_design(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^\|.*$", "", text, flags=re.MULTILINE))
+    for word in ("phase", "iteration", "sample", "chunk", "blend", "job", "snapshot", "backend"):
+        assert not re.search(rf"\b{word}s?\b", prose, re.IGNORECASE), word
+
+
+def test_the_readme_shows_the_example() -> None:
+    shown = next(block for block in blocks("toml") if block.page == ROOT / "README.md")
+    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / "small.toml").read_text(encoding="utf-8"))
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    linked = {(ROOT / "docs" / match[1]).resolve() for match in LINK.finditer(index)}
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if page.name != "README.md"}
+    assert pages <= linked
+
+
+def test_the_config_reference_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "make_config_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert module.with_reference(page) == page, "run: python docs/make_config_reference.py"
+
+
+def test_the_design_page_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`(trivium/[\w/]+(?:\.py)?)`", page):
+        assert (ROOT / name).exists(), name
+    rooms = next(block for block in blocks("text") if block.text.startswith("trivium/"))
+    folders: list[str] = []
+    for line in rooms.text.splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders[depth:] = [name.rstrip("/")]
+        assert (ROOT / os.path.join(*folders)).exists(), line
+    listed = set(re.findall(r"(\w+\.py)", rooms.text))
+    present = {path.name for path in (ROOT / "trivium").rglob("*.py") if not path.name.startswith("__")}
+    assert present <= listed, f"not on the page: {sorted(present - listed)}"
