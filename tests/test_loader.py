@@ -208,7 +208,7 @@ def test_another_past_is_refused_and_another_future_is_not(config: Config) -> No
         Loader(make_plan(past)).load_state_dict(state)
     assert str(error.value) == (
         'cannot go on at step 1: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 0 have been '
-        "taken. Put it back, or start a fork."
+        "taken. Put it back, or start a new run."
     )
 
 

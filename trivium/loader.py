@@ -213,10 +213,9 @@ class Loader:
         step = int(state["step"])
         if self.plan.fingerprint(step) != state["fingerprint"]:
             difference = first_difference(state["record"], self.plan.record(step))
-            raise ResumeError(
-                f"cannot go on at step {step:,}: {difference or 'its past is another'}, and steps 0 to {step - 1:,} "
-                "have been taken. Put it back, or start a fork."
-            )
+            taken = f", and steps 0 to {step - 1:,} have been taken" if step else ""
+            found = difference or "its past is another"
+            raise ResumeError(f"cannot go on at step {step:,}: {found}{taken}. Put it back, or start a new run.")
         self.step = step
 
     def _rows(self, step: int) -> Rows:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil, floor, log10
 
 from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Reference, Stage
+from trivium.config.sources import Source, TokensSource
 from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
@@ -207,7 +209,7 @@ class Builder:
                         f"is read {given.epochs_so_far:.1f} times by the end of this stage. "
                         f"Set sources.{name}.max_epochs if that is meant."
                     )
-                    self.warnings.append(Problem(f"stages[{stage.index}].mixture.{name}", what))
+                    self.warnings.append(Problem(self._share_path(stage, name), what))
 
     def _over(self, stage: PlannedStage, name: str, cap: float, epochs: float, key: str) -> None:
         given, shares = stage.given[name], stage.shares
@@ -220,17 +222,20 @@ class Builder:
         needed, there = given.rows * stage.seq_len, self.sources[name].tokens
         what = (
             f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
-            f"{epochs:.1f} epochs, over {key} = {cap:g}. {fix} {key} = {-int(-epochs * 10 // 1) / 10:g}."
+            f"{epochs:.3g} epochs, over {key} = {cap:g}. {fix} {key} = {_rounded_up(epochs):g}."
         )
-        self.problems.append(Problem(f"stages[{stage.index}].mixture.{name}", what))
+        self.problems.append(Problem(self._share_path(stage, name), what))
+
+    def _share_path(self, stage: PlannedStage, name: str) -> str:
+        """Where a source's share was written, or the stage where none was."""
+        ways = [key for key in ("mixture", "weights") if name in (getattr(stage.said, key) or {})]
+        return f"stages[{stage.index}].{ways[0]}.{name}" if ways else f"stages[{stage.index}]: {name}"
 
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
         """What the config alone cannot tell."""
         for name, source in self.config.sources.items():
             if name not in self.sources and source.kind != "stream":
-                self.gaps.append(
-                    Problem(f"sources.{name}", "is not on disk: its documents, tokens and epochs are not known.")
-                )
+                self.gaps.append(Problem(f"sources.{name}", f"{_place(source)}: its size and epochs are not known."))
         for stage in stages:
             if stage.mixture is None:
                 what = "shares are in proportion to sizes that are not known."
@@ -238,6 +243,19 @@ class Builder:
             if stage.steps is None:
                 what = "counts epochs of a source whose size is not known, so that its end and what follows are open."
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
+
+
+def _place(source: Source) -> str:
+    """Where a source was looked for."""
+    if isinstance(source, TokensSource):
+        return f"{' '.join(source.path or ())} is not there"
+    return f"is of kind {source.kind}, which is measured when it is prepared"
+
+
+def _rounded_up(epochs: float) -> float:
+    """To two digits, never below: a cap that works."""
+    digits = 1 - floor(log10(epochs))
+    return ceil(epochs * 10**digits - 1e-9) / 10**digits
 
 
 def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:

@@ -54,7 +54,7 @@ def record(
     entries |= _optimizer_entries(config)
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
-        entries[f"sources.{name}.fingerprint"] = sources[name].fingerprint if name in sources else None
+        entries |= _source_entries(name, config, sources)
     for stage in taken:
         entries |= _stage_entries(stage, config, [each.name for each in stages])
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
@@ -62,6 +62,14 @@ def record(
             for start, formula, ramp in curve.identity(step):
                 entries[f"{name} from step {start}"] = [formula, ramp] if ramp else formula
     return entries
+
+
+def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]) -> Record:
+    """What decides a source's documents and the order in which they are read."""
+    said = config.sources[name]
+    keys = ("block_tokens", "window_blocks", "validation")
+    entries: Record = {f"sources.{name}.content": sources[name].content if name in sources else None}
+    return entries | {f"sources.{name}.{key}": getattr(said, key) for key in keys}
 
 
 def _model_entries(config: Config) -> Record:
