@@ -76,6 +76,7 @@ def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: P
     path.rename(path.with_name(f".old-{path.name}"))
     assert steps(folder) == []
     folder.lock()
+    folder.unlock()
     assert steps(folder) == [5]
 
 
