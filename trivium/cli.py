@@ -58,7 +58,7 @@ def plan(
     from trivium.plan.show import show_plan
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    made = make_plan(loaded.config)
+    made = make_plan(loaded.config, file=config.name)
     if json:
         say_json({**plan_json(made), "notes": [str(note) for note in loaded.warnings]})
     else:
@@ -133,7 +133,7 @@ def inspect(
 
     if (step is None) == (document is None):
         raise UsageError("inspect: give either --step 41337 or --document web:1234.")
-    made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config)
+    made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)
         show_places(name, number, places_of(made, name, number), Console())

@@ -1,9 +1,9 @@
 """Rules about everything but the stages: run, model, optimizer, schedule, sources, evaluation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trivium.config.fields import Extent
-from trivium.config.keys import Path, nearest
+from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
@@ -11,13 +11,14 @@ from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSour
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
+HELD_OUT = "Take it out, or remove validation_only from the source."
 
 
 def run_rules(view: View) -> Iterator[Finding]:
     """A run has a name that can be a folder's."""
     name = view.config.run.name
     if name is None:
-        if not view.given("run", "name"):
+        if view.absent("run", "name"):
             yield view.problem(("run", "name"), 'is missing. Write name = "my-run" in [run].')
     elif not name.strip():
         yield view.problem(("run", "name"), 'is blank. Write name = "my-run".')
@@ -31,7 +32,7 @@ def model_rules(view: View) -> Iterator[Finding]:
     model = view.config.model
     shape = [key for key in ("layers", "width", "heads", "kv_heads", "ffn") if view.given("model", key)]
     ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
-    if not ways:
+    if not ways and view.absent("model", "size"):
         what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
         yield view.problem(("model",), what)
     elif len(ways) > 1:
@@ -43,16 +44,16 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.size is not None and model.size not in SIZES:
         what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
         yield view.problem(("model", "size"), what)
-    if view.given("model", "init_step") and not view.given("model", "init"):
+    if view.given("model", "init_step") and view.absent("model", "init"):
         what = 'is given without init. Write init = "runs/base" too, or leave it out.'
         yield view.problem(("model", "init_step"), what)
 
 
 def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
     for key, example in (("layers", 12), ("width", 768)):
-        if not view.given("model", key):
+        if view.absent("model", key):
             yield view.problem(("model", key), f"is missing. Write {key} = {example}, or a size by name.")
-    if model.width is None:
+    if model.width is None or (model.heads is None and view.given("model", "heads")):
         return
     heads = model.heads if model.heads is not None else max(1, model.width // 64)
     path: Path = ("model", "heads") if model.heads is not None else ("model", "width")
@@ -75,7 +76,8 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
         return
     if tokenizer.kind == "bytes" and tokenizer.path is not None:
         yield view.problem(("tokenizer", "path"), 'is given with kind = "bytes", which reads none. Leave it out.')
-    if tokenizer.kind != "bytes" and not view.given("tokenizer", "path"):
+    kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
+    if kind == tokenizer.kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
 
@@ -84,7 +86,7 @@ def optimizer_rules(view: View) -> Iterator[Finding]:
     """Every group of parameters has a learning rate."""
     lr = view.config.optimizer.lr
     missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
-    if lr.rest is None and not view.given("optimizer", "lr", "rest") and view.given("optimizer", "lr"):
+    if lr.rest is None and view.absent("optimizer", "lr", "rest"):
         needed = ", ".join([*missing, "rest"])
         what = f"says nothing for {needed}. Write rest = 3e-4, which counts for every group not given."
         yield view.problem(("optimizer", "lr"), what)
@@ -96,11 +98,16 @@ def schedule_rules(view: View) -> Iterator[Finding]:
     yield from view.extent_rules(("schedule", "warmup"), schedule.warmup)
     yield from view.extent_rules(("schedule", "decay"), schedule.decay)
     yield from view.extent_rules(("schedule", "horizon"), schedule.horizon, fraction=False)
+    if schedule.horizon is not None and schedule.horizon.steps == 0:
+        what = "is { steps = 0 }: there is nothing to schedule. Write horizon = { steps = 2000 }, or leave it out."
+        yield view.problem(("schedule", "horizon"), what)
     yield from shape_keys(view, ("schedule",), schedule.shape, schedule.warmup)
 
 
 def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None) -> Iterator[Finding]:
     """Keys that a shape of the learning rate does not have; used for the run and for a stage."""
+    if look_up(view.raw, (*path, "shape"), shape) != shape:
+        return  # no shape at all, which was reported already
     if shape != "wsd":
         for key in ("decay", "decay_shape"):
             if view.given(*path, key):
@@ -111,7 +118,7 @@ def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None)
         now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
         what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
         yield view.problem((*path, "to"), what)
-    if shape == "inverse-sqrt" and not view.given(*path, "warmup"):
+    if shape == "inverse-sqrt" and view.absent(*path, "warmup"):
         what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
         yield view.problem((*path, "warmup"), what)
     if shape == "inverse-sqrt" and warmup is not None and 0 in (warmup.steps, warmup.fraction):
@@ -125,14 +132,14 @@ def cadence_rules(view: View) -> Iterator[Finding]:
     if every is not None and every.steps is not None and every.minutes is not None:
         what = "has steps and minutes, but needs one of them. Write every = 1000 or every = { minutes = 30 }."
         yield view.problem(("checkpoint", "every"), what)
-    if every is not None and view.raw["checkpoint"]["every"] == {}:
+    if every is not None and look_up(view.raw, ("checkpoint", "every")) == {}:
         what = "is empty. Write every = 1000 or every = { minutes = 30 }."
         yield view.problem(("checkpoint", "every"), what)
 
 
 def source_rules(view: View) -> Iterator[Finding]:
     """Every source says where its documents are, and has a name that can be told from a number."""
-    if not view.source_names:
+    if not view.source_names and isinstance(view.raw.get("sources", {}), Mapping):
         what = 'there is none. Write [sources.web] with kind = "tokens" and path = "data/web".'
         yield view.problem(("sources",), what)
     for name in view.source_names:
@@ -141,16 +148,18 @@ def source_rules(view: View) -> Iterator[Finding]:
         elif set(name) & set(":/\\"):
             what = "has a name with one of : / \\ in it. Use letters, digits and dashes."
             yield view.problem(("sources", name), what)
+        elif name.isdecimal():
+            what = f"has a number for a name. Say what it is: [sources.web-{name}]."
+            yield view.problem(("sources", name), what)
     for name, source in view.config.sources.items():
         path = ("sources", name)
-        if isinstance(source, TokensSource | TextSource) and not view.given(*path, "path"):
+        if isinstance(source, TokensSource | TextSource) and view.absent(*path, "path"):
             yield view.problem((*path, "path"), f'is missing. Write path = "data/{name}".')
-        if isinstance(source, HubSource) and not view.given(*path, "dataset"):
+        if isinstance(source, HubSource) and view.absent(*path, "dataset"):
             what = 'is missing. Write dataset = "name/on-the-hub", or a folder.'
             yield view.problem((*path, "dataset"), what)
-        if isinstance(source, ChatSource) and not (view.given(*path, "path") or view.given(*path, "task")):
-            what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
-            yield view.problem(path, what)
+        if isinstance(source, ChatSource):
+            yield from _chat_rules(view, path, source)
         if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
             what = "has eos and bos, but documents are found by one of them. Keep the one your files have."
             yield view.problem(path, what)
@@ -159,33 +168,56 @@ def source_rules(view: View) -> Iterator[Finding]:
             yield view.problem((*path, "validation"), what)
 
 
+def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]:
+    if view.absent(*path, "path") and view.absent(*path, "task"):
+        what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
+        yield view.problem(path, what)
+    if source.stop is not None and source.start is not None and source.stop <= source.start:
+        what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
+        yield view.problem((*path, "stop"), what)
+
+
 def evaluate_rules(view: View) -> Iterator[Finding]:
     """Validation reads sources that exist, named in one way."""
     evaluate = view.config.evaluate
     if view.given("evaluate", "sources") and view.given("evaluate", "mixture"):
         yield view.problem(("evaluate",), "has sources and mixture, but needs one of them at most. Keep one.")
-    for name in evaluate.sources or ():
-        if name not in view.source_names:
-            what = f"{show_value(name)} is no source. {nearest(name, view.source_names)}"
-            yield view.problem(("evaluate", "sources"), what)
+    if evaluate.sources is not None:
+        yield from names_rules(view, ("evaluate", "sources"), evaluate.sources)
     if evaluate.mixture is not None:
-        yield from shares_rules(view, ("evaluate", "mixture"), evaluate.mixture, add_up=True)
+        yield from shares_rules(view, ("evaluate", "mixture"), evaluate.mixture)
 
 
-def shares_rules(view: View, path: Path, shares: Mapping[str, float], *, add_up: bool) -> Iterator[Finding]:
+def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Finding]:
+    """A list of known sources, each named once; for training, none that is held out whole."""
+    for name in dict.fromkeys(names):
+        if view.unknown_source(name):
+            yield view.problem(path, f"{show_value(name)} is no source. {nearest(name, view.source_names)}")
+        elif path[0] != "evaluate" and _held_out(view, name):
+            yield view.problem(path, f"{show_value(name)} is a source for validation only. {HELD_OUT}")
+        if names.count(name) > 1:
+            yield view.problem(path, f"names {show_value(name)} {names.count(name)} times. Name it once.")
+
+
+def shares_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterator[Finding]:
     """Shares of known sources that add up to 1, or weights that are not all zero."""
     for name in shares:
-        if name not in view.source_names:
+        if view.unknown_source(name):
             what = f"there is no source {show_value(name)}. {nearest(name, view.source_names)}"
             yield view.problem((*path, name), what)
-        elif name in view.config.sources and view.config.sources[name].validation_only and path[0] != "evaluate":
-            what = "is a source for validation only. Take it out, or remove validation_only from the source."
-            yield view.problem((*path, name), what)
+        elif path[0] != "evaluate" and _held_out(view, name):
+            yield view.problem((*path, name), f"is a source for validation only. {HELD_OUT}")
     if set(view.written(*path)) != set(shares):
         return  # a share that is no number was reported already; the sum says nothing
     total = sum(shares.values())
+    written = show_value(look_up(view.raw, path))
+    noun = "weight" if path[-1] == "weights" else "share"
     if total == 0:
-        yield view.problem(path, f"is {show_value(shares)}: nothing to read. Give a source a positive share.")
-    elif add_up and abs(total - 1) > SHARES_TOLERANCE:
-        what = f"adds up to {total:.6g}, not 1. Change the shares, or write weights = {show_value(shares)}."
-        yield view.problem(path, what)
+        yield view.problem(path, f"is {written}: nothing to read. Give a source a positive {noun}.")
+    elif noun == "share" and abs(total - 1) > SHARES_TOLERANCE:
+        relative = "so that they do" if path[0] == "evaluate" else f"or write weights = {written}"
+        yield view.problem(path, f"adds up to {total:.9g}, not 1. Change the shares, {relative}.")
+
+
+def _held_out(view: View, name: str) -> bool:
+    return name in view.config.sources and view.config.sources[name].validation_only

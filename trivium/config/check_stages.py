@@ -2,39 +2,34 @@
 
 from collections.abc import Iterator
 
-from trivium.config.check_model import shape_keys, shares_rules
-from trivium.config.keys import nearest
+from trivium.config.check_model import names_rules, shape_keys, shares_rules
+from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.schema import Fade, Rope, Stage
-from trivium.config.sources import StreamSource, TextSource
+from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
 from trivium.config.view import Finding, View
 
 BUDGETS = ("steps", "tokens", "epochs")
 WAYS = ("mixture", "weights", "sources")
+SIZES = ("batch_size", "batch_tokens")
+MAX_ROWS = 10**15
 
 
 def name_rules(view: View) -> Iterator[Finding]:
     """There are stages, and each has a name of its own that is not a number."""
-    if not view.stages and not view.given("stages"):
+    if look_up(view.raw, ("stages",), []) == []:
         what = "there is none. Write [[stages]] with a name, a length (steps, tokens or epochs) and a mixture."
         yield view.problem(("stages",), what)
     first_with: dict[str, int] = {}
     for number, stage in enumerate(view.stages):
         path = ("stages", number, "name")
+        fault = None if stage.name is None else name_fault(stage.name)
         if stage.name is None:
-            if not view.given(*path):
+            if view.absent(*path):
                 yield view.problem(path, 'is missing. Write name = "general".')
-        elif not stage.name.strip():
-            yield view.problem(path, 'is blank. Write name = "general".')
-        elif stage.name.isdecimal():
-            what = (
-                f'is {show_value(stage.name)}, which overrides take for a position. Write name = "stage-{stage.name}".'
-            )
-            yield view.problem(path, what)
-        elif "." in stage.name or "=" in stage.name:
-            what = f"is {show_value(stage.name)}; overrides are split at . and =. Use letters, digits and dashes."
-            yield view.problem(path, what)
+        elif fault is not None:
+            yield view.problem(path, fault)
         elif stage.name in first_with:
             first = f"stages[{first_with[stage.name]}].name"
             what = f"is {show_value(stage.name)}, as is {first}. Give each stage a name of its own."
@@ -43,38 +38,78 @@ def name_rules(view: View) -> Iterator[Finding]:
             first_with[stage.name] = number
 
 
+def name_fault(name: str) -> str | None:
+    """What is wrong with a stage's name, for overrides such as `stages.long.steps=10` must find it."""
+    if not name.strip():
+        return 'is blank. Write name = "general".'
+    if name.isdecimal():
+        return f'is {show_value(name)}, which overrides take for a position. Write name = "stage-{name}".'
+    if "." in name or "=" in name:
+        return f"is {show_value(name)}; overrides are split at . and =. Use letters, digits and dashes."
+    if name != name.strip():
+        return f"is {show_value(name)}, with spaces around it. Write name = {show_value(name.strip())}."
+    return None
+
+
 def budget_rules(view: View) -> Iterator[Finding]:
     """A stage's length is said in exactly one unit, and in one that its sources have."""
     for number, stage in enumerate(view.stages):
         given = [key for key in BUDGETS if view.given("stages", number, key)]
-        if len(given) != 1:
-            has = f"has {' and '.join(given)}" if given else "has no length"
-            what = f'{has}, but needs exactly one of steps, tokens, epochs. Write for example tokens = "2B".'
+        if len(given) > 1:
+            yield view.problem(("stages", number), f"has {listed(given)}, but needs exactly one of them. Keep one.")
+        elif all(view.absent("stages", number, key) for key in BUDGETS):
+            what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
             yield view.problem(("stages", number), what)
+        if not view.unsound(number, *SIZES, "seq_len"):
+            yield from _row_rules(view, number, stage)
         if stage.epochs is not None:
             yield from _epoch_rules(view, number, stage)
 
 
+def _row_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Rows are counted in 64 bits, with room to spare."""
+    for key, rows in (
+        ("steps", (stage.steps or 0) * stage.rows_of_step),
+        ("tokens", (stage.tokens or 0) // stage.seq_len),
+    ):
+        if rows > MAX_ROWS:
+            what = f"makes {rows:,} rows, over the {MAX_ROWS:,} that a stage may have. Lower it."
+            yield view.problem(("stages", number, key), what)
+
+
 def _epoch_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
     assert stage.epochs is not None
-    path = ("stages", number, "epochs")
+    path, epochs, source = ("stages", number, "epochs"), stage.epochs.epochs, stage.epochs.source
     read = readable(view, stage)
-    source = stage.epochs.source
-    if source is not None and source not in view.source_names:
-        yield view.problem((*path, source), f"there is no source {show_value(source)}. {nearest(source, read)}")
+    finite = [name for name in read if not is_stream(view, name)]
+    streams = [name for name in read if is_stream(view, name) and source in (None, name)]
+    proportional = stage.mixture is None and stage.weights is None and stage.temperature == 1
+    if source is not None and view.unknown_source(source):
+        yield view.problem((*path, source), f"there is no source {show_value(source)}. {nearest(source, finite)}")
     elif source is not None and source not in read:
-        what = f"the stage does not read {show_value(source)}, so that it would never end. {nearest(source, read)}"
+        what = f"the stage does not read {show_value(source)}, so that it would never end."
+        if finite:
+            what = f"{what} Write epochs = {show_value({finite[0]: _plain(epochs)})}."
         yield view.problem((*path, source), what)
-    elif source is None and len(read) > 1 and (stage.mixture is not None or stage.weights is not None):
+    elif source is None and len(read) > 1 and finite and not proportional:
         what = (
-            f"is {stage.epochs.epochs:g}, but {', '.join(read)} are read at different speeds. "
-            f"Name the one that counts: epochs = {{ {read[0]} = {stage.epochs.epochs:g} }}."
+            f"is {epochs:g}, but {listed(read)} are read at different speeds. "
+            f"Name the one that counts: epochs = {show_value({finite[0]: _plain(epochs)})}."
         )
         yield view.problem(path, what)
-    for name in [source] if source is not None else read:
-        if isinstance(view.config.sources.get(name), StreamSource):
-            what = f"{name} is a stream, which has no epochs. Write steps or tokens instead."
-            yield view.problem(path, what)
+    elif streams:
+        what = f"{streams[0]} is a stream, which has no epochs. Write steps or tokens instead."
+        yield view.problem(path, what)
+
+
+def _plain(number: float) -> float | int:
+    """`1` for 1.0, as people write it."""
+    return int(number) if number.is_integer() else number
+
+
+def is_stream(view: View, name: str) -> bool:
+    """Whether a source is a stream, which has no size."""
+    return isinstance(view.config.sources.get(name), StreamSource)
 
 
 def readable(view: View, stage: Stage) -> list[str]:
@@ -90,43 +125,65 @@ def readable(view: View, stage: Stage) -> list[str]:
 
 def mixture_rules(view: View) -> Iterator[Finding]:
     """Shares that add up, weights that are not all zero, and one of the two."""
+    yield from _one_way(view, ("defaults",), WAYS)
     for number, stage in enumerate(view.stages):
-        path = view.stage_path(number)
-        ways = [key for key in WAYS if view.given("stages", number, key)]
-        if len(ways) > 1:
-            what = f"has {' and '.join(ways)}, but needs one of them at most. Keep mixture for shares that add up to 1."
-            yield view.problem(path, what)
-            continue
-        if stage.mixture is not None:
-            yield from shares_rules(view, view.stage_path(number, "mixture"), stage.mixture, add_up=True)
-            if stage.temperature != 1:
-                what = (
-                    f"is {stage.temperature:g}, but mixture gives the shares as they are. "
-                    f"Write weights = {show_value(stage.mixture)} instead of mixture."
-                )
-                yield view.problem(view.stage_path(number, "temperature"), what)
+        if found := list(_one_way(view, ("stages", number), WAYS)):
+            yield from found
+        elif stage.mixture is not None:
+            yield from shares_rules(view, view.stage_path(number, "mixture"), stage.mixture)
+            yield from _temperature_rules(view, number, stage)
         elif stage.weights is not None:
-            yield from shares_rules(view, view.stage_path(number, "weights"), stage.weights, add_up=False)
-        elif not view.stage_given(number, "mixture") and not view.stage_given(number, "weights"):
-            for name in stage.sources or ():
-                if name not in view.source_names:
-                    what = f"{show_value(name)} is no source. {nearest(name, view.source_names)}"
-                    yield view.problem(view.stage_path(number, "sources"), what)
-            streams = [
-                name for name in readable(view, stage) if isinstance(view.config.sources.get(name), StreamSource)
-            ]
-            if streams:
-                what = f"is missing: {streams[0]} is a stream and has no size to be in proportion to. Write the shares."
-                yield view.problem((*path, "mixture"), what)
+            yield from shares_rules(view, view.stage_path(number, "weights"), stage.weights)
+        elif not view.unsound(number, *WAYS):
+            yield from _proportional_rules(view, number, stage)
+
+
+def _one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:
+    """Of several ways to say one thing, a table has one."""
+    given = [key for key in ways if view.given(*path, key)]
+    if len(given) > 1:
+        yield view.problem(path, f"has {listed(given)}, but needs one of them at most. Keep one.")
+
+
+def _temperature_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    if stage.temperature == 1:
+        return
+    path = view.stage_path(number, "temperature")
+    mixture = view.stage_path(number, "mixture")
+    instead = f"Write weights = {show_value(look_up(view.raw, mixture))} instead of mixture."
+    if path[0] == mixture[0]:
+        what = f"is {stage.temperature:g}, but mixture gives the shares as they are. {instead}"
+        yield view.problem(path, what)
+    else:
+        elsewhere = "[defaults]" if path[0] == "defaults" else f"stages[{number}]"
+        what = f"gives the shares as they are, but {elsewhere} has temperature = {stage.temperature:g}. {instead}"
+        yield view.problem(mixture, what)
+
+
+def _proportional_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Shares in proportion to size need sizes, and something to read."""
+    if stage.sources is not None:
+        yield from names_rules(view, view.stage_path(number, "sources"), stage.sources)
+    read = readable(view, stage)
+    streams = [name for name in read if is_stream(view, name)]
+    if streams and len(read) > 1:
+        what = (
+            f"is missing: {streams[0]} is a stream and has no size to be in proportion to. "
+            f"Write for example weights = {show_value(dict.fromkeys(read, 1))}."
+        )
+        yield view.problem(("stages", number, "mixture"), what)
+    if not read and view.source_names:
+        what = "reads nothing, for every source is for validation only. Remove validation_only from one."
+        yield view.problem(("stages", number), what)
 
 
 def shape_rules(view: View) -> Iterator[Finding]:
     """A batch size is said once, and is whole rows."""
+    yield from _one_way(view, ("defaults",), SIZES)
     for number, stage in enumerate(view.stages):
-        given = [key for key in ("batch_size", "batch_tokens") if view.given("stages", number, key)]
-        if len(given) == 2:
-            what = "has batch_size and batch_tokens, but needs one of them. Keep batch_size for rows."
-            yield view.problem(("stages", number), what)
+        yield from _one_way(view, ("stages", number), SIZES)
+        if view.unsound(number, "seq_len"):
+            continue
         if stage.batch_tokens is not None and stage.batch_tokens % stage.seq_len:
             rows = stage.batch_tokens / stage.seq_len
             near = sorted({max(1, int(rows)) * stage.seq_len, (int(rows) + 1) * stage.seq_len})
@@ -147,21 +204,27 @@ def fade_rules(view: View) -> Iterator[Finding]:
         if number == 0 and path[0] == "stages":
             what = "there is no stage before the first to fade from. Leave it out."
             yield view.problem(path, what)
-        step_tokens = stage.tokens_of_step
-        if number == 0 or stage.epochs is not None:
-            continue
-        length = stage.tokens if stage.tokens is not None else (stage.steps or 0) * step_tokens
-        fade = stage.fade.tokens if stage.fade.tokens is not None else (stage.fade.steps or 0) * step_tokens
-        if length and fade > length:
-            lengths = f"is {show_count(fade)} tokens, longer than its stage of {show_count(length)}"
-            what = f"{lengths}. Write fade = {length} or less."
-            yield view.problem(path, what)
+        if number > 0 and not view.unsound(number, "seq_len", "batch_size", "batch_tokens"):
+            yield from _fade_length(view, path, stage.fade, stage)
 
 
-def _fade_unit(view: View, path: tuple[str | int, ...], fade: Fade) -> Iterator[Finding]:
+def _fade_length(view: View, path: Path, fade: Fade, stage: Stage) -> Iterator[Finding]:
+    steps = stage.steps if stage.tokens is None else -(-stage.tokens // stage.tokens_of_step)
+    if steps is None or (fade.tokens is not None and fade.steps is not None):
+        return
+    length = steps * stage.tokens_of_step
+    if fade.tokens is not None and fade.tokens > length:
+        lengths = f"is {show_count(fade.tokens)} tokens, longer than its stage of {show_count(length)}"
+        yield view.problem(path, f"{lengths}. Write fade = {length} or less.")
+    if fade.steps is not None and fade.steps > steps:
+        lengths = f"is {fade.steps:,} steps, longer than its stage of {steps:,}"
+        yield view.problem(path, f"{lengths}. Write fade = {{ steps = {steps} }} or less.")
+
+
+def _fade_unit(view: View, path: Path, fade: Fade) -> Iterator[Finding]:
     if fade.tokens is not None and fade.steps is not None:
         yield view.problem(path, 'has tokens and steps, but needs one of them. Write fade = "50M".')
-    if fade.tokens is None and fade.steps is None and not (view.given(*path, "tokens") or view.given(*path, "steps")):
+    if fade.tokens is None and fade.steps is None and set(view.written(*path)) <= {"shape"}:
         yield view.problem(path, 'has no length. Write fade = "50M".')
 
 
@@ -185,7 +248,7 @@ def rope_rules(view: View) -> Iterator[Finding]:
         if stage.rope is not None:
             yield from _scaling_rules(view, view.stage_path(number, "rope"), stage.rope)
         rope = stage.rope if stage.rope is not None else model.rope
-        if model.max_seq_len is None:
+        if model.max_seq_len is None or view.unsound(number, "seq_len", "rope"):
             continue
         trained = rope.original_seq_len if rope is not None and rope.original_seq_len else model.max_seq_len
         factor = rope.factor if rope is not None and rope.factor is not None else 1.0
@@ -198,12 +261,13 @@ def rope_rules(view: View) -> Iterator[Finding]:
             yield view.problem(view.stage_path(number, "seq_len"), what)
 
 
-def _scaling_rules(view: View, path: tuple[str | int, ...], rope: Rope) -> Iterator[Finding]:
-    if rope.scaling is not None and not view.given(*path, "factor"):
+def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
+    if rope.scaling is not None and view.absent(*path, "factor"):
         yield view.problem((*path, "factor"), "is missing: scaling needs to know how far. Write factor = 4.")
-    if rope.factor is not None and not view.given(*path, "scaling"):
-        what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too.'
-        yield view.problem((*path, "factor"), what)
+    for key in ("factor", "original_seq_len"):
+        if view.given(*path, key) and view.absent(*path, "scaling"):
+            what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too, or leave it out.'
+            yield view.problem((*path, key), what)
 
 
 def objective_rules(view: View) -> Iterator[Finding]:
@@ -214,36 +278,44 @@ def objective_rules(view: View) -> Iterator[Finding]:
             yield from _kl_rules(view, number, stage, names)
         if stage.loss_on is not None:
             read = readable(view, stage)
-            kinds = [view.config.sources.get(name) for name in read]
-            if kinds and all(isinstance(source, TextSource | StreamSource) for source in kinds):
+            if read and all(_is_text(view.config.sources.get(name)) for name in read):
                 what = (
-                    f"is {show_value(stage.loss_on)}, but {', '.join(read)} "
+                    f"is {show_value(stage.loss_on)}, but {listed(read)} "
                     f"{'has' if len(read) == 1 else 'have'} no conversations to choose in. Leave it out."
                 )
                 yield view.problem(view.stage_path(number, "loss_on"), what)
+
+
+def _is_text(source: Source | None) -> bool:
+    """Whether a source is plain text for certain; token files may have their own loss spans."""
+    tokenised = isinstance(source, HuggingFaceSource) and source.tokenised
+    return isinstance(source, TextSource | StreamSource | HuggingFaceSource) and not tokenised
 
 
 def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) -> Iterator[Finding]:
     assert stage.kl is not None
     path = view.stage_path(number, "kl")
     reference = stage.kl.reference
-    if stage.kl.beta is None and not view.given(*path, "beta"):
+    if stage.kl.beta is None and view.absent(*path, "beta"):
         yield view.problem((*path, "beta"), "is missing. Write kl = { beta = 0.1 }.")
     if reference is not None and (reference.stage is None) == (reference.path is None):
-        what = 'needs exactly one of stage and path. Write reference = { stage = "general" }.'
-        yield view.problem((*path, "reference"), what)
-    elif reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
+        if set(view.written(*path, "reference")) <= {*reference.model_fields_set}:
+            what = 'needs exactly one of stage and path. Write reference = { path = "runs/base" }.'
+            yield view.problem((*path, "reference"), what)
+        return
+    if reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
         known = [name for name in names[: number + 1] if name]
         what = (
             f"{show_value(reference.stage)} is neither this stage nor one before it. {nearest(reference.stage, known)}"
         )
         yield view.problem((*path, "reference", "stage"), what)
-    fresh = view.config.model.init is None and not view.given("model", "init")
+    fresh = view.absent("model", "init")
     starts_at_zero = number == 0 if reference is None else reference.stage is not None and reference.stage == names[0]
     if fresh and starts_at_zero:
+        here = "Leave kl out of this stage" if path[0] == "stages" else "Write kl in the stages that need it"
         what = (
             "the reference would be the untrained model of step 0. "
-            'Give model.init, or reference = { path = "..." }, or leave kl out of this stage.'
+            f'{here}, or give model.init, or reference = {{ path = "runs/base" }}.'
         )
         yield view.problem(path, what)
 
@@ -254,17 +326,25 @@ def anneal_rules(view: View) -> Iterator[Finding]:
     if anneal is None:
         return
     path = ("run", "anneal")
-    if not view.given(*path, "start"):
+    if view.absent(*path, "start"):
         yield view.problem((*path, "start"), "is missing. Write start = 0.9.")
-    if anneal.name in [stage.name for stage in view.stages]:
+    if (fault := name_fault(anneal.name)) is not None:
+        yield view.problem((*path, "name"), fault)
+    elif anneal.name in [stage.name for stage in view.stages]:
         what = f'{show_value(anneal.name)} is the name of a stage already. Write name = "cooldown".'
         yield view.problem((*path, "name"), what)
-    if view.given(*path, "mixture") and view.given(*path, "weights"):
-        yield view.problem(path, "has mixture and weights, but needs one of them at most. Keep one.")
+    if found := list(_one_way(view, path, ("mixture", "weights"))):
+        yield from found
     elif anneal.mixture is not None:
-        yield from shares_rules(view, (*path, "mixture"), anneal.mixture, add_up=True)
+        yield from shares_rules(view, (*path, "mixture"), anneal.mixture)
     elif anneal.weights is not None:
-        yield from shares_rules(view, (*path, "weights"), anneal.weights, add_up=False)
+        yield from shares_rules(view, (*path, "weights"), anneal.weights)
+    if anneal.temperature != 1 and view.absent(*path, "weights"):
+        instead = (
+            f"Write weights = {show_value(anneal.mixture)} instead of mixture" if anneal.mixture else "Give it some"
+        )
+        what = f"is {anneal.temperature:g}, but needs weights to change. {instead}, or leave it out."
+        yield view.problem((*path, "temperature"), what)
     if not any(view.given(*path, key) for key in ("mixture", "weights", "lr")):
         what = "changes nothing. Give it a mixture, weights or lr."
         yield view.problem(path, what)
@@ -279,7 +359,8 @@ def anneal_rules(view: View) -> Iterator[Finding]:
 def use_rules(view: View) -> Iterator[Finding]:
     """A source that no stage reads may be a mistake."""
     anneal = view.config.run.anneal
-    used = {name for stage in view.stages for name in readable(view, stage)}
+    evaluated = {*(view.config.evaluate.sources or ()), *(view.config.evaluate.mixture or ())}
+    used = evaluated.union(*(readable(view, stage) for stage in view.stages))
     if anneal is not None:
         used |= {name for name, share in (anneal.mixture or anneal.weights or {}).items() if share > 0}
     for name, source in view.config.sources.items():

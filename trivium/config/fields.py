@@ -5,12 +5,12 @@ so that the rest of the program knows one form only; the JSON Schema offers both
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.numbers import Count, read_count
+from trivium.config.numbers import Count, Whole
 
 
 class Table(BaseModel):
@@ -28,6 +28,22 @@ class Table(BaseModel):
     )
 
 
+class FrozenDict(dict[str, Any]):
+    """A dict that stays as it was made."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a config is frozen: load it again with an override instead")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type["FrozenDict"], tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
+
+
+frozen_dict = AfterValidator(FrozenDict)
+
+
 def short_form(key: str, either: Any) -> BeforeValidator:
     """Read a bare value as the table `{ key = value }`; `either` is what the JSON Schema offers."""
 
@@ -42,30 +58,28 @@ def _as_tuple(value: object) -> object:
 
 
 def _one_or_many(value: object) -> object:
+    if not isinstance(value, str | list | tuple):
+        raise PydanticCustomError("paths", "is no path", {})
     return _as_tuple([value] if isinstance(value, str) else value)
 
 
 Name = Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63, examples=[1234])]
-Whole = Annotated[int, read_count, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Share = Annotated[float, Field(ge=0, examples=[0.5])]
-Shares = Mapping[str, Share]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0)]
+Shares = Annotated[Mapping[str, Share], frozen_dict]
 Paths = Annotated[
     tuple[Text, ...],
     BeforeValidator(_one_or_many, json_schema_input_type=str | list[str]),
-    Field(min_length=1, examples=["data/web"]),
+    Field(min_length=1),
 ]
-Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str])]
-Betas = Annotated[
-    tuple[Fraction, Fraction],
-    BeforeValidator(_as_tuple, json_schema_input_type=list[float]),
-    Field(examples=[[0.9, 0.95]]),
-]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str]), Field(min_length=1)]
+Betas = Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_as_tuple, json_schema_input_type=list[BelowOne])]
 
 
 class Extent(Table):
@@ -108,5 +122,5 @@ def _checked_epochs(value: object) -> float:
 
 Epochs = Annotated[
     EpochBudget,
-    BeforeValidator(_read_epochs, json_schema_input_type=float | dict[str, float]),
+    BeforeValidator(_read_epochs, json_schema_input_type=Positive | dict[str, Positive]),
 ]

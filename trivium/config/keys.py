@@ -1,7 +1,9 @@
 """Key paths: `("stages", 1, "lr", "scale")` <-> `stages[1].lr.scale`, and the model behind each key."""
 
+import json
+import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -14,8 +16,8 @@ from trivium.config.sources import KINDS
 
 Path = tuple[str | int, ...]
 
-
 MISSING = object()
+BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def look_up(raw: object, path: Path, default: Any = MISSING) -> Any:
@@ -34,17 +36,28 @@ def show_path(path: Path) -> str:
     """`("stages", 1, "lr")` -> `stages[1].lr`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{show_key(part)}" if text else show_key(part)
     return text
 
 
+def show_key(key: str) -> str:
+    """A key as TOML writes it: in quotes where it is not letters, digits and dashes."""
+    return key if BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`web, code and chat`."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`Did you mean "mixture"?`, or the list of what there is."""
-    names = sorted(known)
+    """`Did you mean "mixture"?`, or all that could be written."""
+    names = list(dict.fromkeys(known))
     close = get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
         return f'Did you mean "{close[0]}"?'
-    return f"There is: {', '.join(names)}." if names else "There is none."
+    shown = listed([json.dumps(name, ensure_ascii=False) for name in names], "or")
+    return f"Write {'one of ' if len(names) > 1 else ''}{shown}." if names else "There is none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,7 @@ class Key:
 
     field: FieldInfo | None
     annotation: Any
+    is_element: bool = False
 
     def below(self, part: str | int) -> "Key":
         """The key one step further down; field None where the schema knows no such key."""
@@ -63,7 +77,8 @@ class Key:
         for candidate in _alternatives(self.annotation):
             arguments = get_args(candidate)
             if arguments and issubclass(get_origin(candidate) or object, Mapping | tuple):
-                return Key(self.field, arguments[-1] if arguments[-1] is not ... else arguments[0])
+                element = arguments[-1] if arguments[-1] is not ... else arguments[0]
+                return Key(self.field, element, is_element=True)
         return Key(None, None)
 
     def of_kind(self, kind: str) -> "Key":

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
-from trivium.config.problems import explain, where, written_path
+from trivium.config.merge import EITHER
+from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config
 from trivium.errors import ConfigError, Problem
 
@@ -52,9 +53,11 @@ def load(
     path = FilePath(path)
     translated = translate(read_toml(path), path.name, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
-    for override in overrides:
-        apply_override(raw, override)
-    config, warnings = validate(raw, path.name)
+    apply_overrides(raw, overrides)
+    try:
+        config, warnings = validate(raw, path.name)
+    except ConfigError as error:
+        raise ConfigError([*translated.unsaid, *error.problems]) from None
     return Loaded(config, raw, (*translated.notes, *warnings))
 
 
@@ -67,41 +70,64 @@ def read_toml(path: FilePath) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError([Problem(str(path), "is not UTF-8 text. Save it as UTF-8.")]) from None
     except OSError as error:
-        raise ConfigError([Problem(str(path), f"cannot be read: {error.strerror}.")]) from None
+        raise ConfigError(
+            [Problem(str(path), f"cannot be read: {error.strerror}. Give the path of a config.")]
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([Problem(str(path), f"is not valid TOML: {error}.")]) from None
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Set one key: `stages.0.tokens=1B`, `stages.long.seq_len=4096`, `run.name=other`."""
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        message = "is no override. Write key=value, for example stages.0.tokens=1B."
-        raise ConfigError([Problem(f'"{override}"', message)])
-    container: Any = raw
-    for part in parts[:-1]:
-        container = _enter(container, part, override)
-    if isinstance(container, list):
-        message = "names a whole stage. Name one of its keys, for example stages.0.steps=10."
-        raise ConfigError([Problem(f'"{override}"', message)])
-    container[parts[-1]] = _override_value(text.strip())
+def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set keys: `stages.0.tokens=1B`, `stages.long.seq_len=4096`, `run.name=other`.
+
+    One of several ways to say a thing takes the place of the others: steps=10 that of the file's tokens.
+    """
+    problems: list[Problem] = []
+    settings: list[tuple[dict[str, Any], str, Any]] = []
+    for override in overrides:
+        try:
+            key, equals, text = override.partition("=")
+            settings.append((*_find(raw, key.strip().split(".") if equals else []), _override_value(text.strip())))
+        except ValueError as reason:
+            problems.append(Problem(f'"{override}"', str(reason)))
+    if problems:
+        raise ConfigError(problems)
+    for table, key, _ in settings:
+        for other in {other for ways in EITHER if key in ways for other in ways}:
+            table.pop(other, None)
+    for table, key, value in settings:
+        table[key] = value
 
 
-def _enter(container: Any, part: str, override: str) -> Any:
+def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
+    """The table that an override changes, and the key in it; ValueError with the reason why there is none."""
+    if not all(parts) or not parts:
+        raise ValueError("is no override. Write key=value, for example stages.0.tokens=1B.")
+    found: Any = raw
+    for depth in range(1, len(parts)):
+        found = _enter(found, parts[:depth])
+    if isinstance(found, list):
+        raise ValueError("names a whole stage. Name one of its keys, for example stages.0.steps=10.")
+    return found, parts[-1]
+
+
+def _enter(container: Any, parts: list[str]) -> Any:
+    """What stands one key further down: a table, or the list of stages."""
+    part = parts[-1]
     if isinstance(container, list):
-        names = [str(stage.get("name")) for stage in container if isinstance(stage, dict)]
-        if part.isdecimal() and int(part) < len(container):
-            return container[int(part)]
-        if part in names:
-            return container[names.index(part)]
-        known = [*names, *(str(number) for number in range(len(container)))]
-        raise ConfigError([Problem(f'"{override}"', f'there is no stage "{part}". {nearest(part, known)}')])
-    inner = container.setdefault(part, {})
+        names = [stage.get("name") if isinstance(stage, dict) else None for stage in container]
+        known = [name for name in names if isinstance(name, str)]
+        if part not in known and not (part.isdecimal() and int(part) < len(container)):
+            positions = [str(number) for number in range(len(container))]
+            raise ValueError(f'there is no stage "{part}". {nearest(part, [*known, *positions])}')
+        inner = container[names.index(part) if part in known else int(part)]
+    else:
+        inner = container.setdefault(part, {})
+    if not isinstance(inner, dict) and parts != ["stages"]:
+        whole = ".".join(parts)
+        raise ValueError(f"{whole} is {show_value(inner)} in the file, which has no keys. Override {whole} as a whole.")
     if not isinstance(inner, dict | list):
-        # A short form gives way to its table: fade = "50M", then stages.1.fade.shape=cosine.
-        message = f'"{part}" is {inner!r} in the file, which has no keys. Override it whole.'
-        raise ConfigError([Problem(f'"{override}"', message)])
+        raise ValueError(f"stages is {show_value(inner)} in the file. Write [[stages]] there.")
     return inner
 
 
@@ -122,10 +148,10 @@ def validate(raw: dict[str, Any], file: str) -> tuple[Config, list[Problem]]:
             config = Config.model_validate(sound)
             break
         except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                path = written_path(detail["loc"], sound)
-                problems.setdefault(path, Problem(where(file, path), explain(detail, path, sound)))
-            for path in {written_path(detail["loc"], sound) for detail in error.errors(include_url=False)}:
+            details = error.errors(include_url=False)
+            for detail in details:
+                problems.setdefault(written_path(detail["loc"], sound), explain(detail, file, sound))
+            for path in {written_path(detail["loc"], sound) for detail in details}:
                 _take_out(sound, path)
     found = check(config, raw, file)
     faulty = [*problems.values(), *found.problems]
@@ -135,7 +161,7 @@ def validate(raw: dict[str, Any], file: str) -> tuple[Config, list[Problem]]:
 
 
 def _take_out(raw: Any, path: Path) -> None:
-    """Remove one key; an element of a list takes its whole list with it, a stage becomes an empty table."""
+    """Remove one key; a stage becomes an empty table, so that the others keep their numbers."""
     for part in path[:-1]:
         raw = raw.get(part) if isinstance(raw, dict) else raw[part]
         if raw is None:

@@ -2,8 +2,13 @@
 
 from trivium.config.schema import Config, Stage, StageDefaults
 
-# Several ways of saying one thing: a stage that says one of them does not take the other from [defaults].
-EITHER = (("mixture", "weights", "sources"), ("batch_size", "batch_tokens"))
+# Several ways of saying one thing: a stage that says one of them does not take the other from [defaults],
+# and an override of one of them takes the place of what the file says.
+EITHER = (
+    ("steps", "tokens", "epochs", "fraction", "minutes"),
+    ("mixture", "weights", "sources"),
+    ("batch_size", "batch_tokens"),
+)
 
 
 def merged_stages(config: Config) -> tuple[Stage, ...]:

@@ -56,7 +56,15 @@ def _read_count(value: object) -> object:
 
 
 CountText = Annotated[str, Field(pattern=r"^\s*\d[\d_]*(\.\d+)?\s*(k|M|B|T|Ki|Mi|Gi|Ti)?\s*$")]
-read_count = BeforeValidator(_read_count, json_schema_input_type=int | CountText)
 
-# A whole number, at least 1, that may carry an ending.
-Count = Annotated[int, read_count, Field(ge=1)]
+# Whole numbers that may carry an ending: from 0 on, and from 1 on.
+Whole = Annotated[
+    int,
+    BeforeValidator(_read_count, json_schema_input_type=Annotated[int, Field(ge=0, lt=2**63)] | CountText),
+    Field(ge=0, lt=2**63),
+]
+Count = Annotated[
+    int,
+    BeforeValidator(_read_count, json_schema_input_type=Annotated[int, Field(ge=1, lt=2**63)] | CountText),
+    Field(ge=1, lt=2**63),
+]

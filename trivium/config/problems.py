@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from trivium.config.keys import MISSING, Path, key_at, look_up, nearest, show_path
+from trivium.config.keys import MISSING, Path, key_at, listed, look_up, nearest, show_key, show_path
 from trivium.config.sources import KINDS
+from trivium.errors import Problem
 
 NOUNS = {
     "int_type": "a whole number",
@@ -25,6 +26,10 @@ NOUNS = {
     "model_attributes_type": "a table",
     "tuple_type": "a list",
     "list_type": "a list",
+    "finite_number": "a finite number",
+    "paths": "text in quotes, or a list of such",
+    "epochs": "a positive number, or one source with a positive number",
+    "holdout": "a fraction between 0 and 1, or a number of tokens",
 }
 BOUNDS = {
     "greater_than": ("over", "gt"),
@@ -39,7 +44,7 @@ def show_value(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {show_value(item)}" for key, item in value.items())
+        inner = ", ".join(f"{show_key(key)} = {show_value(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(show_value(item) for item in value)}]"
@@ -59,43 +64,46 @@ def written_path(location: Path, raw: object) -> Path:
     return path
 
 
-def explain(error: ErrorDetails, path: Path, raw: Mapping[str, Any]) -> str:
-    """The sentence for one error at the place where it was written."""
-    value = look_up(raw, path)
-    kind, context = error["type"], error.get("ctx", {})
+def explain(error: ErrorDetails, file: str, raw: Mapping[str, Any]) -> Problem:
+    """The problem behind one error, at the place where it was written."""
+    path = written_path(error["loc"], raw)
+    kind = error["type"]
     if kind == "extra_forbidden":
-        return f"unknown key. {nearest(str(path[-1]), key_at(path[:-1], raw).names())}"
+        what = f"unknown key. {nearest(str(path[-1]), key_at(path[:-1], raw).names())}"
+        return Problem(where(file, path), what)
     if kind.startswith("union_tag"):
-        given = value.get("kind") if isinstance(value, Mapping) else value
-        found = "has no kind" if given is None else f"{show_value(given)} is no kind of source"
-        return f"{found}. {nearest(str(given), KINDS)}"
-    return f"{_rule(kind, context, value)} {_instead(path, raw)}".rstrip()
+        return Problem(where(file, (*path, "kind")), _kind_rule(look_up(raw, path).get("kind")))
+    return Problem(where(file, path), f"{_found(error, path, raw)} {_instead(path, raw)}".rstrip())
 
 
-def _rule(kind: str, context: Mapping[str, Any], value: object) -> str:
-    shown = show_value(value)
+def _kind_rule(given: object) -> str:
+    if given is None:
+        return f"is missing. Write kind = {listed([show_value(kind) for kind in KINDS], 'or')}."
+    return f"{show_value(given)} is no kind of source. {nearest(str(given), KINDS)}"
+
+
+def _found(error: ErrorDetails, path: Path, raw: Mapping[str, Any]) -> str:
+    """What was found, and the rule it breaks."""
+    kind, context = error["type"], error.get("ctx", {})
+    shown, must = f"is {show_value(look_up(raw, path))}", "It must be"
+    if any(isinstance(part, int) for part in error["loc"][len(path) :]):  # an element of the list at this path
+        shown, must = f"has {show_value(error['input'])} in it", "Each must be"
     if kind in NOUNS:
-        return f"is {shown}, not {NOUNS[kind]}."
+        return f"{shown}. {must} {NOUNS[kind]}."
     if kind in BOUNDS:
         word, name = BOUNDS[kind]
-        return f"is {shown}. It must be {word} {_bound(context[name])}."
-    if kind == "finite_number":
-        return f"is {shown}. It must be a finite number."
+        return f"{shown}. {must} {word} {_bound(context[name])}."
     if kind == "literal_error":
-        return f"is {shown}. It must be {context['expected'].replace(chr(39), chr(34))}."
-    if kind == "string_too_short":
-        return "is blank."
-    if kind == "too_short":
-        return "is empty."
+        return f"{shown}. {must} {context['expected'].replace(chr(39), chr(34))}."
     if kind == "count":
-        return f"is {shown}, which {context['reason']}."
-    if kind == "epochs":
-        return f"is {shown}. It must be a positive number, or one source with a positive number."
-    if kind == "holdout":
-        return f"is {shown}. It must be a fraction between 0 and 1, or a number of tokens."
-    if kind in ("missing", "too_long"):
-        return f"is {shown}, which has not the right number of values."
-    return f"is {shown}, which does not fit."
+        return f"{shown}, which {context['reason']}."
+    if kind == "string_too_short":
+        return "is blank." if must == "It must be" else f"{shown}, which is blank."
+    if kind == "too_short" and context["actual_length"] == 0:
+        return "is empty."
+    if kind in ("missing", "too_short", "too_long"):
+        return f"is {show_value(look_up(raw, path))}, which has not the right number of values."
+    return f"{shown}, which does not fit."
 
 
 def _bound(number: float) -> str:
@@ -103,14 +111,23 @@ def _bound(number: float) -> str:
 
 
 def _instead(path: Path, raw: Mapping[str, Any]) -> str:
-    field = key_at(path, raw).field
-    if field is None or not field.examples:
+    """What to write: the key's example, or the head of its table."""
+    key = key_at(path, raw)
+    if key.field is None:
         return ""
-    key = next(part for part in reversed(path) if isinstance(part, str))
-    example = field.examples[0]
-    if isinstance(look_up(raw, path[:-1]), Mapping) and isinstance(example, Mapping):
-        return f"Write for example {key} = {show_value(next(iter(example.values())))}."
-    return f"Write for example {key} = {show_value(example)}."
+    if not key.field.examples:
+        if path[0] == "stages" and len(path) < 3:
+            return "Write [[stages]] and its keys under it."
+        if path == ("sources",):
+            return "Write [sources.web] and its keys under it."
+        if len(path) == 1 or (path[0] == "sources" and len(path) == 2):
+            return f"Write [{show_path(path)}] and its keys under it."
+        return ""
+    example = key.field.examples[0]
+    if key.is_element and isinstance(example, Mapping):
+        example = next(iter(example.values()))
+    name = next(part for part in reversed(path) if isinstance(part, str))
+    return f"Write for example {show_key(name)} = {show_value(example)}."
 
 
 def where(file: str, path: Path) -> str:

@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trivium.config.fields import (
+    BelowOne,
     Betas,
     Epochs,
     Extent,
     Fraction,
+    FrozenDict,
     Name,
     Names,
     NotNegative,
@@ -23,10 +25,10 @@ from trivium.config.fields import (
     Shares,
     Table,
     Text,
-    Whole,
+    frozen_dict,
     short_form,
 )
-from trivium.config.numbers import Count, CountText
+from trivium.config.numbers import Count, Whole
 from trivium.config.sources import Source
 
 Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
@@ -39,7 +41,7 @@ class Fade(Table):
 
     tokens: Count | None = Field(None, examples=["50M"])
     """Tokens over which the shares move, from the stage's first row on."""
-    steps: Whole | None = Field(None, examples=[100])
+    steps: Count | None = Field(None, examples=[100])
     """Steps over which the shares move, instead of tokens."""
     shape: Literal["linear", "cosine"] = "linear"
     """How the new mixture's part grows from 0 to 1."""
@@ -52,11 +54,11 @@ class StageLr(Table):
     """Multiplies the run's schedule, or the start of this stage's own shape."""
     shape: Shape | None = None
     """A shape over this stage's own span that replaces the run's schedule."""
-    to: Fraction = 0.0
+    to: Fraction = Field(0.0, examples=[0.1])
     """Where the shape ends, as a fraction of its start."""
-    warmup: Extent | None = None
+    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """Warm up again from zero at the stage's start."""
-    decay: Extent | None = None
+    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With shape = "wsd": the length of the decay at the stage's end."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
     """With shape = "wsd": the form of the decay."""
@@ -78,9 +80,9 @@ class Rope(Table):
 class Reference(Table):
     """The frozen model that KL is measured to."""
 
-    stage: Name | None = None
+    stage: Name | None = Field(None, examples=["general"])
     """The model as it was when the named stage began."""
-    path: Text | None = None
+    path: Text | None = Field(None, examples=["runs/base"])
     """A checkpoint folder: a run's, or a Hugging Face one."""
 
 
@@ -91,7 +93,7 @@ class Kl(Table):
     """Weight of the KL term beside the cross-entropy."""
     direction: Literal["forward", "reverse", "nll_gap"] = "forward"
     """forward: KL(reference || policy); reverse: the other; nll_gap: difference of token losses."""
-    reference: Reference | None = None
+    reference: Reference | None = Field(None, examples=[{"stage": "general"}])
     """Absent: the model as it was when this stage began."""
     precision: Precision | None = None
     """In which the reference is held; absent: the engine's precision."""
@@ -105,10 +107,10 @@ class StageDefaults(Table):
     weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
     """Relative weights by source, instead of shares; any numbers, normalised."""
     sources: Names | None = Field(None, examples=[["web", "code"]])
-    """Which sources, in proportion to their tokens; with neither shares nor weights absent means all."""
+    """Which sources, in proportion to their tokens, instead of shares; absent, and no shares: all."""
     temperature: Positive = Field(1.0, examples=[2.0])
     """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
-    fade: Annotated[Fade, short_form("tokens", int | CountText | Fade)] | None = Field(None, examples=["50M"])
+    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
     """Tokens over which shares move from the stage before to this one."""
     seq_len: Count = Field(2048, examples=[2048])
     """Row length in tokens."""
@@ -120,15 +122,15 @@ class StageDefaults(Table):
     """How documents are laid into rows."""
     documents: Literal["masked", "joined"] = "masked"
     """Attention within documents, or across them."""
-    seed: Seed | None = None
+    seed: Seed | None = Field(None, examples=[1234])
     """Reorders what is unread; absent: the run's seed."""
     max_epochs: Positive | None = Field(None, examples=[4])
     """The most often that any source may be read within this stage."""
-    lr: StageLr | None = None
+    lr: StageLr | None = Field(None, examples=[{"scale": 0.3}])
     """What this stage does to the learning rate."""
-    rope: Rope | None = None
-    """Rotary base and scaling from this stage on its own span; absent: the model's."""
-    kl: Kl | None = None
+    rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
+    """Rotary base and scaling over this stage's own span; absent: the model's."""
+    kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
     """KL to a frozen reference; absent: none."""
     z_loss: Positive | None = Field(None, examples=[1e-4])
     """Weight of the squared log of the softmax's sum; absent: none."""
@@ -143,7 +145,7 @@ class StageDefaults(Table):
 class Stage(StageDefaults):
     """A span of steps with one mixture, row length, batch size and objective."""
 
-    name: Name | None = None
+    name: Name | None = Field(None, examples=["general"])
     """How the stage is called in plans, events and overrides; not a number."""
     steps: Count | None = Field(None, examples=[4000])
     """Length in optimizer steps."""
@@ -168,30 +170,30 @@ class Anneal(Table):
 
     start: OpenFraction | None = Field(None, examples=[0.9])
     """Where it starts, as a fraction of the run's steps."""
-    name: Name = "anneal"
+    name: Name = Field("anneal", examples=["anneal"])
     """The stage's name."""
     mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
     """Share of rows by source; they add up to 1."""
-    weights: Shares | None = None
+    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
     """Relative weights by source, instead of shares."""
-    temperature: Positive = 1.0
-    """Shares become share ** (1 / temperature), normalised."""
-    fade: Annotated[Fade, short_form("tokens", int | CountText | Fade)] | None = Field(None, examples=["50M"])
+    temperature: Positive = Field(1.0, examples=[2.0])
+    """Shares become share ** (1 / temperature), normalised; needs weights."""
+    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
     """Tokens over which the shares move there."""
-    lr: StageLr | None = None
+    lr: StageLr | None = Field(None, examples=[{"shape": "linear", "to": 0.0}])
     """What the stage does to the learning rate."""
 
 
 class Run(Table):
     """One folder, one config, any number of resumes."""
 
-    name: Name | None = None
+    name: Name | None = Field(None, examples=["my-run"])
     """The run's name and the name of its folder."""
-    folder: Text = "runs"
+    folder: Text = Field("runs", examples=["runs"])
     """Where runs live."""
-    seed: Seed = 1234
+    seed: Seed = Field(1234, examples=[1234])
     """Decides the order of all data and the initial weights."""
-    anneal: Anneal | None = None
+    anneal: Anneal | None = Field(None, examples=[{"start": 0.9, "lr": {"shape": "linear", "to": 0.0}}])
     """Short form: turn the end of the run into one more stage."""
 
 
@@ -220,7 +222,7 @@ class Model(Table):
     """One matrix for embedding and unembedding."""
     init_std: Positive = Field(0.02, examples=[0.02])
     """Standard deviation of the initial weights."""
-    rope: Rope | None = None
+    rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
     """Rotary positions of stages that do not say their own; absent: theta 10,000."""
     init: Text | None = Field(None, examples=["runs/base"])
     """Start from these weights: a run's folder, one of its checkpoints, or a Hugging Face folder."""
@@ -253,9 +255,9 @@ class GroupLr(Table):
 class Momentum(Table):
     """Muon's momentum, with a warm-up that counts from the optimizer's start or reset."""
 
-    start: Fraction = Field(0.85, examples=[0.85])
+    start: BelowOne = Field(0.85, examples=[0.85])
     """At the first step."""
-    end: Fraction = Field(0.95, examples=[0.95])
+    end: BelowOne = Field(0.95, examples=[0.95])
     """After the warm-up."""
     steps: Whole = Field(300, examples=[300])
     """Length of the warm-up."""
@@ -266,9 +268,9 @@ class Optimizer(Table):
 
     name: Literal["adamw", "muon"] = "adamw"
     """adamw, or muon for the layers' matrices with adamw for the rest."""
-    lr: Annotated[GroupLr, short_form("rest", float | GroupLr)] = Field(GroupLr(rest=3e-4), examples=[3e-4])
+    lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(GroupLr(rest=3e-4), examples=[3e-4])
     """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
-    betas: Betas = (0.9, 0.95)
+    betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
     """Adam's averages of gradient and square."""
     eps: Positive = Field(1e-8, examples=[1e-8])
     """Adam's floor under the root."""
@@ -278,7 +280,7 @@ class Optimizer(Table):
         tuple[Literal["norms", "biases", "embeddings"], ...], Field(strict=False, examples=[["norms"]])
     ] = ("norms", "biases", "embeddings")
     """What weight decay leaves alone."""
-    momentum: Momentum = Momentum()
+    momentum: Momentum = Field(Momentum(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
     """Muon's momentum and its warm-up."""
     clip: Positive | None = Field(None, examples=[1.0])
     """Largest norm of the gradient; absent: no clipping."""
@@ -289,26 +291,26 @@ class Schedule(Table):
 
     shape: Shape = "constant"
     """constant, linear, cosine, wsd (warm-up, stable, decay) or inverse-sqrt."""
-    warmup: Extent | None = None
+    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """Rise from zero at the run's start."""
-    decay: Extent | None = None
+    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
     """With wsd: the form of the decay."""
-    to: Fraction = 0.0
+    to: Fraction = Field(0.0, examples=[0.1])
     """Where the schedule ends, as a fraction of the peak."""
-    horizon: Extent | None = None
+    horizon: Extent | None = Field(None, examples=[{"tokens": "100B"}])
     """The span that the schedule covers; absent: the run's steps."""
 
 
 class Parallel(Table):
     """How ranks share the model; the product is the world size."""
 
-    replicate: Count = 1
+    replicate: Count = Field(1, examples=[1])
     """Copies of the model (hybrid sharding)."""
-    shard: Count | None = None
+    shard: Count | None = Field(None, examples=[8])
     """Ranks that share one copy's parameters (FSDP); absent: all that are left."""
-    tensor: Count = 1
+    tensor: Count = Field(1, examples=[1])
     """Ranks that share each matrix (tensor parallelism)."""
 
 
@@ -325,7 +327,7 @@ class Engine(Table):
     """Compile the model."""
     micro_batch: Count | None = Field(None, examples=[8])
     """Rows in one pass on one rank; absent: the rank's whole shard."""
-    parallel: Parallel = Parallel()
+    parallel: Parallel = Field(Parallel(), examples=[{"shard": 8}])
     """How ranks share the model."""
     deterministic: bool = True
     """Only operations that give the same bits each time."""
@@ -334,9 +336,9 @@ class Engine(Table):
 class LoaderSettings(Table):
     """How batches get to the engine; nothing here changes what is in them."""
 
-    prefetch: Whole = 2
+    prefetch: Whole = Field(2, examples=[2])
     """Batches made ahead in the background."""
-    workers: Whole = 1
+    workers: Whole = Field(1, examples=[1])
     """Threads that make them."""
     pinned: bool | None = None
     """Page-locked memory; absent: where the device profits from it."""
@@ -354,7 +356,7 @@ class Cadence(Table):
 class Checkpoint(Table):
     """When the run's state is written, and what is kept."""
 
-    every: Annotated[Cadence, short_form("steps", int | CountText | Cadence)] | None = Field(None, examples=[1000])
+    every: Annotated[Cadence, short_form("steps", Count | Cadence)] | None = Field(None, examples=[1000])
     """Steps, or { minutes = 30 }; absent: at stage boundaries and at the end."""
     keep: Count = Field(3, examples=[3])
     """How many of the last ones stay; boundaries and the final one always do."""
@@ -409,7 +411,7 @@ class Config(Table):
     """TensorBoard and wandb."""
     defaults: StageDefaults = StageDefaults()
     """What stages take where they do not say it themselves."""
-    sources: Mapping[Name, Source] = Field(default_factory=dict)
+    sources: Annotated[Mapping[str, Source], frozen_dict] = Field(default_factory=FrozenDict)
     """Named collections of documents."""
     stages: Annotated[tuple[Stage, ...], Field(strict=False)] = ()
     """The stages, in order."""

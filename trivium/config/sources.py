@@ -5,15 +5,17 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Name, OpenFraction, Paths, Positive, Table, Text, Whole
-from trivium.config.numbers import Count, CountText, parse_count
+from trivium.config.fields import Name, OpenFraction, Paths, Positive, Table, Text
+from trivium.config.numbers import Count, Whole, parse_count
 
 
 def _read_holdout(value: object) -> object:
     """`0.001` is a fraction of the documents, `"500k"` so many tokens."""
     if isinstance(value, str):
         try:
-            return parse_count(value)
+            count = parse_count(value)
+            if count >= 1:
+                return count
         except ValueError as reason:
             raise PydanticCustomError("count", "{reason}", {"reason": str(reason)}) from None
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
@@ -25,7 +27,7 @@ def _read_holdout(value: object) -> object:
 
 HoldOut = Annotated[
     float | int,
-    BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | int | CountText),
+    BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | Count),
 ]
 
 
@@ -51,7 +53,7 @@ class TokensSource(BaseSource):
 
     kind: Literal["tokens"] = "tokens"
     """Token files on disk."""
-    path: Paths | None = None
+    path: Paths | None = Field(None, examples=["data/web"])
     """A file, a folder, a pattern, or a list of them."""
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = Field(None, examples=["uint16"])
     """Of files that do not say it themselves; never guessed."""
@@ -66,9 +68,9 @@ class TextSource(BaseSource):
 
     kind: Literal["text"] = "text"
     """Local text files."""
-    path: Paths | None = None
+    path: Paths | None = Field(None, examples=["data/web.jsonl"])
     """A file, a folder, a pattern, or a list of them."""
-    column: Name = "text"
+    column: Name = Field("text", examples=["text"])
     """Where the text is, in JSONL and Parquet."""
 
 
@@ -77,11 +79,11 @@ class HubSource(BaseSource):
 
     dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
     """A name on the Hub, or a folder on disk."""
-    subset: Name | None = None
+    subset: Name | None = Field(None, examples=["sample-10BT"])
     """The dataset's configuration."""
-    split: Name = "train"
+    split: Name = Field("train", examples=["train"])
     """Which split."""
-    column: Name = "text"
+    column: Name = Field("text", examples=["text"])
     """Where the text is."""
 
 
@@ -110,19 +112,19 @@ class ChatSource(BaseSource):
 
     kind: Literal["chat"] = "chat"
     """Conversations."""
-    path: Paths | None = None
+    path: Paths | None = Field(None, examples=["data/chat.jsonl"])
     """A JSONL file, a folder, a pattern, or a list of them."""
     task: Name | None = Field(None, examples=["gsm8k"])
     """A task by name, instead of a path or reading from it."""
     split: Literal["train", "test"] = "train"
     """Which split of the task."""
-    subset: Name | None = None
+    subset: Name | None = Field(None, examples=["ARC-Easy"])
     """Which subset of the task."""
-    size: Count | None = None
+    size: Count | None = Field(None, examples=[1000])
     """How many conversations a generated task has."""
-    start: Whole | None = None
+    start: Whole | None = Field(None, examples=[0])
     """First conversation taken; absent: the first."""
-    stop: Count | None = None
+    stop: Count | None = Field(None, examples=[1000])
     """Where to stop; absent: the end."""
     loss_on: Literal["all", "assistant"] = "assistant"
     """Learn everything, or the assistant's words."""

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from trivium.config.fields import Extent
-from trivium.config.keys import MISSING, Path, look_up
+from trivium.config.keys import MISSING, Path, listed, look_up
 from trivium.config.merge import merged_stages
 from trivium.config.problems import where
 from trivium.config.schema import Config, Stage
@@ -37,12 +37,20 @@ class View:
     @cached_property
     def source_names(self) -> tuple[str, ...]:
         """Every source that was written, also those that did not validate."""
-        sources = self.raw.get("sources")
-        return tuple(sources) if isinstance(sources, Mapping) else ()
+        return self.written("sources")
 
     def given(self, *path: str | int) -> bool:
         """Whether a key was written, sound or not."""
         return look_up(self.raw, path) is not MISSING
+
+    def absent(self, *path: str | int) -> bool:
+        """Whether a key was left out; not where its table is no table, which is a problem of its own."""
+        above = [look_up(self.raw, path[:depth]) for depth in range(1, len(path))]
+        return not self.given(*path) and all(table is MISSING or isinstance(table, Mapping | list) for table in above)
+
+    def unknown_source(self, name: str) -> bool:
+        """Whether no source has this name; not where there are none at all, which is a problem of its own."""
+        return bool(self.source_names) and name not in self.source_names
 
     def written(self, *path: str | int) -> tuple[str, ...]:
         """The keys that were written in a table, sound or not."""
@@ -52,6 +60,10 @@ class View:
     def stage_given(self, number: int, key: str) -> bool:
         """Whether a stage has a key, of its own or from `[defaults]`."""
         return self.given("stages", number, key) or self.given("defaults", key)
+
+    def unsound(self, number: int, *keys: str) -> bool:
+        """Whether one of a stage's keys was written but did not validate, so that its value says nothing."""
+        return any(self.stage_given(number, key) and key not in self.stages[number].model_fields_set for key in keys)
 
     def stage_path(self, number: int, *keys: str) -> Path:
         """Where a stage's key was written: in the stage, or in `[defaults]`."""
@@ -72,13 +84,14 @@ class View:
         if extent is None:
             return
         units = ("steps", "tokens", "fraction") if fraction else ("steps", "tokens")
-        written = [unit for unit in ("steps", "tokens", "fraction") if self.given(*path, unit)]
-        choices = ", ".join(f"{{ {unit} = {EXTENT_EXAMPLES[unit]} }}" for unit in units)
+        written = [unit for unit in EXTENT_EXAMPLES if self.given(*path, unit)]
+        choices = listed([f"{{ {unit} = {EXTENT_EXAMPLES[unit]} }}" for unit in units], "or")
         if written == ["fraction"] and not fraction:
-            yield self.problem(path, f"cannot be a fraction of itself. Write one of {choices}.")
-        elif len(written) != 1:
-            has = f"has {' and '.join(written)}" if written else "is empty"
-            yield self.problem(path, f"{has}, but needs exactly one unit. Write one of {choices}.")
+            yield self.problem(path, f"cannot be a fraction of itself. Write {choices}.")
+        elif len(written) > 1:
+            yield self.problem(path, f"has {listed(written)}, but needs exactly one of them. Write {choices}.")
+        elif not self.written(*path):
+            yield self.problem(path, f"is empty. Write {choices}.")
 
 
 EXTENT_EXAMPLES = {"steps": "2000", "tokens": '"1B"', "fraction": "0.01"}

@@ -12,12 +12,51 @@ from fractions import Fraction
 from typing import Literal
 
 Form = Literal["constant", "linear", "cosine", "1-sqrt", "inverse-sqrt"]
+ZERO = Fraction(0)
 ONE = Fraction(1)
+# (1 + cos(pi x)) / 2 at the only fractions x where it is a fraction too.
+COSINE_REST = {
+    Fraction(0): Fraction(1),
+    Fraction(1, 3): Fraction(3, 4),
+    Fraction(1, 2): Fraction(1, 2),
+    Fraction(2, 3): Fraction(1, 4),
+    Fraction(1): Fraction(0),
+}
 
 
 def exact(number: float) -> Fraction:
     """The decimal that the user wrote: 0.1 -> 1/10."""
     return Fraction(repr(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Exact values at `steps` steps from `start` on: `value`, `value + slope`, and so on."""
+
+    start: int
+    steps: int
+    value: Fraction
+    slope: Fraction
+
+    def scaled(self, factor: Fraction) -> "Line":
+        """The same line, higher or lower."""
+        return replace(self, value=self.value * factor, slope=self.slope * factor)
+
+    def without_first(self) -> list["Line"]:
+        """The line from its second step on; none where it has only one."""
+        if self.steps == 1:
+            return []
+        return [Line(self.start + 1, self.steps - 1, self.value + self.slope, self.slope)]
+
+    def reaches(self, value: Fraction) -> bool:
+        """Whether it would have this value at the step after its last; one step alone may go on anywhere."""
+        return self.steps == 1 or self.value + self.slope * self.steps == value
+
+    def identity(self) -> list[object]:
+        """What is entered in a record."""
+        if not self.slope:
+            return [self.start, ("constant", str(self.value)), None]
+        return [self.start, ("linear", str(self.value), str(self.slope)), None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +86,41 @@ class Formula:
             case "inverse-sqrt":
                 return first / math.sqrt(part)
 
+    def identity(self, start: int) -> tuple[object, ...]:
+        """The form, its ends, how far into it a step is, and how far it goes."""
+        return (self.form, str(self.first), str(self.last), start - self.origin, self.length)
+
     def scaled(self, factor: Fraction) -> "Formula":
         """The same form, higher or lower."""
         return replace(self, first=self.first * factor, last=self.last * factor)
 
-    def identity(self, start: int, steps: int) -> tuple[object, ...]:
-        """What decides the values at `steps` steps from `start` on; equal identities give equal values."""
-        if self.form == "constant" or self.first == self.last:
-            return ("constant", str(self.first))
-        if steps == 1 and start == self.origin and self.form != "inverse-sqrt":
-            return ("constant", str(self.first))
-        if self.form == "linear":
-            slope = (self.last - self.first) / self.length
-            value = self.first + slope * (start - self.origin)
-            return ("constant", str(value)) if steps == 1 else ("linear", str(value), str(slope))
-        return (self.form, str(self.first), str(self.last), start - self.origin, self.length)
+    def exactly_at(self, step: int) -> Fraction | None:
+        """The value at a step where that is a fraction, as at a cosine's middle; else None."""
+        part = Fraction(step - self.origin, self.length)
+        match self.form:
+            case "constant":
+                return self.first
+            case "linear":
+                return self.first + (self.last - self.first) * part
+            case "cosine":
+                rest = COSINE_REST.get(part)
+                return None if rest is None else self.last + (self.first - self.last) * rest
+            case "1-sqrt":
+                root = _root(part)
+                return None if root is None else self.last + (self.first - self.last) * (1 - root)
+            case "inverse-sqrt":
+                root = _root(part)
+                return None if root is None else self.first / root
+
+    def line(self, start: int, steps: int) -> Line | None:
+        """The values at `steps` steps from `start` on where they are on a line: one or two always are, if exact."""
+        if self.form == "constant" or (self.first == self.last and self.form != "inverse-sqrt"):
+            return Line(start, steps, self.first, ZERO)
+        value = self.exactly_at(start)
+        following = self.exactly_at(start + 1) if steps > 1 else value
+        if value is None or following is None or (steps > 2 and self.form != "linear"):
+            return None
+        return Line(start, steps, value, following - value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +136,20 @@ class Piece:
         value = self.formula.at(step)
         return value if self.ramp is None else value * self.ramp.at(step)
 
-    def identity(self, steps: int) -> list[object]:
-        """What decides the first `steps` values."""
-        ramp = None if self.ramp is None else self.ramp.identity(self.start, steps)
-        if ramp is not None and ramp == ("constant", "1"):
-            ramp = None
-        return [self.start, self.formula.identity(self.start, steps), ramp]
+    def line(self, steps: int) -> Line | None:
+        """The first `steps` values where they are on a line."""
+        line = self.formula.line(self.start, steps)
+        if self.ramp is None or line is None:
+            return line
+        ramp = self.ramp.line(self.start, steps)
+        if ramp is None or (line.slope and ramp.slope):
+            return None
+        return ramp.scaled(line.value) if ramp.slope else line.scaled(ramp.value)
+
+    def identity(self) -> list[object]:
+        """What is entered in a record where the values are on no line."""
+        ramp = None if self.ramp is None else self.ramp.identity(self.start)
+        return [self.start, self.formula.identity(self.start), ramp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +176,34 @@ class Curve:
         """What decides the values before step `end`: equal exactly if all of them are equal."""
         pieces = self.until(end)
         ends = [*(piece.start for piece in pieces[1:]), end]
-        found: list[list[object]] = []
+        found: list[Line | list[object]] = []
         for piece, stop in zip(pieces, ends, strict=True):
-            identity = piece.identity(stop - piece.start)
-            if not (found and found[-1][1:] == identity[1:] and _is_constant(identity)):
-                found.append(identity)
-        return found
+            line = piece.line(stop - piece.start)
+            if line is None:
+                found.append(piece.identity())
+            else:
+                found[-1:] = _drawn_on(found[-1:], line)
+        return [entry.identity() if isinstance(entry, Line) else entry for entry in found]
 
 
-def _is_constant(identity: list[object]) -> bool:
-    formula = identity[1]
-    return isinstance(formula, tuple) and formula[0] == "constant" and identity[2] is None
+def _drawn_on(before: list["Line | list[object]"], line: Line) -> list["Line | list[object]"]:
+    """The line after what came before it, which goes on as far as it can: 1 | 2, 3 | 5, 7 -> 1, 2, 3 | 5, 7."""
+    rest = [line]
+    while rest and before and isinstance(last := before[-1], Line) and last.reaches(rest[0].value):
+        (line,) = rest
+        last = replace(last, steps=last.steps + 1, slope=line.value - last.value if last.steps == 1 else last.slope)
+        if line.slope == last.slope:
+            last, rest = replace(last, steps=last.steps + line.steps - 1), []
+        else:
+            rest = line.without_first()
+        before = [*before[:-1], last]
+    return [*before, *rest]
+
+
+def _root(number: Fraction) -> Fraction | None:
+    """The square root where it is a fraction."""
+    root = Fraction(math.isqrt(number.numerator), math.isqrt(number.denominator))
+    return root if root * root == number else None
 
 
 def joined(pieces: Iterable[Piece]) -> Curve:

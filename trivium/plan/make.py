@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config, Stage
+from trivium.config.schema import Config, Reference, Stage
+from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
 from trivium.errors import PlanError, Problem
@@ -20,10 +21,17 @@ from trivium.plan.stage import PlannedStage
 MANY_EPOCHS = 4
 
 
-def make_plan(config: Config, sources: Mapping[str, OpenSource] | None = None) -> Plan:
-    """Resolve every unit; raises PlanError with every problem that what is on disk brings up."""
-    builder = Builder(config, open_sources(config.sources, config.model.vocab) if sources is None else sources)
-    return builder.plan()
+def make_plan(config: Config, sources: Mapping[str, OpenSource] | None = None, file: str = "") -> Plan:
+    """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
+
+    `sources` are opened where they are not given; `file` is the config's name, for messages.
+    """
+    try:
+        opened = open_sources(config.sources, config.model.vocab) if sources is None else sources
+        return Builder(config, opened).plan()
+    except PlanError as error:
+        in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in error.problems]
+        raise PlanError(in_file) from None
 
 
 @dataclass(slots=True)
@@ -39,6 +47,7 @@ class Builder:
     def plan(self) -> Plan:
         """The plan, or PlanError."""
         stages = self._planned(self._with_anneal(list(merged_stages(self.config))))
+        self._check_fades(stages)
         self._check_epochs(stages)
         self._note_gaps(stages)
         curves = self._curves(stages)
@@ -53,8 +62,7 @@ class Builder:
         start: int | None = 0
         before: Before | None = None
         for index, stage in enumerate(stages):
-            shares = shares_of(stage, self.config, self.sources)
-            mixture = None if shares is None else mixture_of(stage, shares, before)
+            mixture = self._mixture(index, stage, before)
             seed = self.config.run.seed if stage.seed is None else stage.seed
             settings = RowSettings(stage.seq_len, stage.packing, seed)
             to_read = ledger.rows_to_read(stage, settings, sources_of(stage, self.config))
@@ -65,6 +73,15 @@ class Builder:
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
         return tuple(planned)
+
+    def _mixture(self, index: int, stage: Stage, before: Before | None) -> StageMixture | None:
+        """The stage's mixture; None where its shares are not known, or cannot be."""
+        try:
+            shares = shares_of(stage, self.config, self.sources)
+            return None if shares is None else mixture_of(stage, shares, before)
+        except ValueError as reason:
+            self.problems.append(Problem(f"stages[{index}]", str(reason)))
+            return None
 
     def _with_anneal(self, stages: list[Stage]) -> list[Stage]:
         """The end of the last stage as a stage of its own, where `run.anneal` asks for it."""
@@ -95,7 +112,17 @@ class Builder:
             } | said
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
-        fresh = {"fade": None, "lr": None, "name": anneal.name, "reset_optimizer": False, "evaluate": False}
+        fresh: dict[str, object] = {
+            "fade": None,
+            "lr": None,
+            "name": anneal.name,
+            "reset_optimizer": False,
+            "evaluate": False,
+        }
+        if stages[-1].kl is not None and stages[-1].kl.reference is None:
+            # The reference stays the model as it was when the whole stage began.
+            kept = stages[-1].kl.model_copy(update={"reference": Reference(stage=stages[-1].name)})
+            fresh["kl"] = kept
         tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | said)
         return [*stages[:-1], last, tail]
 
@@ -153,6 +180,16 @@ class Builder:
             self.problems.append(Problem(path, what))
             return Lengths(span)
         return Lengths(span, rise, fall)
+
+    def _check_fades(self, stages: tuple[PlannedStage, ...]) -> None:
+        """A fade ends before its stage does, also where only the plan knows how long that is."""
+        for stage in stages:
+            if stage.mixture is not None and stage.rows is not None and stage.mixture.fade_rows > stage.rows:
+                fade, length = (rows * stage.seq_len for rows in (stage.mixture.fade_rows, stage.rows))
+                lengths = f"is {show_count(fade)} tokens, longer than its stage of {show_count(length)}"
+                self.problems.append(
+                    Problem(f"stages[{stage.index}].fade", f"{lengths}. Write fade = {length} or less.")
+                )
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""

@@ -9,10 +9,8 @@ from trivium.config.schema import Config
 from trivium.data.source import OpenSource
 from trivium.errors import PlanError, Problem
 from trivium.plan.curve import Curve
-from trivium.plan.record import Record, fingerprint, record
+from trivium.plan.record import GROUPS, Record, fingerprint, record
 from trivium.plan.stage import PlannedStage
-
-GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ cadences, micro-batches and whatever else decides no step are not in it.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -15,14 +15,16 @@ from pydantic import BaseModel
 
 from trivium.config.problems import show_value
 from trivium.config.schema import Config
+from trivium.config.sizes import SIZES
 from trivium.data.source import OpenSource
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage
 
 Record = dict[str, Any]
 
-# Of a stage, what decides its steps; the mixture, the seed and the start are entered resolved.
-STAGE_KEYS = ("seq_len", "packing", "documents", "rope", "kl", "z_loss", "loss_on", "reset_optimizer")
+# Of a stage, what decides its steps; all else is entered resolved, below.
+STAGE_KEYS = ("seq_len", "packing", "documents", "z_loss", "loss_on")
+GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,15 @@ def record(
     step: int,
 ) -> Record:
     """Everything that decided the steps before `step`, and the model that they began with."""
-    entries: Record = {"run.seed": config.run.seed}
-    entries |= _flat("model", config.model)
+    entries: Record = {"run.seed": config.run.seed, **_model_entries(config)}
     if step == 0:
         return entries
-    entries |= {key: value for key, value in _flat("optimizer", config.optimizer).items() if "momentum" not in key}
+    entries |= _optimizer_entries(config)
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
         entries[f"sources.{name}.fingerprint"] = sources[name].fingerprint if name in sources else None
     for stage in taken:
-        entries |= _stage_entries(stage)
+        entries |= _stage_entries(stage, config, [each.name for each in stages])
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
         if curve is not None and (name == "learning rate" or config.optimizer.name == "muon"):
             for start, formula, ramp in curve.identity(step):
@@ -63,13 +64,44 @@ def record(
     return entries
 
 
-def _stage_entries(stage: PlannedStage) -> Record:
+def _model_entries(config: Config) -> Record:
+    """What decides the initial weights: a size by name counts as its numbers; limits and rotary are the stages'."""
+    model = config.model
+    entries = _flat("model", model)
+    for key in [key for key in entries if key.startswith(("model.rope", "model.max_seq_len", "model.size"))]:
+        del entries[key]
+    if model.size in SIZES:
+        entries |= {f"model.{key}": value for key, value in asdict(SIZES[model.size]).items()}
+    return entries
+
+
+def _optimizer_entries(config: Config) -> Record:
+    """Learning rates by group, whichever way they were written; momentum has a curve of its own."""
+    optimizer = config.optimizer
+    entries = _flat("optimizer", optimizer)
+    for key in [key for key in entries if key.startswith(("optimizer.momentum", "optimizer.lr"))]:
+        del entries[key]
+    entries["optimizer.no_decay"] = sorted(optimizer.no_decay)
+    groups: dict[str, float | None] = {key: getattr(optimizer.lr, key) for key in GROUPS}
+    return entries | {f"optimizer.lr.{key}": optimizer.lr.rest if lr is None else lr for key, lr in groups.items()}
+
+
+def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) -> Record:
     path = f"stages[{stage.index}]"
+    said = stage.said
     entries: Record = {f"{path}.start": stage.start, f"{path}.seed": stage.seed}
     entries[f"{path}.batch_size"] = stage.batch_size
-    for key in STAGE_KEYS:
-        value = getattr(stage.said, key)
-        entries |= _flat(f"{path}.{key}", value) if isinstance(value, BaseModel) else {f"{path}.{key}": value}
+    entries |= {f"{path}.{key}": getattr(said, key) for key in STAGE_KEYS}
+    entries[f"{path}.reset_optimizer"] = said.reset_optimizer and stage.start != 0  # at step 0 it is fresh anyway
+    rope = said.rope if said.rope is not None else config.model.rope
+    if rope is not None:
+        entries |= _flat(f"{path}.rope", rope)
+        if rope.scaling is not None and rope.original_seq_len is None:
+            entries[f"{path}.rope.original_seq_len"] = config.model.max_seq_len
+    if said.kl is not None:
+        entries |= _flat(f"{path}.kl", said.kl)
+        if said.kl.reference is not None and said.kl.reference.stage is not None:
+            entries[f"{path}.kl.reference.stage"] = names.index(said.kl.reference.stage)
     if stage.mixture is not None:
         for name, share in zip(stage.mixture.new.names, stage.mixture.new.shares, strict=True):
             if share:

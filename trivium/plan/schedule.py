@@ -84,12 +84,12 @@ def _stage_pieces(run: Curve, stage: StageSpan) -> list[Piece]:
         own = joined(shape_pieces(stage.lr.shape, stage.lr.decay_shape, stage.lr.to, stage.lengths, stage.start, scale))
         return own.until(stage.end)
     scaled = [Piece(piece.start, piece.formula.scaled(scale)) for piece in run.between(stage.start, stage.end)]
-    return _ramped(scaled, stage.start, stage.lengths.warmup)
+    return [piece for piece in _ramped(scaled, stage.start, stage.lengths.warmup) if piece.start < stage.end]
 
 
 def _ramped(pieces: list[Piece], start: int, steps: int) -> list[Piece]:
     """The same pieces, rising from zero over the first steps."""
-    if not steps:
+    if steps < 2:  # a rise over one step is over with it
         return pieces
     ramp = Formula("linear", Fraction(0), ONE, start - 1, steps)
     end = start + steps

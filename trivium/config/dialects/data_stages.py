@@ -5,26 +5,28 @@ starts after 0 gets a "default" stage before it. A stage covers `[start_step, en
 """
 
 import itertools
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
 from trivium.config.dialects.translation import Theirs
-from trivium.config.keys import nearest
+from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 
 TYPES = ("huggingface", "nanoset", "preprocessed", "packed_memmap")
 FIELDS = ("dataset", "dataset_path", "dataset_type", "dataset_folders", "dataset_weights", "seq_len")
 SEED = "dataset_random_seed"
-WEIGHTS_TOLERANCE = 0.001
+WEIGHTS_TOLERANCE = Fraction(1, 1000)
 DEFAULT_STEPS = 10_000
-
-Path = tuple[str | int, ...]
+DEFAULT_NAME = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a stage of theirs stands in the file, and the steps it covers."""
+    """Where a stage of theirs stands in the file, its name, and the steps it covers."""
 
     path: Path
     name: str
@@ -44,94 +46,153 @@ class DataStages:
     def steps(self) -> int | None:
         """The run's length."""
         steps = self.theirs.take("training", "steps", default=DEFAULT_STEPS)
-        return steps if isinstance(steps, int) and steps > 0 else None
+        return steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else None
 
     def stages(self) -> list[dict[str, Any]]:
         """Our stages; problems go to `theirs`."""
-        if self.steps is None:
+        steps = self.steps
+        if steps is None:
             shown = show_value(self.theirs.take("training", "steps"))
-            self.theirs.problem(("training", "steps"), f"is {shown}. It must be at least 1. Write steps = 1000.")
-            return []
-        spans = self._spans(self.steps)
-        return [stage for span in spans if (stage := self._stage(span)) is not None]
+            what = f"is {shown}. It must be a whole number, at least 1. Write steps = 1000."
+            self.theirs.problem(("training", "steps"), what)
+        self._check_seed()
+        spans = self._spans(steps)
+        if spans and spans[0].path != ("training",):
+            self._note_overridden(spans)
+        return [stage for span in spans if (stage := self._stage(span, steps or span.end)) is not None]
 
-    def _spans(self, steps: int) -> list[Span]:
+    def _spans(self, steps: int | None) -> list[Span]:
         """Every stage's span, in order of its start; covers `[0, steps)` or there are problems."""
-        given = self.theirs.take("training", "data_stages", default=[])
-        self.theirs.taken.discard(("training", "data_stages"))
-        starts: list[tuple[int, int]] = []
+        given = self.theirs.look("training", "data_stages", default=[])
+        if not isinstance(given, list) or not all(isinstance(stage, Mapping) for stage in given):
+            what = f"is {show_value(given)}. It must be a list of tables. Write [[training.data_stages]]."
+            self.theirs.problem(("training", "data_stages"), what)
+            self.theirs.taken.add(("training", "data_stages"))
+            return []
+        names = self._names(len(given))
+        spans = []
         for number in range(len(given)):
             path: Path = ("training", "data_stages", number)
             start = self.theirs.take(*path, "start_step")
-            if self._whole((*path, "start_step"), start, at_least=0) and self._before_end(path, start, steps):
-                starts.append((start, number))
-        if len(starts) != len(given):
+            if self.theirs.is_whole((*path, "start_step"), start, at_least=0) and self._before_end(path, start, steps):
+                spans.append(Span(path, names[number], start, start))
+            else:
+                self._stage(Span(path, names[number], 0, 1), 1)  # for its other problems
+        if len(spans) < len(given) or steps is None:
+            for span in spans:
+                self._stage(replace(span, end=span.start + 1), span.start + 1)
             return []
-        starts.sort()
-        spans = [self._span(starts, index, steps) for index in range(len(starts))]
-        self._check_cover(spans, steps)
+        spans = self._ends(sorted(spans, key=lambda span: span.start), steps)
         if not spans or spans[0].start > 0:
-            spans.insert(0, Span(("training",), "default", 0, spans[0].start if spans else steps))
-        else:
-            self._note_overridden()
+            before = Span(("training",), DEFAULT_NAME, 0, spans[0].start if spans else steps)
+            return [before, *(self._renamed(span) for span in spans)]
         return spans
 
-    def _before_end(self, path: Path, start: int, steps: int) -> bool:
-        if start < steps:
+    def _renamed(self, span: Span) -> Span:
+        """Makes way for the "default" stage before the first."""
+        if span.name != DEFAULT_NAME:
+            return span
+        self._note_name((*span.path, "name"), DEFAULT_NAME, f"stage-{DEFAULT_NAME}")
+        return replace(span, name=f"stage-{DEFAULT_NAME}")
+
+    def _before_end(self, path: Path, start: int, steps: int | None) -> bool:
+        if steps is None or start < steps:
             return True
         what = f"is {start:,}, but the run ends at step {steps:,}. Lower it, or raise training.steps."
         self.theirs.problem((*path, "start_step"), what)
         return False
 
-    def _span(self, starts: list[tuple[int, int]], index: int, steps: int) -> Span:
-        start, number = starts[index]
-        path: Path = ("training", "data_stages", number)
-        until = starts[index + 1][0] if index + 1 < len(starts) else steps
-        end = self.theirs.take(*path, "end_step")
-        if end is None or not self._whole((*path, "end_step"), end, at_least=start + 1):
-            end = until
-        name = self.theirs.take(*path, "name")
-        if not isinstance(name, str) or not name.strip():
-            self.theirs.problem((*path, "name"), 'is missing or blank. Write name = "general".')
-            name = f"stage-{number}"
-        return Span(path, name, start, end)
-
-    def _check_cover(self, spans: list[Span], steps: int) -> None:
-        """No gap and no overlap; the last one ends with the run."""
-        for one, other in itertools.pairwise(spans):
-            if one.end != other.start:
-                fault = "a gap" if one.end < other.start else "an overlap"
+    def _names(self, count: int) -> list[str]:
+        """The stages' names; ours are no numbers and have no dots, for overrides name them."""
+        names: list[str] = []
+        for number in range(count):
+            path: Path = ("training", "data_stages", number, "name")
+            name = self.theirs.take(*path)
+            if not isinstance(name, str) or not name.strip():
+                found = "is missing" if name is None else f"is {show_value(name)}"
+                self.theirs.problem(path, f'{found}. Write name = "general".')
+                name = f"stage-{number}"
+            elif name in names:
                 what = (
-                    f"is {one.end:,}, but {show_value(other.name)} starts at {other.start:,}: {fault}. "
-                    f"Write end_step = {other.start}, or leave it out."
+                    f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]. Give each one of its own."
                 )
-                self.theirs.problem((*one.path, "end_step"), what)
-        if spans and spans[-1].end < steps:
-            what = f"is {spans[-1].end:,}, but the run ends at step {steps:,}. Leave it out, or lower training.steps."
-            self.theirs.problem((*spans[-1].path, "end_step"), what)
-        if spans and spans[-1].end > steps:
-            what = f"is {spans[-1].end:,}; the run ends before, at step {steps:,}."
-            self.theirs.note((*spans[-1].path, "end_step"), what)
+                self.theirs.problem(path, what)
+            plain = re.sub(r"[.=]", "-", name.strip())
+            plain = f"stage-{plain}" if plain.isdecimal() else plain
+            if plain != name:
+                self._note_name(path, name, plain)
+            names.append(plain)
+        return names
 
-    def _note_overridden(self) -> None:
+    def _note_name(self, path: Path, name: str, ours: str) -> None:
+        self.theirs.note(path, f"is {show_value(name)}, called {show_value(ours)} here.")
+
+    def _ends(self, spans: list[Span], steps: int) -> list[Span]:
+        """The spans with their ends: no gap and no overlap; the last one ends with the run."""
+        ended = []
+        for one, other in itertools.zip_longest(spans, spans[1:]):
+            end = until = other.start if other is not None else steps
+            path = (*one.path, "end_step")
+            given = self.theirs.take(*path)
+            if other is not None and other.start == one.start:
+                what = f"is {other.start:,}, as is that of {show_value(one.name)}: an overlap. Raise one of the two."
+                self.theirs.problem((*other.path, "start_step"), what)
+            elif given is None:
+                pass
+            elif not isinstance(given, int) or isinstance(given, bool) or given <= one.start:
+                what = f"is {show_value(given)}, but the stage starts at {one.start:,}. Write end_step = {until}"
+                self.theirs.problem(path, f"{what}, or leave it out.")
+            else:
+                self._check_end(path, given, other, steps)
+                end = min(given, until)
+            ended.append(replace(one, end=end))
+        return ended
+
+    def _check_end(self, path: Path, end: int, following: Span | None, steps: int) -> None:
+        if following is not None and end != following.start:
+            fault = "a gap" if end < following.start else "an overlap"
+            what = (
+                f"is {end:,}, but {show_value(following.name)} starts at {following.start:,}: {fault}. "
+                f"Write end_step = {following.start}, or leave it out."
+            )
+            self.theirs.problem(path, what)
+        elif following is None and end < steps:
+            what = f"is {end:,}, but the run ends at step {steps:,}. Leave it out, or lower training.steps."
+            self.theirs.problem(path, what)
+        elif following is None and end > steps:
+            self.theirs.note(path, f"is {end:,}; the run ends before, at step {steps:,}.")
+
+    def _check_seed(self) -> None:
+        """The seed of stages that have none of their own."""
+        path = ("training", SEED)
+        if self.theirs.has(*path):
+            self.theirs.is_whole(path, self.theirs.look(*path), at_least=0)
+
+    def _note_overridden(self, spans: list[Span]) -> None:
         """With stages from step 0 on, the data fields of `[training]` decide nothing."""
-        overridden = [key for key in FIELDS if self.theirs.has("training", key)]
+        unread: tuple[str, ...] = FIELDS
+        if all(self.theirs.has(*span.path, SEED) for span in spans):
+            unread = (*FIELDS, SEED)
+        overridden = [key for key in unread if self.theirs.has("training", key)]
         for key in overridden:
             self.theirs.take("training", key)
         if overridden:
-            what = f"overridden by the stages, which start at step 0: {', '.join(overridden)}."
-            self.theirs.note(("training",), what)
+            what = f"{listed(overridden)} {'is' if len(overridden) == 1 else 'are'} overridden by the stages."
+            self.theirs.note(("training",), f"{what} They start at step 0.")
 
-    def _stage(self, span: Span) -> dict[str, Any] | None:
-        steps = self.steps
-        assert steps is not None, "spans need the run's length"
-        kind = self._take(span, "dataset_type", default=None if len(span.path) > 1 else "huggingface")
-        seq_len = self._take(span, "seq_len", default=None if len(span.path) > 1 else 2048)
+    def _stage(self, span: Span, steps: int) -> dict[str, Any] | None:
+        is_default = span.path == ("training",)
+        kind = self._take(span, "dataset_type", default="huggingface" if is_default else None)
+        seq_len = self._take(span, "seq_len", default=2048 if is_default else None)
         stage: dict[str, Any] = {"name": span.name, "steps": min(span.end, steps) - span.start}
-        if self._whole((*span.path, "seq_len"), seq_len, at_least=1):
+        if self.theirs.is_whole((*span.path, "seq_len"), seq_len, at_least=1):
             stage["seq_len"] = seq_len
-        seed = self._take(span, SEED, default=self.theirs.take("training", SEED))
-        if seed is not None and self._whole((*span.path, SEED), seed, at_least=0):
+        seed = self._take(span, SEED)
+        if seed is None:
+            seed = self.theirs.take("training", SEED)
+        elif not is_default:
+            self.theirs.is_whole((*span.path, SEED), seed, at_least=0)
+        if seed is not None:
             stage["seed"] = seed
         if kind not in TYPES:
             found = "is missing" if kind is None else f"is {show_value(kind)}"
@@ -144,36 +205,63 @@ class DataStages:
         return self.theirs.take(*span.path, key, default=default)
 
     def _sources_of(self, span: Span, kind: str) -> list[str]:
-        """The names of a stage's sources; one for each folder."""
-        dataset, path = self._take(span, "dataset"), self._take(span, "dataset_path")
-        folders = self._take(span, "dataset_folders") or []
+        """The names of a stage's sources; one for each folder. Takes the fields that this type reads."""
         if kind == "nanoset":
-            if not folders:
-                what = 'is missing, which dataset_type = "nanoset" reads. Write dataset_folders = ["/data/web"].'
-                self.theirs.problem((*span.path, "dataset_folders"), what)
-            return [self._source({"kind": "tokens", "path": folder}, folder) for folder in folders]
+            return [self._source({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
         if kind == "huggingface":
-            if not dataset:
-                what = 'is missing, which dataset_type = "huggingface" reads. Write dataset = "c4".'
-                self.theirs.problem((*span.path, "dataset"), what)
+            dataset = self._text(span, "dataset")
+            if dataset is None:
+                self._missing(span, kind, "dataset", '"c4"')
                 return []
+            path = self._text(span, "dataset_path")
             return [self._source({"kind": "huggingface", "dataset": path or dataset}, dataset)]
-        place = path or dataset or (folders[0] if folders else None)
+        if kind == "packed_memmap" and self.theirs.has(*span.path, "dataset_folders"):
+            return [self._source({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
+        dataset, path = self._text(span, "dataset"), self._text(span, "dataset_path")
+        place = path or dataset
         if place is None:
-            what = f'is missing, which dataset_type = "{kind}" reads. Write dataset_path = "/data/packed".'
-            self.theirs.problem((*span.path, "dataset_path"), what)
+            self._missing(span, kind, "dataset_path", '"/data/packed"')
             return []
         if kind == "preprocessed":
             return [self._source({"kind": "huggingface", "dataset": place, "tokenised": True}, dataset or place)]
         return [self._source({"kind": "tokens", "path": place}, dataset or place)]
 
+    def _folders(self, span: Span) -> list[str]:
+        folders = self._take(span, "dataset_folders")
+        path = (*span.path, "dataset_folders")
+        if not folders:
+            self._missing(span, self._take(span, "dataset_type"), "dataset_folders", '["/data/web"]')
+            return []
+        if not isinstance(folders, list) or not all(isinstance(folder, str) and folder for folder in folders):
+            what = f'is {show_value(folders)}. It must be a list of folders. Write dataset_folders = ["/data/web"].'
+            self.theirs.problem(path, what)
+            return []
+        if len(set(folders)) != len(folders):
+            self.theirs.problem(path, "names a folder twice. Name it once, with the sum of their weights.")
+            return []
+        return folders
+
+    def _text(self, span: Span, key: str) -> str | None:
+        """A name or a path; absent where it is blank, as their defaults are."""
+        value = self._take(span, key)
+        if value is not None and not isinstance(value, str):
+            what = f"is {show_value(value)}. It must be text in quotes. Write {key} = {show_value(str(value))}."
+            self.theirs.problem((*span.path, key), what)
+            return str(value)
+        return value or None
+
+    def _missing(self, span: Span, kind: str, key: str, example: str) -> None:
+        what = f"is missing, which dataset_type = {show_value(kind)} reads. Write {key} = {example}."
+        self.theirs.problem((*span.path, key), what)
+
     def _source(self, table: dict[str, Any], place: str) -> str:
         """The name of a source; the same place has the same name in every stage, so that it is read on."""
         identity = tuple(str(value) for value in table.values())
         if identity not in self.names:
-            base = PurePath(place).name.replace(":", "-") or "source"
+            base = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(place).name).strip("-") or "source"
+            base = f"source-{base}" if base.isdecimal() else base
             taken = set(self.names.values())
-            candidates = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
+            candidates = (base if number == 1 else f"{base}-{number}" for number in itertools.count(1))
             name = next(candidate for candidate in candidates if candidate not in taken)
             self.names[identity] = name
             self.sources[name] = table
@@ -182,29 +270,25 @@ class DataStages:
     def _shares(self, span: Span, names: list[str]) -> dict[str, Any]:
         """`weights` in ours, which are normalised; where there are none, shares in proportion to size."""
         weights = self._take(span, "dataset_weights")
-        path = (*span.path, "dataset_weights")
-        if len(set(names)) != len(names):
-            self.theirs.problem((*span.path, "dataset_folders"), "names a folder twice. Add up their weights instead.")
-            return {}
-        if not weights:
+        if weights is None or weights == []:
             return {"sources": names}
-        numbers = [weight for weight in weights if isinstance(weight, int | float) and 0 <= weight <= 1]
-        if len(weights) != len(names):
-            what = f"has {len(weights)} weights for {len(names)} folders. Give one for each."
-        elif len(numbers) != len(weights):
-            what = f"is {show_value(weights)}. Each must be between 0 and 1."
-        elif abs(sum(numbers) - 1) > WEIGHTS_TOLERANCE:
-            what = f"adds up to {sum(numbers):.6g}, not 1. Change the weights."
+        if not isinstance(weights, list) or len(weights) != len(names):
+            sources = "1 source" if len(names) == 1 else f"{len(names)} sources"
+            what = f"is {show_value(weights)}, but there {'is' if len(names) == 1 else 'are'} {sources}."
+            what = f"{what} Write a list with one weight for each."
+        elif not all(_is_weight(weight) for weight in weights):
+            what = f"is {show_value(weights)}. Each must be a number between 0 and 1."
         else:
-            if abs(sum(numbers) - 1) > 1e-9:
-                self.theirs.note(path, f"adds up to {sum(numbers):.6g}: normalised to 1.")
-            return {"weights": dict(zip(names, numbers, strict=True))}
-        self.theirs.problem(path, what)
+            total = sum((Fraction(repr(weight)) for weight in weights), Fraction(0))
+            if abs(total - 1) <= WEIGHTS_TOLERANCE:
+                if total != 1:
+                    note = f"adds up to {float(total):.9g}: normalised to 1."
+                    self.theirs.note((*span.path, "dataset_weights"), note)
+                return {"weights": dict(zip(names, weights, strict=True))}
+            what = f"adds up to {float(total):.9g}, not 1. Change the weights, so that they do."
+        self.theirs.problem((*span.path, "dataset_weights"), what)
         return {}
 
-    def _whole(self, path: Path, value: object, *, at_least: int) -> bool:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
-            return True
-        found = "is missing" if value is None else f"is {show_value(value)}"
-        self.theirs.problem(path, f"{found}. It must be a whole number, at least {at_least:,}.")
-        return False
+
+def _is_weight(weight: object) -> bool:
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight <= 1

@@ -4,12 +4,14 @@ Their loaders concatenate documents and attend across them, so the stages say `p
 `documents = "joined"`. Their schedule's rules and defaults are written out, for our defaults differ.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects.data_stages import DataStages
 from trivium.config.dialects.translation import Theirs, Translation
-from trivium.errors import ConfigError
+from trivium.config.problems import show_value, where
+from trivium.errors import ConfigError, Problem
 
 # What their `flavor` means for the models that people run through these configs.
 FLAVORS: dict[tuple[str, str], dict[str, Any]] = {
@@ -18,6 +20,7 @@ FLAVORS: dict[tuple[str, str], dict[str, Any]] = {
     ("llama3", "70B"): {"size": "70b"},
 }
 LLAMA3_THETA = 500_000
+SHARED_ROWS = ("tensor", "context", "pipeline")
 
 
 def recognises(raw: Mapping[str, Any]) -> bool:
@@ -46,19 +49,20 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources,
         "stages": stages,
     }
-    tokenizer = theirs.take("model", "hf_assets_path") or theirs.take("model", "tokenizer_path")
+    tokenizer = theirs.take_first(("model", "hf_assets_path"), ("model", "tokenizer_path"))
     if tokenizer:
         ours["tokenizer"] = {"path": tokenizer}
     theirs.note_the_rest()
     if theirs.problems:
         raise ConfigError(theirs.problems)
-    return Translation({key: table for key, table in ours.items() if table}, tuple(theirs.notes))
+    raw = {key: table for key, table in ours.items() if table}
+    return Translation(raw, tuple(theirs.notes), tuple(theirs.unsaid))
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
     run: dict[str, Any] = {"name": theirs.file.removesuffix(".toml")}
     run["folder"] = theirs.take("job", "dump_folder", default="outputs")
-    seed = theirs.take("debug", "seed", default=theirs.take("training", "seed"))
+    seed = theirs.take_first(("debug", "seed"), ("training", "seed"))
     return run if seed is None else {**run, "seed": seed}
 
 
@@ -67,8 +71,8 @@ def _model(theirs: Theirs) -> dict[str, Any]:
     flavor = theirs.take("model", "flavor", default="debugmodel")
     shape = FLAVORS.get((name, flavor))
     if shape is None:
-        what = f'no shape is known for "{name}" "{flavor}". Give one: model.size=1b on the command line.'
-        theirs.note(("model", "flavor"), what)
+        what = f'no shape is known for "{name}" "{flavor}". Give one on the command line: model.size=1b.'
+        theirs.unsaid.append(Problem(where(theirs.file, ("model", "flavor")), what))
         return {}
     return {**shape, "rope": {"theta": LLAMA3_THETA}}
 
@@ -76,8 +80,7 @@ def _model(theirs: Theirs) -> dict[str, Any]:
 def _optimizer(theirs: Theirs) -> dict[str, Any]:
     name = theirs.take("optimizer", "name", default="AdamW")
     if str(name).lower() not in ("adamw", "muon"):
-        theirs.problem(("optimizer", "name"), f'is "{name}". There is: AdamW, Muon.')
-    theirs.take("optimizer", "implementation")  # how their AdamW is computed; ours is fused
+        theirs.problem(("optimizer", "name"), f"is {show_value(name)}. Write AdamW or Muon.")
     return {
         "name": str(name).lower(),
         "lr": theirs.take("optimizer", "lr", default=8e-4),
@@ -94,36 +97,53 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 
 def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
     """Theirs falls from the end of the warm-up, or over the last `decay_ratio` of the run."""
-    warmup = theirs.take("lr_scheduler", "warmup_steps", default=200)
+    warmup = theirs.take_whole("lr_scheduler", "warmup_steps", at_least=0, default=200)
     ratio = theirs.take("lr_scheduler", "decay_ratio")
     shape = theirs.take("lr_scheduler", "decay_type", default="linear")
-    to = theirs.take("lr_scheduler", "min_lr_factor", default=theirs.take("lr_scheduler", "lr_min", default=0.0))
+    to = theirs.take_first(("lr_scheduler", "min_lr_factor"), ("lr_scheduler", "lr_min"), default=0.0)
     if shape not in ("linear", "cosine", "sqrt"):
-        theirs.problem(("lr_scheduler", "decay_type"), f'is "{shape}". There is: cosine, linear, sqrt.')
-    if steps is not None and isinstance(warmup, int) and warmup > steps:
-        theirs.note(
-            ("lr_scheduler", "warmup_steps"),
-            f"is {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}.",
-        )
+        what = f'is {show_value(shape)}. Write "linear", "cosine" or "sqrt".'
+        theirs.problem(("lr_scheduler", "decay_type"), what)
+    if steps is not None and warmup > steps:
+        said = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
+        what = f"{said} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
+        theirs.note(("lr_scheduler", "warmup_steps"), what)
         warmup = steps
     schedule: dict[str, Any] = {"warmup": {"steps": warmup}}
     if ratio is None and shape in ("linear", "cosine"):
         return {**schedule, "shape": shape, "to": to}
-    decay = {"fraction": ratio} if ratio is not None else {"steps": max(1, (steps or 1) - warmup)}
+    decay = _decay_steps(theirs, ratio, warmup, warmup if steps is None else steps)
     decay_shape = "1-sqrt" if shape == "sqrt" else shape
-    return {**schedule, "shape": "wsd", "decay": decay, "decay_shape": decay_shape, "to": to}
+    return {**schedule, "shape": "wsd", "decay": {"steps": decay}, "decay_shape": decay_shape, "to": to}
+
+
+def _decay_steps(theirs: Theirs, ratio: object, warmup: int, steps: int) -> int:
+    """The length of the fall: all after the warm-up, or a part of the run as they round it."""
+    longest = steps - warmup
+    if ratio is None:
+        return longest
+    path = ("lr_scheduler", "decay_ratio")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        theirs.problem(path, f"is {show_value(ratio)}. It must be between 0 and 1. Write decay_ratio = 0.2.")
+        return longest
+    decay = round(steps * ratio)
+    if decay > longest:
+        theirs.note(path, f"makes {decay:,} steps, over the {longest:,} after the warm-up: taken as {longest:,}.")
+    return min(decay, longest)
 
 
 def _engine(theirs: Theirs) -> dict[str, Any]:
     engine: dict[str, Any] = {}
-    if theirs.take("compile", "enable", default=theirs.take("training", "compile", default=False)):
+    if theirs.take_first(("compile", "enable"), ("training", "compile"), default=False):
         engine["compile"] = True
     precision = theirs.take("training", "mixed_precision_param")
     if precision is not None:
         engine["precision"] = precision
-    if theirs.has("debug", "deterministic") or theirs.has("training", "deterministic"):
-        older = theirs.take("training", "deterministic")
-        engine["deterministic"] = theirs.take("debug", "deterministic", default=older)
+    deterministic = theirs.take_first(("debug", "deterministic"), ("training", "deterministic"))
+    if deterministic is not None:
+        engine["deterministic"] = deterministic
+    if theirs.look("training", "global_batch_size", default=-1) != -1 and (local := _local_batch(theirs)):
+        engine["micro_batch"] = local
     shard = theirs.take("parallelism", "data_parallel_shard_degree", default=-1)
     parallel = {
         "replicate": theirs.take("parallelism", "data_parallel_replicate_degree", default=1),
@@ -137,28 +157,38 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
 
 def _batch_size(theirs: Theirs, world_size: int | None) -> int:
     """Rows on all ranks; theirs may be a size for each rank."""
-    whole = theirs.take("training", "global_batch_size", default=-1)
-    older = theirs.take("training", "batch_size", default=8)
-    local = theirs.take("training", "local_batch_size", default=older)
-    if whole != -1:
-        return int(whole)
+    if theirs.take("training", "global_batch_size", default=-1) != -1:
+        return theirs.take_whole("training", "global_batch_size", at_least=1, default=1)
+    local = _local_batch(theirs) or 8
     if world_size is None:
         key = "batch_size" if theirs.has("training", "batch_size") else "local_batch_size"
         what = f"{local} rows on each rank: how many ranks? Give --world-size 8, or training.global_batch_size."
         theirs.problem(("training", key), what)
-        return int(local)
-    tensor = int(theirs.take("parallelism", "tensor_parallel_degree", default=1))
-    return int(local) * max(1, world_size // tensor)
+        return local
+    # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
+    together = [theirs.look("parallelism", f"{way}_parallel_degree", default=1) for way in SHARED_ROWS]
+    ranks = math.prod(degree for degree in together if isinstance(degree, int))
+    if ranks < 1 or world_size % ranks:
+        what = f"{ranks} ranks share each row (tensor, context and pipeline degrees), which does not divide"
+        theirs.problem(("parallelism",), f"{what} --world-size {world_size}. Change one of them.")
+        return local
+    return local * (world_size // ranks)
+
+
+def _local_batch(theirs: Theirs) -> int | None:
+    """Their rows on one rank, where they are said."""
+    for key in ("local_batch_size", "batch_size"):
+        if theirs.has("training", key):
+            return theirs.take_whole("training", key, at_least=1, default=8)
+    return None
 
 
 def _checkpoint(theirs: Theirs) -> dict[str, Any]:
-    older = theirs.take("checkpoint", "enable_checkpoint", default=False)
-    enabled = theirs.take("checkpoint", "enable", default=older)
+    mode = theirs.take("checkpoint", "async_mode", default="disabled")
+    if not theirs.take_first(("checkpoint", "enable"), ("checkpoint", "enable_checkpoint"), default=False):
+        return {"async": mode != "disabled"}
     interval = theirs.take("checkpoint", "interval", default=500)
     keep = theirs.take("checkpoint", "keep_latest_k", default=10)
-    mode = theirs.take("checkpoint", "async_mode", default="disabled")
-    if not enabled:
-        return {"async": mode != "disabled"}
     if keep == 0:
         theirs.note(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
     return {"every": interval, "keep": keep or 1_000_000, "async": mode != "disabled"}

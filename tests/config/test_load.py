@@ -1,0 +1,251 @@
+"""A file and overrides -> Config: what is read, what is not, and what is said when it cannot be."""
+
+import builtins
+import copy
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.config.configs import BASE
+from trivium.config.load import load, load_config
+from trivium.config.merge import merged_stages
+from trivium.config.schema import Config
+from trivium.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(BASE, encoding="utf-8")
+    return path
+
+
+def refusal(file: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides)
+    return str(caught.value)
+
+
+def test_a_sound_file_loads_with_the_schemas_defaults(file: Path) -> None:
+    config = load_config(file)
+    assert config.run.name == "base"
+    assert config.run.seed == 1234
+    assert [stage.name for stage in config.stages] == ["general", "long"]
+    assert config.stages[0].packing == "bestfit"
+    assert config.stages[0].documents == "masked"
+    assert config.stages[0].seq_len == 2048
+
+
+def test_numbers_may_carry_endings_wherever_a_count_stands(file: Path) -> None:
+    config = load_config(file, ["stages.1.tokens=2B", "stages.1.seq_len=4Ki", "stages.1.fade=50M"])
+    assert config.stages[1].tokens == 2_000_000_000
+    assert config.stages[1].seq_len == 4_096
+    assert config.stages[1].fade is not None
+    assert config.stages[1].fade.tokens == 50_000_000
+
+
+def test_loading_opens_the_config_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    plain_open = io.open
+
+    def watched(path: Any, *arguments: Any, **settings: Any) -> Any:
+        opened.append(str(path))
+        return plain_open(path, *arguments, **settings)
+
+    load_config(file)  # imports are done with
+    monkeypatch.setattr(io, "open", watched)
+    monkeypatch.setattr(builtins, "open", watched)
+    load_config(file, ["sources.web.path=nowhere/*.ds", "model.max_seq_len=8192"])
+    assert opened == [str(file)]
+
+
+def test_loading_creates_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    load_config("run.toml")
+    assert [path.name for path in file.parent.iterdir()] == ["run.toml"]
+
+
+@pytest.mark.parametrize("stage", ["1", "long"])
+def test_an_override_names_a_stage_by_number_or_by_name(file: Path, stage: str) -> None:
+    config = load_config(file, [f"stages.{stage}.seq_len=8192"])
+    assert [each.seq_len for each in config.stages] == [2048, 8192]
+
+
+def test_overrides_reach_every_table_and_make_those_that_are_not_there(file: Path) -> None:
+    overrides = [
+        "run.name=other",
+        "run.seed=7",
+        "optimizer.lr={ matrix = 0.02, rest = 3e-4 }",
+        "schedule.warmup.steps=10",
+        "sources.web.path=['a', 'b']",
+        "stages.long.lr.scale=0.5",
+        "checkpoint.async=false",
+    ]
+    config = load_config(file, overrides)
+    assert config.run.name == "other"
+    assert config.run.seed == 7
+    assert config.optimizer.lr.matrix == 0.02
+    assert config.schedule.warmup is not None
+    assert config.schedule.warmup.steps == 10
+    assert config.sources["web"].path == ("a", "b")  # type: ignore[union-attr]
+    assert config.stages[1].lr is not None
+    assert config.stages[1].lr.scale == 0.5
+    assert config.checkpoint.background is False
+
+
+def test_a_later_override_of_a_key_wins(file: Path) -> None:
+    assert load_config(file, ["run.seed=1", "run.seed=2"]).run.seed == 2
+
+
+def test_an_override_of_one_way_to_say_a_thing_replaces_the_other_ways(file: Path) -> None:
+    config = load_config(
+        file, ["stages.0.tokens=1B", "stages.0.weights={ web = 1 }", "stages.0.batch_tokens=1Mi", "stages.1.tokens=5M"]
+    )
+    first, second = config.stages
+    assert (first.steps, first.tokens) == (None, 10**9)
+    assert (first.mixture, first.weights) == (None, {"web": 1.0})
+    assert first.rows_of_step == 512
+    assert (second.steps, second.tokens) == (None, 5_000_000)
+
+
+def test_two_overrides_that_say_one_thing_twice_are_refused(file: Path) -> None:
+    what = "has steps and tokens, but needs exactly one of them. Keep one."
+    assert refusal(file, "stages.0.tokens=1B", "stages.0.steps=5") == f"run.toml: stages[0]: {what}"
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("stages", '"stages": is no override. Write key=value, for example stages.0.tokens=1B.'),
+        ("=5", '"=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages..steps=5", '"stages..steps=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages.lnog.steps=5", '"stages.lnog.steps=5": there is no stage "lnog". Did you mean "long"?'),
+        (
+            "stages.7.steps=5",
+            '"stages.7.steps=5": there is no stage "7". Write one of "general", "long", "0" or "1".',
+        ),
+        (
+            "stages.0=5",
+            '"stages.0=5": names a whole stage. Name one of its keys, for example stages.0.steps=10.',
+        ),
+        (
+            "stages.0.steps.x=5",
+            (
+                '"stages.0.steps.x=5": stages.0.steps is 100 in the file, which has no keys. '
+                "Override stages.0.steps as a whole."
+            ),
+        ),
+        (
+            "sources.web.path.0=x",
+            (
+                '"sources.web.path.0=x": sources.web.path is "data/web" in the file, which has no keys. '
+                "Override sources.web.path as a whole."
+            ),
+        ),
+        ("stages.0.stps=5", 'run.toml: stages[0].stps: unknown key. Did you mean "steps"?'),
+        ("stages.0.steps=", 'run.toml: stages[0].steps: is "", which is not a number. Write for example steps = 4000.'),
+        ("run.name=5", 'run.toml: run.name: is 5. It must be text in quotes. Write for example name = "my-run".'),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused(file: Path, override: str, what: str) -> None:
+    assert refusal(file, override) == what
+
+
+def test_all_overrides_that_cannot_be_are_named_at_once(file: Path) -> None:
+    assert refusal(file, "stages", "run.seed=5", "stages.x.steps=5").splitlines() == [
+        '"stages": is no override. Write key=value, for example stages.0.tokens=1B.',
+        '"stages.x.steps=5": there is no stage "x". Write one of "general", "long", "0" or "1".',
+    ]
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "no.toml"
+    assert refusal(missing) == f"{missing}: no such file. Give the path of a config."
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: Is a directory. Give the path of a config."
+
+
+def test_a_file_that_is_no_toml_is_refused_with_the_line(file: Path) -> None:
+    file.write_text("[run]\nname = small\n")
+    assert refusal(file) == f"{file}: is not valid TOML: Invalid value (at line 2, column 8)."
+
+
+def test_a_key_that_stands_twice_is_refused_with_the_line(file: Path) -> None:
+    file.write_text('[run]\nname = "a"\nname = "b"\n')
+    assert refusal(file) == f"{file}: is not valid TOML: Cannot overwrite a value (at line 3, column 11)."
+
+
+def test_a_file_that_is_no_text_is_refused(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\x00")
+    assert refusal(file) == f"{file}: is not UTF-8 text. Save it as UTF-8."
+
+
+def test_an_empty_file_is_told_everything_that_is_needed(file: Path) -> None:
+    file.write_text("")
+    assert refusal(file).splitlines() == [
+        'run.toml: run.name: is missing. Write name = "my-run" in [run].',
+        'run.toml: model: has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".',
+        'run.toml: sources: there is none. Write [sources.web] with kind = "tokens" and path = "data/web".',
+        (
+            "run.toml: stages: there is none. "
+            "Write [[stages]] with a name, a length (steps, tokens or epochs) and a mixture."
+        ),
+    ]
+
+
+def test_a_config_is_frozen_all_the_way_down(file: Path) -> None:
+    config = load_config(file)
+    with pytest.raises(ValidationError, match="frozen"):
+        config.run.seed = 5  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        config.stages[0].steps = 5  # type: ignore[misc]
+    for table in (config.sources, config.stages[0].mixture):
+        for change in ("clear", "popitem"):
+            with pytest.raises(TypeError, match="a config is frozen"):
+                getattr(table, change)()
+        with pytest.raises(TypeError, match="a config is frozen"):
+            table["web"] = 1  # type: ignore[index]
+
+
+def test_a_config_survives_being_copied_and_sent(file: Path) -> None:
+    config = load_config(file)
+    assert copy.deepcopy(config) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert isinstance(pickle.loads(pickle.dumps(config)), Config)
+
+
+def test_warnings_come_with_what_was_loaded(file: Path) -> None:
+    loaded = load(file, ["stages.0.mixture={ web = 1 }", "stages.1.mixture={ web = 1, code = 0 }"])
+    assert [str(warning) for warning in loaded.warnings] == [
+        "run.toml: sources.code: has share 0 in every stage, so that it is never read. Give it a share, or take it out."
+    ]
+
+
+def test_a_stage_takes_what_it_does_not_say_from_defaults_and_never_from_its_neighbour(file: Path) -> None:
+    config = load_config(file, ["defaults.batch_size=8", "stages.0.seq_len=1024", "stages.0.packing=pad"])
+    first, second = merged_stages(config)
+    assert (first.batch_size, second.batch_size) == (8, 8)
+    assert (first.seq_len, second.seq_len) == (1024, 4096)
+    assert (first.packing, second.packing) == ("pad", "bestfit")
+
+
+def test_defaults_merge_tables_whole(file: Path) -> None:
+    config = load_config(file, ["defaults.lr={ scale = 0.5, shape = 'linear', to = 0.1 }", "stages.1.lr.scale=2"])
+    first, second = merged_stages(config)
+    assert first.lr is not None
+    assert (first.lr.scale, first.lr.shape, first.lr.to) == (0.5, "linear", 0.1)
+    assert second.lr is not None
+    assert (second.lr.scale, second.lr.shape, second.lr.to) == (2.0, None, 0.0)
+
+
+def test_a_stage_that_says_one_way_does_not_take_the_other_from_defaults(file: Path) -> None:
+    config = load_config(file, ["defaults.weights={ web = 1 }", "defaults.batch_tokens=8Ki", "stages.0.batch_size=3"])
+    first, second = merged_stages(config)
+    assert (first.mixture, first.weights) == ({"web": 0.8, "code": 0.2}, None)
+    assert (first.rows_of_step, second.rows_of_step) == (3, 2)
