@@ -325,6 +325,8 @@ class Engine(Table):
     """Compile the model."""
     micro_batch: Count | None = Field(None, examples=[8])
     """Rows in one pass on one rank; absent: the rank's whole shard."""
+    recompute_activations: bool = False
+    """Compute activations again in the backward pass: far less memory, a third more time."""
     parallel: Parallel = Parallel()
     """How ranks share the model."""
     deterministic: bool = True
