@@ -6,7 +6,8 @@ import numpy as np
 
 from trivium.data.batch import IGNORED, PADDING, Batch
 from trivium.engine.spec import ModelSpec
-from trivium.plan.plan import GROUPS, StepSettings
+from trivium.plan.plan import StepSettings
+from trivium.plan.record import GROUPS
 
 SEQ_LEN = 16
 VOCAB = 50

@@ -12,7 +12,7 @@ from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.muon import WideMuon
 from trivium.engine.torch.optim import Place, place_of
-from trivium.plan.plan import GROUPS
+from trivium.plan.record import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay
 GROUP_OF = {
