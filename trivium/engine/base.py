@@ -99,6 +99,12 @@ class EvalStats:
         """Learnt targets of all sources."""
         return sum(figures.tokens for figures in self.by_source.values())
 
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of text in them; None where they are not known."""
+        known = [figures.bytes for figures in self.by_source.values() if figures.bytes is not None]
+        return sum(known) if len(known) == len(self.by_source) else None
+
 
 class SaveHandle(Protocol):
     """A save under way."""
@@ -123,7 +129,7 @@ class Engine(Protocol):
         """Plain cross-entropy of a batch; nothing is learnt."""
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights, optimizer and random state; returns when training may go on."""
+        """Write weights, optimizer and random state; returns when training may go on. Wait to know it is whole."""
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, exact to the bit."""

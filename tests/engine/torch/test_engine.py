@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.engine.contract import STAGE, EngineContract, hash_of
-from tests.engine.rows import TINY, make_batch, settings_at
-from trivium.engine.base import Engine, EngineSettings
+from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
+from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 
 
@@ -34,15 +34,21 @@ def test_the_padded_vocabulary_is_never_touched() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own ways
-def test_compiled_layers_learn_the_same_and_repeat_their_bits(tmp_path: Path) -> None:
-    eager, compiled, again = (
-        TorchEngine(EngineSettings(TINY, device="cpu", compile=compiled)) for compiled in (False, True, True)
+def test_compiled_layers_learn_the_same_and_go_on_bit_for_bit_in_another_stage(tmp_path: Path) -> None:
+    eager, compiled, resumed = (
+        TorchEngine(EngineSettings(TINY, device="cpu", compile=compiles)) for compiles in (False, True, True)
     )
-    for step in range(4):
-        batch = make_batch(seed=step)
-        for engine in (eager, compiled, again):
-            engine.enter(STAGE)
-        loss = eager.step(batch, settings_at(step)).loss
-        assert compiled.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-4)
-        again.step(batch, settings_at(step))
-    assert hash_of(compiled, tmp_path / "one") == hash_of(again, tmp_path / "two")
+
+    def take(engine: TorchEngine, stage: StageSettings) -> list[float]:
+        engine.enter(stage)
+        batches = [make_batch(seed=seed, seq_len=stage.seq_len) for seed in range(3)]
+        return [engine.step(batch, settings_at(step)).loss for step, batch in enumerate(batches)]
+
+    longer = StageSettings(2 * SEQ_LEN)
+    assert take(compiled, STAGE) == pytest.approx(take(eager, STAGE), rel=1e-4)
+    compiled.save(tmp_path / "boundary").wait()
+    losses = take(compiled, longer)
+    assert losses == pytest.approx(take(eager, longer), rel=1e-3)
+    resumed.load(tmp_path / "boundary")
+    assert take(resumed, longer) == losses
+    assert hash_of(resumed, tmp_path / "resumed") == hash_of(compiled, tmp_path / "never stopped")

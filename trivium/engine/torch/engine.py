@@ -56,7 +56,7 @@ class TorchEngine:
         initialise(self.model, settings.seed)
         if settings.compile:
             for layer in self.model.layers:
-                layer.compile()
+                layer.compile(dynamic=False)
         self.optimizers = Optimizers(self.model, settings.optimizer)
         self.writer = Writer()
         self.stage = StageSettings(settings.spec.max_seq_len)
@@ -66,6 +66,8 @@ class TorchEngine:
         """Take over a stage's row length, rotary positions, documents and objective."""
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
+        if self.settings.compile:
+            torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         if stage.reset_optimizer:
             self.optimizers = Optimizers(self.model, self.settings.optimizer)
 
@@ -105,7 +107,7 @@ class TorchEngine:
         spec = self.settings.spec
         self.model.load_state_dict(read_part(folder, WEIGHTS, spec))
         optimizer = read_part(folder, OPTIMIZER, spec)
-        self.optimizers.load({name: tensor.to(self.device) for name, tensor in optimizer.items()})
+        self.optimizers.load({name: tensor.to(self.device, copy=True) for name, tensor in optimizer.items()})
         set_random_state(read_part(folder, RANDOM, spec))
 
     def start_from(self, folder: Path) -> None:

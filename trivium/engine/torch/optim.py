@@ -7,14 +7,14 @@ over tensors.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Muon
 
 from trivium.engine.base import NoDecay, OptimizerSettings
 from trivium.engine.torch.muon import WideMuon
+from trivium.errors import ResumeError
 from trivium.plan.plan import StepSettings
 
 
@@ -59,8 +59,9 @@ class Optimizers:
 
     def step(self, now: StepSettings) -> Tensor:
         """Clip, update, forget the gradients; gives their norm before clipping."""
-        limit = float("inf") if self.settings.clip is None else self.settings.clip
-        norm = clip_grad_norm_(self.names, limit)
+        norm = get_total_norm([parameter.grad for parameter in self.names if parameter.grad is not None])
+        if self.settings.clip is not None:
+            clip_grads_with_norm_(self.names, self.settings.clip, norm)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 place: Place = group["place"]
@@ -81,7 +82,7 @@ class Optimizers:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over what `state` gave, to the bit."""
-        parts_of: dict[str, dict[str, Any]] = {}
+        parts_of: dict[str, dict[str, Tensor]] = {}
         for key, tensor in state.items():
             name, _, part = key.rpartition(":")
             parts_of.setdefault(name, {})[part] = tensor
@@ -89,5 +90,14 @@ class Optimizers:
             optimizer.state.clear()
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    if self.names[parameter] in parts_of:
-                        optimizer.state[parameter] = parts_of[self.names[parameter]]
+                    name = self.names[parameter]
+                    if name in parts_of:
+                        optimizer.state[parameter] = _parts_for(optimizer, name, parts_of[name])
+
+
+def _parts_for(optimizer: AdamW | Muon, name: str, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    wanted = {"momentum_buffer"} if isinstance(optimizer, Muon) else {"step", "exp_avg", "exp_avg_sq"}
+    if parts.keys() != wanted:
+        was = f"the optimizer kept {', '.join(sorted(parts))} of {name}, and now keeps {', '.join(sorted(wanted))}"
+        raise ResumeError(f"{was}. Put optimizer.name back, or reset the optimizer in a new stage.")
+    return parts
