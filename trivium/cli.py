@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 
 
+STOPPED = 3  # a run that was told to stop, and saved
+
+
 class DialectName(StrEnum):
     """Whose config it is."""
 
@@ -60,6 +63,51 @@ def plan(
         say_json({**plan_json(made), "notes": [str(note) for note in loaded.warnings]})
     else:
         show_plan(made, Console(soft_wrap=False), loaded.warnings)
+
+
+@app.command()
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Everything but write checkpoints.")] = False,
+    dialect: DialectOption = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Train; a run that exists goes on from its last checkpoint."""
+    from rich.console import Console
+
+    from trivium.plan.show import show_plan
+    from trivium.train.trainer import Trainer
+
+    trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size or 1, dry_run=dry_run)
+    show_plan(trainer.plan, Console(), trainer.notes)
+    trainer.run()
+    if not trainer.finished:
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
+def rehearse(
+    config: ConfigFile, overrides: Overrides = None, dialect: DialectOption = None, world_size: WorldSize = None
+) -> None:
+    """Take two steps of every stage at its real shapes, evaluate, save and load, in a scratch folder."""
+    from rich.console import Console
+
+    from trivium.train.rehearse import rehearse_run
+
+    rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size or 1)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint; else the last.")] = None,
+) -> None:
+    """Write a checkpoint in Hugging Face form: safetensors and config.json."""
+    from trivium.train.export import export_checkpoint
+
+    typer.echo(export_checkpoint(run, out, step))
 
 
 @app.command()

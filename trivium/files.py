@@ -34,10 +34,10 @@ def draft(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make a rename in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -7,15 +7,14 @@ from rich.console import Console
 from rich.text import Text
 
 from trivium.address import PieceAddress, Place, RowAddress
-from trivium.data.tokenizer import ByteTokenizer, FileTokenizer
+from trivium.data.tokenizer import Tokenizer
 from trivium.plan.stage import PlannedStage
 
-Decoder = ByteTokenizer | FileTokenizer
 SHOWN_TOKENS = 64
 
 
 def show_rows(
-    step: int, stage: PlannedStage, rows: list[RowAddress], decoder: Decoder | None, console: Console, *, full: bool
+    step: int, stage: PlannedStage, rows: list[RowAddress], decoder: Tokenizer | None, console: Console, *, full: bool
 ) -> None:
     """Print rows with source, documents, spans and text; what is not learnt is dim."""
     head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.said.packing}"
@@ -28,7 +27,7 @@ def show_rows(
             _show_piece(piece, decoder, console, full=full)
 
 
-def _show_piece(piece: PieceAddress, decoder: Decoder | None, console: Console, *, full: bool) -> None:
+def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console, *, full: bool) -> None:
     learnt = int(np.count_nonzero(piece.learnt))
     span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {learnt:,} learnt"
     console.print(Text(f"  document {piece.document:,} in {piece.file}, {span}", style="cyan"), highlight=False)

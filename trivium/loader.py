@@ -23,6 +23,7 @@ from trivium.data.batch import Batch
 from trivium.data.compiled import compiled
 from trivium.data.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
 from trivium.data.memory import address_of, carray, pointer
+from trivium.data.reading import Reading
 from trivium.data.window import Window
 from trivium.errors import PlanError, Problem, ResumeError, SourceError, TriviumError
 from trivium.plan.plan import Plan
@@ -133,6 +134,32 @@ def _find(
         if not found:
             return row
     return sources.size
+
+
+class RowReader:
+    """Rows of one reading by position, for validation: no mixture and no steps."""
+
+    def __init__(self, source: str, reading: Reading, sources: tuple[str, ...]) -> None:
+        table = reading.blocks.table
+        self.reading = reading
+        self.sources = sources
+        self._source = sources.index(source)
+        self._files = np.stack((table.tokens, table.itemsize, table.loss), axis=1)
+
+    def batch(self, first: int, count: int) -> Batch:
+        """The rows from a position on."""
+        rows = np.zeros((count, 3), np.int64)
+        windows = []
+        for index in range(count):
+            number, within = self.reading.locate(first + index)
+            window = self.reading.window(number)
+            windows.append(window)  # kept alive: the row points into it
+            pieces = window.row_pieces(within)
+            rows[index, ROW_ADDRESS], rows[index, ROW_PIECES] = address_of(pieces), len(pieces)
+        arrays = np.empty((4, count, self.reading.settings.seq_len), np.int32)
+        gather(rows, self._files, True, arrays)
+        source = np.full(count, self._source, np.int32)
+        return Batch(arrays[0], arrays[1], arrays[2], arrays[3], source, self.sources)
 
 
 class Loader:

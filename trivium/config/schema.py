@@ -327,6 +327,8 @@ class Engine(Table):
     """Compile the model."""
     micro_batch: Count | None = Field(None, examples=[8])
     """Rows in one pass on one rank; absent: the rank's whole shard."""
+    recompute_activations: bool = False
+    """Compute activations again in the backward pass: far less memory, a third more time."""
     parallel: Parallel = Field(Parallel(), examples=[{"shard": 8}])
     """How ranks share the model."""
     deterministic: bool = True

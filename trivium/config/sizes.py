@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A decoder's shape; the name counts its parameters, embeddings included, at a vocabulary of 32k to 128k."""
+    """A decoder's shape; the name counts its parameters, embeddings included, at a vocabulary of 32k (10m: 8k)."""
 
     layers: int
     width: int

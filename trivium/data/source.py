@@ -21,6 +21,8 @@ class OpenSource:
     tokens: int
     held_out: Blocks | None = None
     held_out_tokens: int = 0
+    validation_only: bool = False
+    largest_id: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +76,8 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
     sizes = source.block_tokens, source.window_blocks
     if source.validation is None:
         blocks = FileBlocks(name, files, manifest.fingerprint, *sizes)
-        return OpenSource(blocks, *_readable(name, blocks))
+        only = source.validation_only
+        return OpenSource(blocks, *_readable(blocks), validation_only=only, largest_id=manifest.largest_id)
     share = source.validation if isinstance(source.validation, float) else source.validation / max(1, manifest.tokens)
     train = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=False))
     held = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=True))
@@ -84,10 +87,10 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
             f"validation = {source.validation} holds out none of the {manifest.documents:,} documents. "
             "Hold out more, or give a source of its own with validation_only = true."
         )
-    return OpenSource(train, *_readable(name, train), held, tokens)
+    return OpenSource(train, *_readable(train), held, tokens, largest_id=manifest.largest_id)
 
 
-def _readable(name: str, blocks: FileBlocks) -> tuple[int, int]:
+def _readable(blocks: FileBlocks) -> tuple[int, int]:
     documents, tokens = blocks.count()
     if not tokens:
         raise SourceError("no token of it can be read: all documents are empty or held out. Lower validation.")

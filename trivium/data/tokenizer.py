@@ -1,21 +1,48 @@
-"""Tokens -> text, for people to read: a Hugging Face tokenizer's file, or plain bytes."""
+"""Tokens -> text and bytes: a Hugging Face tokenizer's file, or plain bytes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
+
+BYTE_TOKENS = 256
+BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer that only reads."""
+
+    @property
+    def vocab(self) -> int:
+        """Ids that it may give."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens."""
+
+    def token_bytes(self, vocab: int) -> NDArray[np.int64]:
+        """Bytes of text in each token of a vocabulary; special tokens have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer:
     """A token is a byte; ids from 256 on are special."""
 
+    vocab: int = BYTE_TOKENS
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens; bytes that are no UTF-8 are replaced."""
-        return bytes(token for token in tokens if token < 256).decode(errors="replace")
+        return bytes(token for token in tokens if token < BYTE_TOKENS).decode(errors="replace")
+
+    def token_bytes(self, vocab: int) -> NDArray[np.int64]:
+        """One for each byte."""
+        return (np.arange(vocab) < BYTE_TOKENS).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +51,36 @@ class FileTokenizer:
 
     inner: Any
 
+    @property
+    def vocab(self) -> int:
+        """Ids that it may give, added tokens included."""
+        return int(self.inner.get_vocab_size(with_added_tokens=True))
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, special ones included."""
         return str(self.inner.decode(list(tokens), skip_special_tokens=False))
 
+    def token_bytes(self, vocab: int) -> NDArray[np.int64]:
+        """Bytes of each token's own text, found without decoding: half a character has bytes too."""
+        is_byte_level = "ByteLevel" in str(type(self.inner.decoder)) + str(type(self.inner.pre_tokenizer))
+        special = {number for number, added in self.inner.get_added_tokens_decoder().items() if added.special}
+        lengths = np.zeros(vocab, np.int64)
+        for token, number in self.inner.get_vocab(with_added_tokens=True).items():
+            if number < vocab and number not in special:
+                lengths[number] = _byte_length(token, is_byte_level)
+        return lengths
 
-def open_tokenizer(config: TokenizerConfig | None) -> ByteTokenizer | FileTokenizer | None:
+
+def _byte_length(token: str, is_byte_level: bool) -> int:
+    """In byte-level vocabularies a character stands for a byte; in others a mark stands for a space."""
+    if is_byte_level:
+        return len(token)
+    if BYTE_FALLBACK.fullmatch(token):
+        return 1
+    return len(token.replace("\u2581", " ").encode())
+
+
+def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
     """The config's tokenizer; None where it names none."""
     if config is None:
         return None
@@ -40,7 +91,7 @@ def open_tokenizer(config: TokenizerConfig | None) -> ByteTokenizer | FileTokeni
     if config.kind != "huggingface" or not path.is_file():
         raise SourceError(f"tokenizer.path: {path} is not there. Write the path of a tokenizer.json or its folder.")
     try:
-        from tokenizers import Tokenizer
+        import tokenizers
     except ImportError:
         raise SourceError("tokenizer: the package tokenizers is not installed: pip install 'trivium[hf]'.") from None
-    return FileTokenizer(Tokenizer.from_file(str(path)))
+    return FileTokenizer(tokenizers.Tokenizer.from_file(str(path)))

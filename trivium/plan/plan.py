@@ -109,6 +109,19 @@ class Plan:
         """A hash of the record: changes if and only if something before the step changed."""
         return fingerprint(self.record(step))
 
+    def epochs_before(self, step: int) -> dict[str, float]:
+        """How often each source has been read by the steps before this one; within a stage by its rows."""
+        epochs: dict[str, float] = {}
+        for stage in self.stages:
+            if stage.start is None or stage.end is None or stage.start >= step or stage.mixture is None:
+                break
+            rows = (min(step, stage.end) - stage.start) * stage.batch_size
+            counts = dict(zip(stage.mixture.names, stage.mixture.count(rows).tolist(), strict=True))
+            for name, given in stage.given.items():
+                if given.epochs is not None and given.rows:
+                    epochs[name] = epochs.get(name, 0.0) + given.epochs * counts[name] / given.rows
+        return epochs
+
     def lr_ends(self, stage: PlannedStage) -> tuple[float | None, float | None]:
         """The learning rate's multiplier at a stage's first and last step; None where it is not known."""
         if self.learning_rate is None or stage.start is None or stage.end is None:

@@ -1,0 +1,294 @@
+"""What every engine promises. A test class for an engine inherits these tests and says how one is made."""
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engine.rows import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
+from trivium.data.batch import IGNORED, PADDING, Batch
+from trivium.engine.base import Engine, EngineSettings, OptimizerSettings, Precision, StageSettings
+from trivium.engine.spec import RopeSpec
+from trivium.errors import ResumeError
+
+STAGE = StageSettings(SEQ_LEN)
+OPTIMIZERS = [OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon")]
+
+
+def nats_of(engine: Engine, batch: Batch) -> float:
+    """Summed plain cross-entropy."""
+    return engine.evaluate(batch).nats
+
+
+def hash_of(engine: Engine, folder: Path) -> str:
+    """Of everything that the engine saves: weights, optimizer and random state."""
+    engine.save(folder).wait()
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return hashlib.blake2b(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+
+
+def only_learn(batch: Batch, segment: int) -> Batch:
+    """The same rows with the targets of one document in each row."""
+    return replace(batch, targets=np.where(batch.segments == segment, batch.targets, IGNORED))
+
+
+def change_segment(batch: Batch, segment: int) -> Batch:
+    """The same rows with other tokens in one document of each row, or in the padding."""
+    return replace(batch, tokens=np.where(batch.segments == segment, (batch.tokens + 1) % VOCAB, batch.tokens))
+
+
+class EngineContract(ABC):
+    """Inherit, and give `make`."""
+
+    @abstractmethod
+    def make(self, settings: EngineSettings) -> Engine:
+        """An engine on the CPU."""
+
+    def tiny(
+        self,
+        optimizer: OptimizerSettings = OPTIMIZERS[0],
+        precision: Precision = "float32",
+        micro_batch: int | None = None,
+        seed: int = 1,
+        recompute_activations: bool = False,
+    ) -> Engine:
+        """A tiny engine that has entered a plain stage."""
+        settings = EngineSettings(
+            TINY,
+            optimizer,
+            seed,
+            device="cpu",
+            precision=precision,
+            micro_batch=micro_batch,
+            recompute_activations=recompute_activations,
+            token_bytes=np.arange(VOCAB),
+        )
+        engine = self.make(settings)
+        engine.enter(STAGE)
+        return engine
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)
+    def test_a_batch_is_learnt_by_heart(self, optimizer: OptimizerSettings) -> None:
+        engine, batch = self.tiny(optimizer), make_batch()
+        losses = [engine.step(batch, settings_at(step)).loss for step in range(30)]
+        assert losses[-1] < losses[0] / 2
+
+    def test_figures_by_source_add_up(self) -> None:
+        batch = make_batch()
+        stats = self.tiny().step(batch, settings_at())
+        assert stats.learnt == batch.learnt() == sum(stats.learnt_by_source.values())
+        assert set(stats.nats_by_source) == {"web", "code"}
+        assert sum(stats.nats_by_source.values()) == pytest.approx(stats.loss * stats.learnt, rel=1e-12)
+
+    def test_step_and_evaluation_report_the_same_loss(self) -> None:
+        engine, batch = self.tiny(), make_batch()
+        before = engine.evaluate(batch)
+        stats = engine.step(batch, settings_at())
+        assert stats.loss == pytest.approx(before.nats / before.tokens, rel=1e-6)
+        assert {name: part.nats for name, part in before.by_source.items()} == pytest.approx(stats.nats_by_source)
+
+    @pytest.mark.parametrize("micro_batch", [1, 3])
+    def test_micro_batches_change_nothing(self, micro_batch: int) -> None:
+        whole, parts = self.tiny(), self.tiny(micro_batch=micro_batch)
+        for step in range(3):
+            batch = make_batch(seed=step)
+            one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
+            assert one.loss == pytest.approx(other.loss, rel=1e-6)
+            assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
+
+    def test_recomputed_activations_change_nothing(self) -> None:
+        kept, recomputed = self.tiny(), self.tiny(recompute_activations=True)
+        for step in range(3):
+            batch = make_batch(seed=step)
+            loss = kept.step(batch, settings_at(step)).loss
+            assert recomputed.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-6)
+
+    def test_a_batch_with_nothing_to_learn_is_no_nan(self) -> None:
+        engine, batch = self.tiny(), make_batch()
+        nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
+        stats = engine.step(nothing, settings_at())
+        assert (stats.loss, stats.learnt, stats.gradient_norm) == (0.0, 0, 0.0)
+        assert engine.evaluate(nothing).tokens == 0
+        assert math.isfinite(nats_of(engine, batch))
+
+    def test_a_micro_batch_with_nothing_to_learn_is_no_nan(self) -> None:
+        batch = make_batch(((16,), (1, 1, 1)))
+        whole, parts = self.tiny(), self.tiny(micro_batch=1)
+        loss = whole.step(batch, settings_at()).loss
+        assert parts.step(batch, settings_at()).loss == pytest.approx(loss, rel=1e-6)
+
+    def test_masked_documents_do_not_see_each_other(self) -> None:
+        engine = self.tiny()
+        batch = only_learn(make_batch(), 1)
+        assert nats_of(engine, change_segment(batch, 0)) == pytest.approx(nats_of(engine, batch), rel=1e-6)
+
+    def test_a_masked_document_reads_as_if_it_were_alone(self) -> None:
+        engine, batch = self.tiny(), make_batch(((5, 9),))
+        first, second = (
+            replace(
+                make_batch(((length,),)),
+                tokens=_moved(batch.tokens, start, length, 0),
+                targets=_moved(batch.targets, start, length, IGNORED),
+            )
+            for start, length in ((0, 5), (5, 9))
+        )
+        assert nats_of(engine, batch) == pytest.approx(nats_of(engine, first) + nats_of(engine, second), rel=1e-6)
+
+    def test_joined_documents_are_one(self) -> None:
+        engine = self.tiny()
+        engine.enter(replace(STAGE, documents="joined"))
+        batch = only_learn(make_batch(), 1)
+        assert nats_of(engine, change_segment(batch, 0)) != pytest.approx(nats_of(engine, batch), rel=1e-3)
+        one_document = replace(
+            batch,
+            segments=np.where(batch.segments == PADDING, PADDING, 0),
+            positions=np.broadcast_to(np.arange(SEQ_LEN, dtype=np.int32), batch.positions.shape),
+        )
+        joined = nats_of(engine, batch)
+        engine.enter(STAGE)
+        assert nats_of(engine, one_document) == pytest.approx(joined, rel=1e-6)
+
+    @pytest.mark.parametrize("stage", [STAGE, replace(STAGE, documents="joined")], ids=lambda stage: stage.documents)
+    def test_padding_is_not_seen(self, stage: StageSettings) -> None:
+        engine, batch = self.tiny(), make_batch()
+        engine.enter(stage)
+        assert nats_of(engine, change_segment(batch, PADDING)) == nats_of(engine, batch)
+
+    def test_rows_may_be_of_any_length(self) -> None:
+        engine = self.tiny()
+        long, short = make_batch(((30, 10),), seq_len=40), make_batch(((5, 3),), seq_len=8)
+        for batch in (long, short):
+            assert math.isfinite(nats_of(engine, batch))
+        engine.enter(StageSettings(40))
+        assert math.isfinite(engine.step(long, settings_at()).loss)
+
+    def test_a_stage_brings_its_rotary_positions(self) -> None:
+        engine, batch = self.tiny(), make_batch()
+        plain = nats_of(engine, batch)
+        others = [RopeSpec(theta=50.0), RopeSpec(scaling="linear", factor=4.0, original_seq_len=SEQ_LEN)]
+        for rope in (*others, RopeSpec(scaling="yarn", factor=4.0, original_seq_len=SEQ_LEN)):
+            engine.enter(replace(STAGE, rope=rope))
+            assert nats_of(engine, batch) != pytest.approx(plain, rel=1e-5)
+        engine.enter(STAGE)
+        assert nats_of(engine, batch) == plain
+
+    def test_z_loss_is_reported_beside_the_plain_loss(self) -> None:
+        plain, weighted, batch = self.tiny(), self.tiny(), make_batch()
+        weighted.enter(replace(STAGE, z_loss=1e-2))
+        one, other = plain.step(batch, settings_at()), weighted.step(batch, settings_at())
+        assert one.extra == {}
+        assert other.loss == one.loss
+        assert other.extra["z_loss"] > 0
+        assert other.gradient_norm != one.gradient_norm
+
+    def test_evaluation_counts_bytes_and_learns_nothing(self, tmp_path: Path) -> None:
+        engine, batch = self.tiny(), make_batch()
+        before = hash_of(engine, tmp_path / "before")
+        stats = engine.evaluate(batch)
+        learnt = batch.targets[batch.targets != IGNORED]
+        assert stats.bytes == learnt.sum()
+        assert hash_of(engine, tmp_path / "after") == before
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)
+    def test_a_loaded_engine_goes_on_bit_for_bit(self, optimizer: OptimizerSettings, tmp_path: Path) -> None:
+        never_stopped, first = self.tiny(optimizer), self.tiny(optimizer)
+        for step in range(3):
+            never_stopped.step(make_batch(seed=step), settings_at(step))
+            first.step(make_batch(seed=step), settings_at(step))
+        assert hash_of(first, tmp_path / "first") == hash_of(never_stopped, tmp_path / "never stopped")
+        second = self.tiny(optimizer, seed=2)
+        second.step(make_batch(seed=9), settings_at())
+        second.load(tmp_path / "first")
+        for step in range(3, 6):
+            stats = never_stopped.step(make_batch(seed=step), settings_at(step))
+            assert second.step(make_batch(seed=step), settings_at(step)) == stats
+        assert hash_of(second, tmp_path / "second") == hash_of(never_stopped, tmp_path / "end")
+
+    def test_another_optimizers_state_is_refused(self, tmp_path: Path) -> None:
+        adamw, muon = (self.tiny(optimizer) for optimizer in OPTIMIZERS)
+        adamw.step(make_batch(), settings_at())
+        adamw.save(tmp_path).wait()
+        with pytest.raises(ResumeError, match=r"Put optimizer\.name back"):
+            muon.load(tmp_path)
+
+    def test_an_engine_loads_what_was_saved_before_the_first_step(self, tmp_path: Path) -> None:
+        untouched, used = self.tiny(), self.tiny(seed=2)
+        saved = hash_of(untouched, tmp_path / "saved")
+        used.step(make_batch(), settings_at())
+        used.load(tmp_path / "saved")
+        assert hash_of(used, tmp_path / "again") == saved
+
+    def test_steps_after_a_background_save_do_not_change_it(self, tmp_path: Path) -> None:
+        engine = self.tiny()
+        engine.step(make_batch(), settings_at())
+        at_rest = hash_of(engine, tmp_path / "at rest")
+        handle = engine.save(tmp_path / "busy", background=True)
+        engine.step(make_batch(seed=1), settings_at(1))
+        handle.wait()
+        assert handle.done()
+        engine.load(tmp_path / "busy")
+        assert hash_of(engine, tmp_path / "again") == at_rest
+
+    def test_a_save_that_fails_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(OSError, match="file"):
+            self.tiny().save(tmp_path / "file" / "folder").wait()
+
+    def test_the_seed_decides_the_weights(self, tmp_path: Path) -> None:
+        one, same, other = (hash_of(self.tiny(seed=seed), tmp_path / f"{n}") for n, seed in enumerate((1, 1, 2)))
+        assert one == same
+        assert one != other
+
+    def test_a_reset_optimizer_is_a_new_one(self, tmp_path: Path) -> None:
+        reset, fresh = self.tiny(), self.tiny(seed=2)
+        reset.step(make_batch(), settings_at())
+        reset.save(tmp_path / "saved").wait()
+        fresh.start_from(tmp_path / "saved")
+        reset.enter(replace(STAGE, reset_optimizer=True))
+        for step in range(1, 3):
+            stats = fresh.step(make_batch(seed=step), settings_at(step))
+            assert reset.step(make_batch(seed=step), settings_at(step)) == stats
+
+    def test_another_model_is_refused_by_name(self, tmp_path: Path) -> None:
+        self.tiny().save(tmp_path).wait()
+        wider = self.make(EngineSettings(replace(TINY, ffn=128, layers=3), device="cpu"))
+        with pytest.raises(ResumeError) as refusal:
+            wider.load(tmp_path)
+        assert str(refusal.value) == (
+            f"{tmp_path}: holds another model: layers was 2 and is now 3, ffn was 64 and is now 128. "
+            "Put it back, or start a new run."
+        )
+
+    def test_a_longer_row_in_the_future_is_not_another_model(self, tmp_path: Path) -> None:
+        engine = self.tiny()
+        engine.save(tmp_path).wait()
+        longer = self.make(EngineSettings(replace(TINY, max_seq_len=64, rope=RopeSpec(5e5)), device="cpu", seed=2))
+        longer.load(tmp_path)
+        longer.enter(replace(STAGE, rope=TINY.rope))
+        assert nats_of(longer, make_batch()) == nats_of(engine, make_batch())
+
+    def test_an_exported_model_is_the_same_model(self, tmp_path: Path) -> None:
+        engine, other = self.tiny(), self.tiny(seed=2)
+        engine.export(tmp_path)
+        other.start_from(tmp_path)
+        assert nats_of(other, make_batch()) == nats_of(engine, make_batch())
+
+    def test_bfloat16_learns_the_same(self) -> None:
+        exact, rounded, batch = self.tiny(), self.tiny(precision="bfloat16"), make_batch()
+        for step in range(5):
+            loss = exact.step(batch, settings_at(step)).loss
+            assert rounded.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=3e-2)
+
+
+def _moved(array: np.ndarray, start: int, length: int, empty: int) -> np.ndarray:
+    """One document of a row at the start of a row of its own."""
+    alone = np.full_like(array, empty)
+    alone[:, :length] = array[:, start : start + length]
+    return alone
+
+
+assert all(sum(lengths) <= SEQ_LEN for lengths in ROWS)

@@ -1,0 +1,54 @@
+"""The torch engine keeps the contract; and what only it has: threads, compiled layers, exact mode."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engine.contract import STAGE, EngineContract, hash_of
+from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
+from trivium.engine.base import Engine, EngineSettings, StageSettings
+from trivium.engine.torch.engine import TorchEngine
+
+
+class TestTorchEngine(EngineContract):
+    def make(self, settings: EngineSettings) -> Engine:
+        return TorchEngine(settings)
+
+
+def test_exact_mode_does_not_outlive_a_step() -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu", deterministic=True))
+    engine.step(make_batch(), settings_at())
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_the_padded_vocabulary_is_never_touched() -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu"))
+    for step in range(3):
+        engine.step(make_batch(seed=step), settings_at(step))
+    assert engine.model.last_matrix.weight.shape[0] == TINY.padded_vocab == 128
+    for matrix in (engine.model.embedding, engine.model.last_matrix):
+        assert not matrix.weight[TINY.vocab :].any()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own ways
+def test_compiled_layers_learn_the_same_and_go_on_bit_for_bit_in_another_stage(tmp_path: Path) -> None:
+    eager, compiled, resumed = (
+        TorchEngine(EngineSettings(TINY, device="cpu", compile=compiles)) for compiles in (False, True, True)
+    )
+
+    def take(engine: TorchEngine, stage: StageSettings) -> list[float]:
+        engine.enter(stage)
+        batches = [make_batch(seed=seed, seq_len=stage.seq_len) for seed in range(3)]
+        return [engine.step(batch, settings_at(step)).loss for step, batch in enumerate(batches)]
+
+    longer = StageSettings(2 * SEQ_LEN)
+    assert take(compiled, STAGE) == pytest.approx(take(eager, STAGE), rel=1e-4)
+    compiled.save(tmp_path / "boundary").wait()
+    losses = take(compiled, longer)
+    assert losses == pytest.approx(take(eager, longer), rel=1e-3)
+    resumed.load(tmp_path / "boundary")
+    assert take(resumed, longer) == losses
+    assert hash_of(resumed, tmp_path / "resumed") == hash_of(compiled, tmp_path / "never stopped")

@@ -1,0 +1,217 @@
+"""Hugging Face folders, both ways: held to `transformers`' own logits."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.rows import TINY, make_batch
+from trivium.engine.base import EngineSettings, StageSettings
+from trivium.engine.folder import read_spec
+from trivium.engine.spec import ModelSpec, RopeSpec
+from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.huggingface import write_folder
+from trivium.engine.torch.rows import Rows
+from trivium.errors import ConfigError, ResumeError
+
+ROW = make_batch(((40,),), seq_len=40, vocab=101)
+SHAPE: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"rms_norm_eps": 1e-5}),
+    "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 16, "rms_norm_eps": 1e-5}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen3-yarn": ("Qwen3Config", {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN}),
+}
+
+
+def their_model(family: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    kind, changes = FAMILIES[family]
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SHAPE, **changes)).eval()
+
+
+def their_logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model(torch.from_numpy(ROW.tokens).long()).logits
+    return logits
+
+
+@torch.no_grad()
+def our_logits(engine: TorchEngine) -> Tensor:
+    return engine.model.logits(Rows.of(ROW, engine.rotation, "masked"))
+
+
+def engine_from(folder: Path) -> TorchEngine:
+    engine = TorchEngine(EngineSettings(read_spec(folder), device="cpu"))
+    engine.start_from(folder)
+    return engine
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shard_size", ["1GB", "20KB"])
+def test_their_model_gives_the_same_logits_here(family: str, shard_size: str, tmp_path: Path) -> None:
+    theirs = their_model(family)
+    theirs.save_pretrained(tmp_path, max_shard_size=shard_size)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_size == "20KB")
+    torch.testing.assert_close(our_logits(engine_from(tmp_path)), their_logits(theirs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shard_bytes", [10**9, 20_000])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied_embeddings": True, "rope": RopeSpec(scaling="linear", factor=2.0, original_seq_len=16)},
+        {"qk_norm": True, "head_dim": 16, "rope": RopeSpec(scaling="yarn", factor=4.0, original_seq_len=16)},
+        {"rope": RopeSpec(5e5, "llama3", 8.0, 16)},
+    ],
+    ids=["llama", "linear-tied", "qwen3-yarn", "llama3"],
+)
+def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_bytes: int, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    spec = replace(TINY, vocab=101, max_seq_len=64, **changes)
+    engine = TorchEngine(EngineSettings(spec, device="cpu"))
+    write_folder(engine.model, spec.rope, spec.max_seq_len, tmp_path, shard_bytes)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_bytes == 20_000)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    torch.testing.assert_close(their_logits(theirs), our_logits(engine), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(our_logits(engine_from(tmp_path)), our_logits(engine), rtol=0, atol=0)
+
+
+def test_an_export_has_the_rotary_positions_and_row_length_of_its_stage(tmp_path: Path) -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu"))
+    stretched = RopeSpec(5e5, "yarn", 4.0, 16)
+    engine.enter(StageSettings(64, rope=stretched))
+    engine.export(tmp_path)
+    assert read_spec(tmp_path) == replace(TINY, rope=stretched, max_seq_len=64)
+
+
+def test_every_kind_of_shape_comes_back(tmp_path: Path) -> None:
+    shapes: list[ModelSpec] = [TINY, replace(TINY, qk_norm=True), replace(TINY, tied_embeddings=True, head_dim=16)]
+    for number, spec in enumerate(shapes):
+        TorchEngine(EngineSettings(spec, device="cpu")).export(tmp_path / str(number))
+        assert read_spec(tmp_path / str(number)) == spec
+
+
+def exported(folder: Path) -> TorchEngine:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu"))
+    engine.export(folder)
+    return engine
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_what_is_not_built_is_refused_all_at_once(tmp_path: Path) -> None:
+    exported(tmp_path)
+    change_config(tmp_path, hidden_act="gelu", attention_bias=True, rope_scaling={"rope_type": "longrope"})
+    with pytest.raises(ConfigError) as refusal:
+        read_spec(tmp_path)
+    path = tmp_path / "config.json"
+    assert str(refusal.value).splitlines() == [
+        f'{path}: hidden_act is "gelu", which is not built; "silu" is.',
+        f"{path}: attention_bias is true, which is not built; false is.",
+        f'{path}: rope_type is "longrope", which is not built; default, linear, yarn and llama3 are.',
+    ]
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    exported(tmp_path)
+    change_config(tmp_path, model_type="gpt2")
+    with pytest.raises(ConfigError, match=r'model_type is "gpt2"\. Known are llama, mistral, qwen3\.'):
+        read_spec(tmp_path)
+
+
+def test_a_sliding_window_limits_the_rows(tmp_path: Path) -> None:
+    exported(tmp_path)
+    change_config(tmp_path, model_type="mistral", max_position_embeddings=64, sliding_window=32)
+    assert read_spec(tmp_path).max_seq_len == 32
+
+
+def test_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    exported(tmp_path)
+    wider = TorchEngine(EngineSettings(replace(TINY, ffn=128), device="cpu"))
+    with pytest.raises(ResumeError, match="holds another model: ffn was 64 and is now 128"):
+        wider.start_from(tmp_path)
+
+
+def test_tensors_that_do_not_fit_are_refused_all_at_once(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    engine = exported(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.norm.weight"]
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(32)
+    tensors["lm_head.weight"] = torch.zeros(3, 32)
+    save_file(tensors, path)
+    with pytest.raises(ConfigError) as refusal:
+        engine.start_from(tmp_path)
+    assert str(refusal.value).splitlines() == [
+        f"{tmp_path}: model.norm.weight is missing.",
+        f"{tmp_path}: model.layers.0.self_attn.q_proj.bias has no place in the model that config.json describes.",
+        f"{path}: lm_head.weight is [3, 32], but config.json asks for [50, 32].",
+    ]
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    engine = exported(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"Weights in \.bin files are pickles: save them as safetensors"):
+        engine.start_from(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    engine = exported(tmp_path)
+    write_folder(engine.model, TINY.rope, 16, tmp_path, shard_bytes=10_000)
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(ConfigError) as refusal:
+        engine.start_from(tmp_path)
+    assert str(refusal.value) == f"{shard}: is missing, but model.safetensors.index.json names it."
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        read_spec(tmp_path)
+
+
+def test_padded_logits_never_win() -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu"))
+    row = make_batch(((16,),))
+    with torch.no_grad():
+        engine.model.last_matrix.weight[TINY.vocab :] = 100 * engine.model.last_matrix.weight[:1].abs()
+        logits = engine.model.logits(Rows.of(row, engine.rotation, "masked"))
+    assert logits.shape == (1, 16, TINY.vocab)
+    before = engine.evaluate(row).nats
+    with torch.no_grad():
+        engine.model.last_matrix.weight[TINY.vocab :] = 0
+    assert engine.evaluate(row).nats == before
+    assert np.isfinite(before)

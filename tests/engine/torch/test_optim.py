@@ -1,0 +1,112 @@
+"""Groups, decay, momentum and clipping."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Muon
+
+from tests.engine.rows import TINY, make_batch, settings_at
+from trivium.engine.base import EngineSettings, OptimizerSettings
+from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.optim import Place, place_of
+from trivium.plan.record import GROUPS
+
+DEFAULT = OptimizerSettings().no_decay
+GROUP_OF = {
+    "embedding.weight": "embedding",
+    "unembedding.weight": "unembedding",
+    "layers.0.attention.query.weight": "matrix",
+    "layers.1.feed_forward.down.weight": "matrix",
+    "layers.0.attention_norm.weight": "rest",
+    "layers.0.attention.query_norm.weight": "rest",
+    "norm.weight": "rest",
+}
+
+
+def weights_of(engine: TorchEngine) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in engine.model.named_parameters()}
+
+
+def engine_with(optimizer: OptimizerSettings, **spec: bool) -> TorchEngine:
+    return TorchEngine(EngineSettings(replace(TINY, **spec), optimizer, device="cpu"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "group"), GROUP_OF.items())
+def test_a_parameter_has_its_group_by_name(name: str, group: str) -> None:
+    assert place_of(name, DEFAULT) == Place(group, group in ("matrix", "unembedding"))
+
+
+def test_decay_spares_what_it_is_told_to() -> None:
+    assert place_of("norm.weight", ()) == Place("rest", True)
+    assert place_of("embedding.weight", ("norms",)) == Place("embedding", True)
+    assert place_of("layers.0.attention.query.bias", ("biases",)) == Place("rest", False)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("moving", GROUPS)
+def test_each_group_moves_at_its_own_learning_rate(name: str, moving: str) -> None:
+    engine = engine_with(OptimizerSettings(name), qk_norm=True)  # type: ignore[arg-type]
+    before = weights_of(engine)
+    engine.step(make_batch(), settings_at(lr=0.0, by_group={moving: 1e-2}))
+    moved = {name for name, weight in weights_of(engine).items() if not torch.equal(weight, before[name])}
+    assert moved == {name for name in before if place_of(name, DEFAULT).group == moving}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_decay_shrinks_matrices_and_spares_norms_and_the_embedding(name: str) -> None:
+    plain, decayed = (engine_with(OptimizerSettings(name)) for _ in range(2))  # type: ignore[arg-type]
+    start = weights_of(plain)
+    plain.step(make_batch(), settings_at(lr=0.1, weight_decay=0.0))
+    decayed.step(make_batch(), settings_at(lr=0.1, weight_decay=0.5))
+    for key, weight in weights_of(decayed).items():
+        shrunk = start[key] * 0.05 if place_of(key, DEFAULT).decays else 0.0
+        torch.testing.assert_close(weight, weights_of(plain)[key] - shrunk, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_takes_the_matrices_and_adamw_the_rest() -> None:
+    engine = engine_with(OptimizerSettings("muon"))
+    engine.step(make_batch(), settings_at())
+    parts: dict[str, set[str]] = {}
+    for key, _ in engine.optimizers.state():
+        name, _, part = key.rpartition(":")
+        parts.setdefault(name, set()).add(part)
+    for name, kept in parts.items():
+        by_muon = place_of(name, DEFAULT).group == "matrix"
+        assert kept == ({"momentum_buffer"} if by_muon else {"step", "exp_avg", "exp_avg_sq"})
+
+
+def test_momentum_is_the_steps_own() -> None:
+    engine = engine_with(OptimizerSettings("muon"))
+    engine.step(make_batch(), replace(settings_at(), momentum=0.5))
+    (group,) = engine.optimizers.each[1].param_groups
+    assert group["momentum"] == 0.5
+
+
+def test_clipping_is_over_all_parameters_and_reports_the_norm_before() -> None:
+    free, clipped = engine_with(OptimizerSettings(eps=1.0)), engine_with(OptimizerSettings(eps=1.0, clip=1e-3))
+    before = weights_of(free)
+    one, other = (engine.step(make_batch(), settings_at(weight_decay=0.0)) for engine in (free, clipped))
+    assert one.gradient_norm == other.gradient_norm > 1e-3
+    moves = [
+        sum((weights_of(engine)[name] - weight).square().sum().item() for name, weight in before.items()) ** 0.5
+        for engine in (free, clipped)
+    ]
+    assert moves[1] < moves[0] / 100
+
+
+def test_wide_muon_is_torchs_muon_but_for_rounding() -> None:
+    updates = []
+    for kind in (Muon, WideMuon):
+        random = torch.Generator().manual_seed(0)
+        matrices = [nn.Parameter(torch.zeros(shape)) for shape in ((24, 8), (8, 24), (16, 16))]
+        optimizer = kind(matrices, lr=1.0, momentum=0.9, weight_decay=0.1)
+        for _ in range(3):
+            for matrix in matrices:
+                matrix.grad = torch.randn(matrix.shape, generator=random)
+            optimizer.step()  # type: ignore[no-untyped-call]
+        updates.append([matrix.detach() for matrix in matrices])
+    for ours, theirs in zip(updates[1], updates[0], strict=True):
+        assert (ours - theirs).norm() / theirs.norm() < 0.02

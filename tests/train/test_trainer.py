@@ -1,0 +1,251 @@
+"""A run from its first step to its last, stopped and resumed in every way."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.corpus import write_source
+from trivium.config.load import load_config
+from trivium.config.schema import Config
+from trivium.errors import ResumeError
+from trivium.train.events import read_events, steps_taken
+from trivium.train.run_folder import RunFolder
+from trivium.train.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+[run]
+name = "run"
+[model]
+layers = 1
+width = 32
+heads = 2
+vocab = 512
+[optimizer]
+lr = 0.003
+clip = 1.0
+[schedule]
+shape = "cosine"
+warmup = { steps = 3 }
+[engine]
+device = "cpu"
+[checkpoint]
+every = 3
+keep = 2
+[evaluate]
+every = 5
+tokens = 200
+[sources.web]
+kind = "tokens"
+path = "web"
+validation = 0.2
+[sources.code]
+kind = "tokens"
+path = "code"
+[[stages]]
+name = "one"
+steps = 6
+mixture = { web = 0.75, code = 0.25 }
+seq_len = 16
+batch_size = 8
+[[stages]]
+name = "two"
+steps = 5
+mixture = { web = 0.5, code = 0.5 }
+fade = { steps = 2 }
+seq_len = 32
+batch_size = 4
+rope = { theta = 50_000 }
+lr = { scale = 0.5 }
+evaluate = true
+[[stages]]
+name = "three"
+steps = 4
+mixture = { code = 1.0 }
+seq_len = 16
+batch_size = 6
+packing = "concat"
+documents = "joined"
+reset_optimizer = true
+[[stages]]
+name = "four"
+steps = 4
+mixture = { web = 1.0 }
+seq_len = 16
+batch_size = 4
+z_loss = 1e-4
+lr = { shape = "linear" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two sources and a config of four stages; the tests work in it."""
+    rng = np.random.default_rng(0)
+    for name in ("web", "code"):
+        write_source(tmp_path / name, [rng.integers(2, 24, 20).tolist()], "uint16")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*overrides: str, **kinds: Any) -> Trainer:
+    return Trainer("run.toml", overrides, show=False, **kinds).run()
+
+
+def losses(run_name: str = "run") -> dict[int, float]:
+    return {step: event["loss"] for step, event in steps_taken(Path("runs") / run_name / "events.jsonl").items()}
+
+
+def test_a_stage_of_n_steps_takes_n_steps_and_all_changes_come_with_its_first(folder: Path) -> None:
+    trainer = run()
+    steps = steps_taken(Path("runs/run/events.jsonl"))
+    assert list(steps) == list(range(1, 20))
+    stages = [steps[step]["stage"] for step in steps]
+    assert stages == ["one"] * 6 + ["two"] * 5 + ["three"] * 4 + ["four"] * 4
+    for step, event in steps.items():
+        planned = trainer.plan.settings_at(step - 1)
+        assert event["lr_multiplier"] == planned.lr_multiplier
+        assert event["tokens"] == planned.batch_size * planned.seq_len
+    began = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "stage"]
+    assert [(event["step"], event["name"]) for event in began] == [(0, "one"), (6, "two"), (11, "three"), (15, "four")]
+    assert began[1]["changes"] == {
+        "seq_len": [16, 32],
+        "batch_size": [8, 4],
+        "rope": [None, {"theta": 50_000.0}],
+        "mixture": [{"code": 0.25, "web": 0.75}, {"code": 0.5, "web": 0.5}],
+    }
+
+
+def test_boundaries_the_last_ones_and_the_final_checkpoint_are_kept(folder: Path) -> None:
+    run()
+    assert [checkpoint.step for checkpoint in RunFolder(Path("runs/run")).checkpoints()] == [6, 11, 15, 18, 19]
+
+
+def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:
+    run()
+    before = losses()
+    trainer = run()
+    assert trainer.finished
+    assert losses() == before
+
+
+def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
+    run("run.name=whole")
+    run("run.name=single", "engine.micro_batch=1")
+    whole, single = losses("whole"), losses("single")
+    assert max(abs(whole[step] - single[step]) for step in whole) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kills", "overrides"),
+    [
+        (20, ["optimizer.name=adamw"]),
+        (4, ["optimizer.name=muon", "optimizer.lr={ matrix = 0.02, rest = 0.003 }"]),
+        (2, ["engine.compile=true"]),
+    ],
+    ids=["adamw", "muon", "compiled"],
+)
+def test_a_run_killed_anywhere_ends_bit_for_bit_as_one_that_was_not(
+    folder: Path, kills: int, overrides: list[str]
+) -> None:
+    command = [sys.executable, "-m", "tests.train.chaos", str(folder), str(kills), "7", *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["kills"] == kills
+    assert found["calm"]["step"] == 19
+    assert len(found["calm"]["steps"]) == 19
+    assert found["killed"] == found["calm"]
+
+
+def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
+    stop_after(8)
+    with pytest.raises(ResumeError) as error:
+        run("stages.0.mixture={ web = 0.7, code = 0.3 }")
+    assert str(error.value) == (
+        'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
+        "taken. Put it back, or give run.name another name to start a new run. (runs/run)"
+    )
+    run("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
+    started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]
+    assert started["step"] == 8
+    assert started["changes"] == {
+        "checkpoint.every.steps": "3 -> 100",
+        "engine.micro_batch": '"absent" -> 2',
+        "stages[3].seq_len": "16 -> 8",
+    }
+
+
+def stop_after(steps: int) -> None:
+    """A run that is told to stop after so many steps."""
+
+    class Stopped(Trainer):
+        def on_step(self, step: int, stats: object) -> None:
+            self.stopping = step + 1 == steps
+
+    trainer = Stopped("run.toml", show=False).run()
+    assert trainer.step == steps
+
+
+def test_lengthening_a_run_under_cosine_is_refused_with_the_way_out(folder: Path) -> None:
+    stop_after(8)
+    with pytest.raises(ResumeError) as error:
+        run("stages.3.steps=40")
+    assert 'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.' in str(error.value)
+
+
+def test_sources_whose_content_changed_are_refused_by_name(folder: Path) -> None:
+    stop_after(8)
+    write_source(folder / "code", [[5] * 31], "uint16")
+    with pytest.raises(ResumeError) as error:
+        run()
+    assert str(error.value) == (
+        "cannot resume at step 8: sources changed since the checkpoint: code (was 20 documents, is 31). "
+        "Put the files back, or give run.name another name."
+    )
+
+
+def test_a_dry_run_leaves_nothing_behind(folder: Path) -> None:
+    trainer = run(dry_run=True)
+    assert trainer.finished
+    assert not (folder / "runs").exists()
+
+
+def test_people_may_override_small_methods(folder: Path) -> None:
+    class Mine(Trainer):
+        def schedule(self) -> Any:
+            return lambda step: 1.0 / (step + 1)
+
+        def evaluator(self) -> Any:
+            return lambda trainer: {"score": float(trainer.step)}
+
+    Mine("run.toml", show=False).run()
+    events = list(read_events(Path("runs/run/events.jsonl")))
+    assert [event["lr_multiplier"] for event in events if event["event"] == "step"] == [1 / n for n in range(1, 20)]
+    scored = [event for event in events if event["event"] == "evaluated"]
+    assert scored
+    assert all(event["scores"] == {"score": event["step"]} for event in scored)
+
+
+def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
+    run("run.name=base")
+    run("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
+    assert losses("more")[1] < losses("base")[1]
+    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "said"]
+    assert said[0]["text"] == "weights from runs/base/checkpoints/step-00000019/engine"
+
+
+def test_a_config_object_trains_as_its_file_does(folder: Path) -> None:
+    config: Config = load_config("run.toml", ["run.name=object"])
+    Trainer(config, show=False).run()
+    run("run.name=file")
+    assert losses("object") == losses("file")

@@ -1,0 +1,1 @@
+"""Owners of arrays and devices, behind one door."""

@@ -1,0 +1,73 @@
+"""A checked config -> an engine, and its stages -> what crosses the engine's door.
+
+Nothing else turns config into engine settings; a framework is imported only when its engine is made.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.config.schema import Config, Stage
+from trivium.engine.base import Engine, EngineSettings, OptimizerSettings, StageSettings
+from trivium.engine.folder import read_spec
+from trivium.engine.spec import ModelSpec, model_spec, rope_spec
+from trivium.errors import ConfigError, Problem
+
+
+def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
+    """The named engine; weights are the seed's."""
+    if name == "torch":
+        from trivium.engine.torch.engine import TorchEngine
+
+        return TorchEngine(settings)
+    raise ConfigError([Problem("engine.name", f'is "{name}", which is not built. Write name = "torch".')])
+
+
+def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
+    """What `[optimizer]`, `[engine]` and the run's seed say."""
+    optimizer, engine = config.optimizer, config.engine
+    return EngineSettings(
+        spec=spec,
+        optimizer=OptimizerSettings(optimizer.name, optimizer.betas, optimizer.eps, optimizer.no_decay, optimizer.clip),
+        seed=config.run.seed,
+        device=engine.device,
+        precision=engine.precision,
+        micro_batch=engine.micro_batch,
+        compile=engine.compile,
+        deterministic=engine.deterministic,
+        recompute_activations=engine.recompute_activations,
+        token_bytes=token_bytes,
+    )
+
+
+def resolve_spec(config: Config, vocab: int, init: Path | None = None) -> ModelSpec:
+    """The shape that `[model]` asks for, or that of the folder it starts from; `vocab` is the tokenizer's."""
+    model = config.model
+    longest_row = max(stage.seq_len for stage in config.stages)
+    if init is None:
+        spec = model_spec(model, vocab, longest_row)
+    else:
+        own = read_spec(init)
+        max_seq_len = model.max_seq_len or own.max_seq_len
+        spec = replace(own, max_seq_len=max_seq_len, rope=rope_spec(model.rope, own.rope, max_seq_len))
+    if spec.vocab < vocab:
+        what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
+        raise ConfigError([Problem("model.vocab", what)])
+    return spec
+
+
+def stage_settings(stage: Stage, spec: ModelSpec, *, begins: bool) -> StageSettings:
+    """What a stage changes in the engine; `begins` is False where a run resumes in its middle."""
+    if stage.kl is not None:
+        raise ConfigError(
+            [Problem(f"stages.{stage.name}.kl", "the engine has no KL to a reference yet. Leave kl out.")]
+        )
+    return StageSettings(
+        seq_len=stage.seq_len,
+        rope=rope_spec(stage.rope, spec.rope, spec.max_seq_len),
+        documents=stage.documents,
+        z_loss=stage.z_loss,
+        reset_optimizer=begins and stage.reset_optimizer,
+    )

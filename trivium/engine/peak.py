@@ -1,0 +1,38 @@
+"""A device's peak, against which model FLOP/s are held: a table for GPUs, a measurement for anything else."""
+
+import time
+from collections.abc import Callable
+
+# Dense bfloat16 (or float16) FLOP/s as the makers state them, by a part of the device's name.
+GPUS = {
+    "GB200": 2.5e15,
+    "B200": 2.25e15,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40": 181e12,
+    "A10": 125e12,
+    "V100": 125e12,
+    "RTX 5090": 209e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+    "MI355X": 2.5e15,
+    "MI300X": 1307e12,
+    "MI250X": 383e12,
+}
+ROUNDS = 4
+
+
+def peak_of(name: str) -> float | None:
+    """The peak of a GPU by its name; None where it is not in the table."""
+    return next((peak for part, peak in GPUS.items() if part in name), None)
+
+
+def measured_peak(multiply: Callable[[], object], size: int) -> float:
+    """FLOP/s of a product of two square matrices of a size: the best of a few rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        multiply()
+        best = min(best, time.perf_counter() - started)
+    return float(2 * size**3 / best)

@@ -1,0 +1,37 @@
+"""Seed and names -> initial weights.
+
+Every parameter is drawn by a generator of its own, keyed by the seed and the parameter's name: the same weights
+whatever the device, the layout or the order in which they are made, and without holding two at once.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from trivium.data.order import derive_key
+from trivium.engine.spec import ModelSpec
+from trivium.engine.torch.model import Decoder
+
+BACK_INTO_THE_STREAM = ("attention.output.weight", "feed_forward.down.weight")
+
+
+@torch.no_grad()
+def initialise(model: Decoder, seed: int) -> None:
+    """Fill every parameter."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(initial_weight(name, parameter.shape, model.spec, seed))
+
+
+def initial_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:
+    """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
+    if len(shape) == 1:
+        return torch.ones(shape)
+    std = spec.init_std
+    if name.endswith(BACK_INTO_THE_STREAM):
+        std /= math.sqrt(2 * spec.layers)
+    rows = min(shape[0], spec.vocab) if "embedding" in name else shape[0]
+    weight = torch.zeros(shape)
+    generator = torch.Generator().manual_seed(derive_key(seed, "init", name))
+    weight[:rows].normal_(std=std, generator=generator)
+    return weight

@@ -1,0 +1,112 @@
+"""Hidden states and targets -> cross-entropy by token, in slices.
+
+A slice's logits exist once, in float32, and are turned in place into their own gradient while they are still
+in the cache; the gradients of the hidden states and of the unembedding are finished when the forward pass is.
+Whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are held. Against `cross_entropy` on
+whole logits at 4096 tokens and a vocabulary of 8192: 0.6 of the time, and 32 MB where that holds 400.
+Targets that are not learnt cost nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SLICE_LOGITS = 2**23
+MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is minimised: `scale` times the sum over learnt tokens of cross-entropy + z_loss * log(sum exp)^2."""
+
+    scale: float = 1.0  # one over the learnt tokens of the whole batch
+    z_loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The objective, to go backward from, and its parts by token in nats (0 where nothing is learnt)."""
+
+    objective: Tensor  # ()
+    nats: Tensor  # (tokens,) plain cross-entropy
+    z: Tensor  # (tokens,) squared log of the softmax's sum
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Which tokens are learnt and what from: `at` counts hidden states; None means all of them, in order."""
+
+    targets: Tensor  # (learnt,)
+    at: Tensor | None  # (learnt,)
+
+
+def sliced_loss(hidden: Tensor, unembedding: Tensor, learnt: Learnt, vocab: int, objective: Objective) -> Losses:
+    """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
+    wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
+    total, nats, z = _SlicedLoss.apply(hidden, unembedding, learnt, vocab, objective, wants_gradient)  # type: ignore[no-untyped-call]
+    return Losses(total, nats, z)
+
+
+class _SlicedLoss(torch.autograd.Function):
+    """Computes gradients in the forward pass; the backward pass hands them over, scaled, once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        unembedding: Tensor,
+        learnt: Learnt,
+        vocab: int,
+        objective: Objective,
+        wants_gradient: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weight = unembedding.to(hidden.dtype)
+        nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
+        z = torch.zeros_like(nats)
+        hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
+        weight_gradient = torch.zeros_like(unembedding) if wants_gradient else None
+        size = max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(weight))
+        for start in range(0, len(learnt.targets), size):
+            targets = learnt.targets[start : start + size, None]
+            here = slice(start, start + len(targets)) if learnt.at is None else learnt.at[start : start + size]
+            states = hidden[here]
+            logits = (states @ weight.T).float()
+            logits[:, vocab:] = -torch.inf
+            nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective)
+            z[here] = log_sum.square()
+            if hidden_gradient is not None and weight_gradient is not None:
+                gradient = logits.to(hidden.dtype)
+                hidden_gradient[here] = gradient @ weight
+                _add_product(weight_gradient, gradient.T, states)
+        ctx.gradients = (hidden_gradient, weight_gradient)
+        ctx.mark_non_differentiable(nats, z)
+        total = objective.scale * (nats.sum() + objective.z_loss * z.sum())
+        return total, nats, z
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
+        del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
+        return hidden_gradient, weight_gradient, None, None, None, None
+
+
+def _cross_entropy_and_its_gradient(logits: Tensor, targets: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
+    of_targets = logits.gather(1, targets)
+    largest = logits.amax(dim=1, keepdim=True)
+    sums = logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
+    log_sums = largest + sums.log()
+    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
+    logits.mul_(objective.scale * (1 + 2 * objective.z_loss * log_sums) / sums)
+    logits.scatter_(1, targets, logits.gather(1, targets) - objective.scale)
+    return (log_sums - of_targets).squeeze(1), log_sums.squeeze(1)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, without a second array where the types allow."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

@@ -1,0 +1,43 @@
+"""A batch's arrays -> tensors on the device, with the turn of every slot and what it may see."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivium.data.batch import IGNORED, Batch
+from trivium.engine.torch.attention import Layout, layout_of
+from trivium.engine.torch.loss import Learnt
+from trivium.engine.torch.rotary import Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One micro-batch as the decoder wants it."""
+
+    tokens: Tensor  # (B, T)
+    rotation: Rotation
+    layout: Layout
+    learnt: Learnt
+
+    @classmethod
+    def of(cls, batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> "Rows":
+        """Joined documents count positions through the row; masked ones each from 0."""
+        device = table.cos.device
+        rotation = Rotation(table.cos[:, : batch.seq_len], table.sin[:, : batch.seq_len])
+        layout = layout_of(batch.segments, documents, device)
+        if documents == "masked" and (batch.positions != np.arange(batch.seq_len)).any():
+            rotation = rotation.at(torch.from_numpy(batch.positions).to(device))
+        targets = batch.targets.reshape(-1)
+        at = np.flatnonzero(targets != IGNORED)
+        return cls(
+            tokens=torch.from_numpy(batch.tokens).to(device),
+            rotation=rotation,
+            layout=layout,
+            learnt=Learnt(
+                targets=torch.from_numpy(targets[at].astype(np.int64)).to(device),
+                at=None if at.size == targets.size else torch.from_numpy(at).to(device),
+            ),
+        )

@@ -1,0 +1,1 @@
+"""The loop that takes a plan to its end: framework-free, one process or many."""

@@ -1,0 +1,230 @@
+"""events.jsonl: everything that happened in a run, typed and append-only.
+
+One line an event, flushed as it is written. A run that was killed may leave a torn last line: the next
+writer ends it, and readers pass over what is no event. A resume writes the step it starts from; readers
+keep a step's last record.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from trivium.config.numbers import show_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened; `step` counts the updates completed by then."""
+
+    kind: ClassVar[str] = ""
+    step: int
+
+    def line(self) -> str:
+        """For the terminal, in a few words."""
+        return f"step {self.step:,}: {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Event):
+    """The run begins, or goes on from a checkpoint."""
+
+    kind: ClassVar[str] = "started"
+    run: str
+    resumed: bool
+    total_steps: int
+    world_size: int
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]  # what may change the bits but not the batches: device, precision, micro-batch
+    changes: Mapping[str, str] = field(default_factory=dict)  # keys of the config that differ from before
+
+    def line(self) -> str:
+        """`small: goes on at step 4,000 of 10,000`."""
+        how = f"goes on at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
+        changed = f"; changed: {', '.join(self.changes)}" if self.changes else ""
+        return f"{self.run}: {how}{changed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBegan(Event):
+    """A stage's first step is next."""
+
+    kind: ClassVar[str] = "stage"
+    stage: int
+    name: str
+    changes: Mapping[str, tuple[Any, Any]]  # what differs from the stage before
+
+    def line(self) -> str:
+        """`step 5: stage general -> long: seq_len 2048 -> 8192`."""
+        changes = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in self.changes.items())
+        return f"step {self.step:,}: stage {self.name}" + (f": {changes}" if changes else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken(Event):
+    """One update; `step` is the number of updates completed, this one included."""
+
+    kind: ClassVar[str] = "step"
+    stage: str
+    loss: float
+    mean_loss: float  # debiased running mean
+    lr: Mapping[str, float]
+    lr_multiplier: float
+    gradient_norm: float
+    tokens: int  # of this step, padding included
+    learnt: int
+    loss_by_source: Mapping[str, float]
+    learnt_by_source: Mapping[str, int]
+    epochs: Mapping[str, float]  # of each source, so far
+    seconds: float
+    waited: float  # seconds of it for data
+    tokens_per_second: float
+    flops_per_second: float
+    mfu: float | None  # of the device's peak, where that is known
+    flops: float  # so far
+    training_seconds: float  # so far, without the first steps
+    percent: float
+    memory: int  # bytes
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""
+        mfu = "" if self.mfu is None else f"  mfu {self.mfu:.1%}"
+        return (
+            f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  "
+            f"lr {self.lr['matrix']:.3g}  norm {self.gradient_norm:.3g}  "
+            f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Event):
+    """Validation figures: nats a token and bits a byte, overall and by source."""
+
+    kind: ClassVar[str] = "evaluated"
+    loss: float
+    bits_per_byte: float | None
+    loss_by_source: Mapping[str, float]
+    bits_per_byte_by_source: Mapping[str, float | None]
+    tokens: int
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """`step 500: validation 3.2100 (web 3.1, code 3.4)`."""
+        by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
+        bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
+        return f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint is complete."""
+
+    kind: ClassVar[str] = "saved"
+    path: str
+    bytes: int
+    seconds: float
+    reason: str
+
+    def line(self) -> str:
+        """`step 500: saved (boundary), 12.3 MB in 0.4 s`."""
+        return f"step {self.step:,}: saved ({self.reason}), {self.bytes / 1e6:,.1f} MB in {self.seconds:.2f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(Event):
+    """Something a user should know."""
+
+    kind: ClassVar[str] = "said"
+    text: str
+
+    def line(self) -> str:
+        """The text."""
+        return f"step {self.step:,}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Event):
+    """The run's last step is taken, or it was stopped."""
+
+    kind: ClassVar[str] = "ended"
+    finished: bool
+    steps: int
+    peak_memory: int
+    training_seconds: float
+    best: Mapping[str, float]
+    world_size: int
+
+    def line(self) -> str:
+        """`finished: 10,000 steps in 812.0 s of training, peak memory 1.2 GB`."""
+        how = "finished" if self.finished else "stopped"
+        best = "".join(f", best {name} {value:.4f}" for name, value in self.best.items())
+        peak = f"peak memory {self.peak_memory / 1e9:.2f} GB"
+        return f"{how}: {self.steps:,} steps in {self.training_seconds:.1f} s of training, {peak}{best}"
+
+
+KINDS = {kind.kind: kind for kind in (Started, StageBegan, StepTaken, Evaluated, Saved, Said, Ended)}
+
+
+class Sink(Protocol):
+    """Somewhere events go: the file, the terminal, a tracker."""
+
+    def write(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class EventFile:
+    """The run's events.jsonl, open for appending."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "ab")  # noqa: SIM115
+        if self._file.tell() and not _ends_a_line(path):
+            self._file.write(b"\n")
+
+    def write(self, event: Event) -> None:
+        """Append one line."""
+        line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush to the disk."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line of an events file, in the order in which they were written."""
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill
+            if isinstance(event, dict) and event.get("event") in KINDS:
+                yield event
+
+
+def steps_taken(path: Path) -> dict[int, dict[str, Any]]:
+    """A run's steps; where a step was taken again after a resume, the last record."""
+    steps: dict[int, dict[str, Any]] = {}
+    for event in read_events(path):
+        if event["event"] == "started":
+            steps = {step: record for step, record in steps.items() if step <= event["step"]}
+        elif event["event"] == "step":
+            steps[event["step"]] = event
+    return steps

@@ -1,0 +1,105 @@
+"""What a step cost and how far the run is: times, speeds, running mean, epochs."""
+
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trivium.engine.base import StepStats
+from trivium.engine.spec import ModelSpec
+from trivium.plan.plan import Plan, StepSettings
+from trivium.train.events import StepTaken
+
+MEAN_DECAY = 0.9
+WARM_STEPS = 10  # of each launch: compiling and warming up is no training time
+
+
+@dataclass(slots=True)
+class Meter:
+    """Goes along with the run; what is in `state` survives a resume."""
+
+    plan: Plan
+    spec: ModelSpec
+    peak_flops: float | None
+    weighted_loss: float = 0.0
+    weight: float = 0.0
+    flops: float = 0.0
+    training_seconds: float = 0.0
+    steps_here: int = 0
+    _mark: float = field(default_factory=time.perf_counter)
+    _waited: float = 0.0
+
+    def state(self) -> dict[str, float]:
+        """What goes into a checkpoint."""
+        return {key: getattr(self, key) for key in ("weighted_loss", "weight", "flops", "training_seconds")}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint."""
+        for key, value in state.items():
+            setattr(self, key, value)
+
+    def start(self) -> None:
+        """The clock of the next step starts here, so that an evaluation or a save counts for none."""
+        self._mark = time.perf_counter()
+
+    def got_batch(self) -> None:
+        """The time since `start` was spent waiting for data."""
+        self._waited = time.perf_counter() - self._mark
+
+    def took(self, step: int, now: StepSettings, stats: StepStats) -> StepTaken:
+        """One step is done: its event."""
+        seconds = time.perf_counter() - self._mark
+        stage = self.plan.stage_at(step)
+        work = self.spec.flops(stage.seq_len) * stage.step_tokens
+        self.flops += work
+        self.steps_here += 1
+        if self.steps_here > WARM_STEPS:
+            self.training_seconds += seconds
+        self.weighted_loss = MEAN_DECAY * self.weighted_loss + (1 - MEAN_DECAY) * stats.loss
+        self.weight = MEAN_DECAY * self.weight + (1 - MEAN_DECAY)
+        total = self.plan.total_steps or 1
+        return StepTaken(
+            step=step + 1,
+            stage=stage.name,
+            loss=stats.loss,
+            mean_loss=self.weighted_loss / self.weight,
+            lr=dict(now.lr),
+            lr_multiplier=now.lr_multiplier,
+            gradient_norm=stats.gradient_norm,
+            tokens=stage.step_tokens,
+            learnt=stats.learnt,
+            loss_by_source=_by_source(stats),
+            learnt_by_source=dict(stats.learnt_by_source),
+            epochs=self.plan.epochs_before(step + 1),
+            seconds=seconds,
+            waited=self._waited,
+            tokens_per_second=stage.step_tokens / seconds,
+            flops_per_second=work / seconds,
+            mfu=None if self.peak_flops is None else work / seconds / self.peak_flops,
+            flops=self.flops,
+            training_seconds=self.training_seconds,
+            percent=100 * (step + 1) / total,
+            memory=memory_in_use(),
+            extra=dict(stats.extra),
+        )
+
+
+def _by_source(stats: StepStats) -> dict[str, float]:
+    nats, learnt = stats.nats_by_source, stats.learnt_by_source
+    return {name: nats[name] / learnt[name] for name in nats if learnt[name]}
+
+
+def memory_in_use() -> int:
+    """Bytes of this process that are in memory now."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_memory()
+
+
+def peak_memory() -> int:
+    """The most that this process has had in memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,181 @@
+"""A run's folder: its config, plan, events and checkpoints; one launch at a time.
+
+    runs/small/
+      config.toml  plan.json  events.jsonl
+      checkpoints/
+        step-00004000/  engine/  state.json  COMPLETE
+
+A checkpoint is written to a draft, flushed and renamed. COMPLETE, written last, lists every file with its size
+and hash; what has none does not exist.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import xxhash
+
+from trivium.errors import ResumeError
+from trivium.files import draft, flush_folder
+
+COMPLETE = "COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    step: int
+    path: Path
+
+    @property
+    def engine(self) -> Path:
+        """What the engine wrote."""
+        return self.path / "engine"
+
+    def state(self) -> dict[str, Any]:
+        """The run's own state."""
+        state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
+        return state
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Every file with its size and hash, as COMPLETE lists them."""
+        listed: dict[str, dict[str, Any]] = json.loads((self.path / COMPLETE).read_text())["files"]
+        return listed
+
+    def verify(self) -> str | None:
+        """What is wrong with the first file that is not as it was written; None where all are."""
+        for name, was in self.files().items():
+            path = self.path / name
+            if not path.is_file():
+                return f"{path}: is missing"
+            if path.stat().st_size != was["bytes"]:
+                return f"{path}: had {was['bytes']:,} bytes, has {path.stat().st_size:,}"
+            if hash_file(path) != was["hash"]:
+                return f"{path}: its content has changed since it was written"
+        return None
+
+
+def hash_file(path: Path) -> str:
+    """A hash of a file's content."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while part := file.read(1 << 22):
+            hasher.update(part)
+    return hasher.hexdigest()
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIO | None = None
+
+    @property
+    def events(self) -> Path:
+        """The events file."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoints"
+
+    def lock(self) -> None:
+        """Keep other launches out until this process ends; ResumeError where one is in."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.path / ".lock", "a+")  # noqa: SIM115
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "another process"
+            self._lock.close()
+            self._lock = None
+            raise ResumeError(
+                f"{self.path}: {owner} is training this run. Stop it first, or give run.name another name."
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()}")
+        self._lock.flush()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """Undo a replacement that was killed between its two renames."""
+        for old in self.checkpoints_folder.glob(".old-step-*"):
+            name = old.name.removeprefix(".old-")
+            if (old / COMPLETE).is_file() and not (self.checkpoints_folder / name).exists():
+                old.rename(self.checkpoints_folder / name)
+            else:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def unlock(self) -> None:
+        """Let others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write_plan(self, config_toml: str, plan_json: dict[str, Any]) -> None:
+        """Keep the config as given and the plan as resolved."""
+        for name, text in (("config.toml", config_toml), ("plan.json", json.dumps(plan_json, indent=1))):
+            with draft(self.path / name) as file:
+                file.write(text.encode())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that are complete, by step."""
+        if not self.checkpoints_folder.is_dir():
+            return []
+        found = [
+            Checkpoint(int(path.name.removeprefix("step-")), path)
+            for path in self.checkpoints_folder.glob("step-*")
+            if (path / COMPLETE).is_file()
+        ]
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def draft_path(self, step: int) -> Path:
+        """A fresh folder in which a checkpoint is written."""
+        path = self.checkpoints_folder / f".draft-{step:08d}"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def commit(self, draft_folder: Path, step: int, state: dict[str, Any]) -> Checkpoint:
+        """Make a draft whose engine files are written a checkpoint, whole or not at all."""
+        (draft_folder / "state.json").write_text(json.dumps(state, indent=1))
+        files = {}
+        for path in sorted(path for path in draft_folder.rglob("*") if path.is_file()):
+            _flush(path)
+            name = path.relative_to(draft_folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "hash": hash_file(path)}
+        (draft_folder / COMPLETE).write_text(json.dumps({"files": files}, indent=1))
+        _flush(draft_folder / COMPLETE)
+        for folder in [path for path in draft_folder.rglob("*") if path.is_dir()] + [draft_folder]:
+            flush_folder(folder)
+        final = self.checkpoints_folder / f"step-{step:08d}"
+        old = self.checkpoints_folder / f".old-{final.name}"
+        if final.exists():  # the same step again, after a resume; `_put_back` mends a kill between the renames
+            final.rename(old)
+        draft_folder.rename(final)
+        flush_folder(self.checkpoints_folder)
+        shutil.rmtree(old, ignore_errors=True)
+        return Checkpoint(step, final)
+
+    def keep_only(self, steps: Iterable[int]) -> None:
+        """Remove every complete checkpoint that is not of these steps."""
+        kept = set(steps)
+        for checkpoint in self.checkpoints():
+            if checkpoint.step not in kept:
+                # COMPLETE goes first, so that a kill in between leaves nothing that looks whole.
+                (checkpoint.path / COMPLETE).unlink()
+                shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,442 @@
+"""The class that people use and override: a config in, a trained model out.
+
+    trivium.Trainer("run.toml", overrides=["stages.0.steps=10"]).run()
+
+Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, `train_step`, `val_step`, `save`,
+`load`, `run`, the property `done`, and the hooks `on_start`, `on_stage`, `on_step`, `on_end`.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel
+
+from trivium.config.load import load
+from trivium.config.schema import Config, Shape
+from trivium.data.batch import Batch
+from trivium.data.tokenizer import Tokenizer, open_tokenizer
+from trivium.engine.base import Engine, EvalStats, OptimizerSettings, StepStats
+from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.errors import PlanError, Problem
+from trivium.loader import Loader
+from trivium.plan.export import plan_json
+from trivium.plan.make import make_plan
+from trivium.plan.plan import StepSettings
+from trivium.plan.stage import PlannedStage
+from trivium.train.cadence import Cadence, stops_on_signals
+from trivium.train.checkpoint import Retention, Saver, find_checkpoint, last_sound
+from trivium.train.evaluate import evaluate, validation_batches
+from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Sink, StageBegan, Started
+from trivium.train.loop import train
+from trivium.train.meter import Meter, peak_memory
+from trivium.train.resume import changed_keys, refuse_other_past
+from trivium.train.run_folder import RunFolder
+from trivium.train.terminal import terminal_view
+from trivium.train.track import tracker_sinks
+from trivium.train.versions import versions
+
+EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
+STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
+
+
+class Trainer:
+    """One run, from its first step or its last checkpoint to its end."""
+
+    def __init__(
+        self,
+        config: Config | str | Path,
+        overrides: Sequence[str] = (),
+        *,
+        dialect: str | None = None,
+        world_size: int | None = None,
+        dry_run: bool = False,
+        show: bool = True,
+    ) -> None:
+        loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=world_size)
+        said = config if loaded is None else loaded.config
+        assert isinstance(said, Config), "a path has been loaded"
+        self.config = self._configured(said)
+        self.notes = () if loaded is None else loaded.warnings
+        self.plan = make_plan(self.config)
+        self.loader = Loader(self.plan)
+        self.dry_run = dry_run
+        self.show = show
+        self.step = 0
+        self.stopping = False
+        self.last_evaluation: Evaluated | None = None
+        self.best: dict[str, float] = {}
+        self.engine: Engine
+        self.meter: Meter
+        self.saver: Saver
+        self.folder: RunFolder
+        self._sinks: list[Sink] = []
+        self._ahead: Iterator[tuple[int, Batch]] | None = None
+        self._entered = -1
+        self.cadence: Cadence
+
+    # What people override.
+
+    def optimizer(self) -> str | OptimizerSettings | None:
+        """Another optimizer than the config's: a name, its settings, or None."""
+        return None
+
+    def schedule(self) -> Shape | Callable[[int], float] | None:
+        """Another schedule than the config's: a shape's name, a multiplier for each step, or None."""
+        return None
+
+    def evaluator(self) -> Callable[["Trainer"], Mapping[str, float]] | None:
+        """Scores to take beside the validation loss; None for none."""
+        return None
+
+    def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
+        """The rows of a step; those of training come made ahead. For validation, the first batch of the stage's."""
+        if split == "validation":
+            return next(self.validation_batches())
+        if self._ahead is None:
+            self._ahead = self.loader.batches(start=step)
+        found, batch = next(self._ahead)
+        if found != step:
+            self._ahead = None
+            return self.batch(step)
+        return batch
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        """One update."""
+        return self.engine.step(batch, now)
+
+    def val_step(self, batch: Batch) -> EvalStats:
+        """Plain cross-entropy of a batch."""
+        return self.engine.evaluate(batch)
+
+    @property
+    def done(self) -> bool:
+        """Whether the last step is taken, or the run was told to stop."""
+        return self.stopping or self.finished
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run's last step is taken."""
+        return self.step >= (self.plan.total_steps or 0)
+
+    def on_start(self) -> None:
+        """Before the first step of a launch."""
+
+    def on_stage(self, stage: PlannedStage) -> None:
+        """Before a stage's first step, its settings in place."""
+
+    def on_step(self, step: int, stats: StepStats) -> None:
+        """After each update."""
+
+    def on_end(self) -> None:
+        """After the last step of a launch."""
+
+    # The run.
+
+    def run(self) -> "Trainer":
+        """Train to the end; a run that exists goes on from its last checkpoint."""
+        with self.session():
+            self.load()
+            self.on_start()
+            train(self)
+            self.on_end()
+        return self
+
+    def load(self) -> None:
+        """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
+        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))))
+        changes: dict[str, str] = {}
+        if checkpoint is None:
+            self._initial_weights()
+        else:
+            state = checkpoint.state()
+            refuse_other_past(state, self.plan, str(self.folder.path))
+            self.engine.load(checkpoint.engine)
+            self.step = int(state["step"])
+            self.meter.load_state(state["meter"])
+            self.best = dict(state["best"])
+            self.saver.best_step = state["best_step"]
+            changes = changed_keys(state["config"], self._raw_config())
+        self._tell_start(resumed=checkpoint is not None, changes=changes)
+
+    def save(self, reason: str = "asked") -> None:
+        """Write a checkpoint of the steps taken so far."""
+        if self.dry_run:
+            return
+        background = self.config.checkpoint.background and reason == "cadence"
+        self.saver.save(self.engine, self.step, self.state(), reason, background=background)
+
+    def evaluate(self) -> Evaluated | None:
+        """Validation figures of the stage that the run is in; None where nothing is held out."""
+        event = evaluate(self.step, self.validation_batches(), self.val_step)
+        evaluator = self.evaluator()
+        if event is not None and evaluator is not None:
+            event = replace(event, scores=dict(evaluator(self)))
+        if event is not None:
+            self.last_evaluation = event
+            if event.loss < self.best.get("validation loss", float("inf")):
+                self.best["validation loss"] = event.loss
+                self.saver.best_step = self.step
+            self.tell(event)
+        return event
+
+    def validation_batches(self) -> Iterator[Batch]:
+        """The batches of one evaluation in the stage that the run is in."""
+        stage = self.plan.stage_at(max(0, min(self.step, (self.plan.total_steps or 1) - 1)))
+        stage = self.plan.stages[self._entered] if self._entered >= 0 else stage
+        rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
+        return validation_batches(self.plan, stage, rows)
+
+    def state(self) -> dict[str, Any]:
+        """The run's own part of a checkpoint: plain values."""
+        self.loader.step = self.step
+        loader = self.loader.state_dict()
+        return {
+            "step": self.step,
+            "stage": loader["stage"],
+            "stage_name": loader["stage_name"],
+            "loader": loader,
+            "sources": {
+                name: {"fingerprint": source.fingerprint, "documents": source.documents, "tokens": source.tokens}
+                for name, source in self.plan.sources.items()
+            },
+            "config": self._raw_config(),
+            "meter": self.meter.state(),
+            "best": self.best,
+            "best_step": self.saver.best_step,
+            "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
+            "versions": versions(),
+            "world_size": 1,
+            "settings": self._settings(),
+        }
+
+    # What the loop asks.
+
+    def settings_at(self, step: int) -> StepSettings:
+        """What a step is taken with."""
+        now = self.plan.settings_at(step)
+        schedule = self.schedule()
+        if not callable(schedule):
+            return now
+        multiplier = schedule(step)
+        return replace(now, lr_multiplier=multiplier, lr={k: multiplier * v for k, v in self.plan.peak_lr.items()})
+
+    def stage_begins(self, step: int) -> bool:
+        """Whether the engine has yet to enter the stage of this step."""
+        return self.plan.stage_at(step).index != self._entered
+
+    def begin_stage(self, step: int) -> None:
+        """Enter a stage: at its first step with a boundary checkpoint, after a resume in its middle without."""
+        stage = self.plan.stage_at(step)
+        begins = step == stage.start
+        before = self.plan.stages[stage.index - 1] if stage.index else None
+        if begins and before is not None:
+            if self._entered == before.index and before.said.evaluate:
+                self.evaluate()
+            self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=stage_changes(before, stage)))
+            if self._entered == before.index:
+                self.save("boundary")
+        elif begins:
+            self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
+        self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins))
+        self._entered = stage.index
+        if begins and stage.said.evaluate:
+            self.evaluate()
+        self.on_stage(stage)
+
+    def step_taken(self, step: int, now: StepSettings, stats: StepStats) -> None:
+        """Count the step and tell of it."""
+        self.step = step + 1
+        self.tell(self.meter.took(step, now, stats))
+        self.on_step(step, stats)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether an evaluation is due once so many steps are taken."""
+        every = self.config.evaluate.every
+        return every is not None and step % every == 0
+
+    def saves_at(self, step: int) -> bool:
+        """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
+        return step != self.plan.total_steps and self.cadence.due(step)
+
+    def finish(self) -> None:
+        """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
+        if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
+            self.evaluate()
+        if not self._saved_already():
+            self.save("final" if self.finished else "stopped")
+        self.saver.wait()
+        self.tell(
+            Ended(
+                step=self.step,
+                finished=self.finished,
+                steps=self.step,
+                peak_memory=peak_memory(),
+                training_seconds=self.meter.training_seconds,
+                best=self.best,
+                world_size=1,
+            )
+        )
+
+    def tell(self, event: Event) -> None:
+        """Give an event to the file, the terminal and the trackers."""
+        for sink in self._sinks:
+            sink.write(event)
+
+    # Setting up.
+
+    def _configured(self, config: Config) -> Config:
+        """The config with what `optimizer` and `schedule` say by name."""
+        optimizer, schedule = self.optimizer(), self.schedule()
+        if isinstance(optimizer, str):
+            named = type(config.optimizer).model_validate({**config.optimizer.model_dump(), "name": optimizer})
+            config = config.model_copy(update={"optimizer": named})
+        if isinstance(schedule, str):
+            shaped = config.schedule.model_copy(update={"shape": schedule})
+            config = config.model_copy(update={"schedule": shaped})
+        return config
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The run's folder, locked; its sinks, open; signals that stop it after a step."""
+        name = self.config.run.name or "run"
+        with tempfile.TemporaryDirectory() as scratch:
+            self.folder = RunFolder(Path(scratch) if self.dry_run else Path(self.config.run.folder) / name)
+            self.folder.lock()
+            try:
+                self._set_up(name)
+                with stops_on_signals(self._stop):
+                    yield
+                self.saver.wait()
+            finally:
+                if self._ahead is not None:
+                    self._ahead.close()  # type: ignore[attr-defined]
+                for sink in self._sinks:
+                    sink.close()
+                self._sinks = []
+                self.folder.unlock()
+
+    def _set_up(self, name: str) -> None:
+        tokenizer = open_tokenizer(self.config.tokenizer)
+        init = self._init_folder()
+        spec = resolve_spec(self.config, self._vocab(tokenizer, init), init)
+        token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
+        settings = engine_settings(self.config, spec, token_bytes)
+        optimizer = self.optimizer()
+        if isinstance(optimizer, OptimizerSettings):
+            settings = replace(settings, optimizer=optimizer)
+        self.engine = make_engine(settings, self.config.engine.name)
+        self.meter = Meter(self.plan, spec, self.engine.peak_flops())
+        boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
+        retention = Retention(self.config.checkpoint.keep, boundaries, self.plan.total_steps or 0)
+        self.saver = Saver(self.folder, retention, self.tell)
+        self.cadence = Cadence(self.config.checkpoint.every)
+        self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
+        self._sinks = [EventFile(self.folder.events)]
+        self._sinks += tracker_sinks(self.config.track.sinks, self.folder.path, name, self._raw_config())
+        if self.show:
+            self._sinks.append(terminal_view(self.plan, self.config.track.every))
+
+    def _init_folder(self) -> Path | None:
+        """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
+        said = self.config.model.init
+        if said is None:
+            return None
+        folder = Path(said)
+        if (folder / "config.json").is_file():
+            return folder
+        return find_checkpoint(folder, self.config.model.init_step).engine
+
+    def _vocab(self, tokenizer: Tokenizer | None, init: Path | None) -> int:
+        """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
+        largest = max((source.largest_id for source in self.plan.sources.values()), default=0)
+        if self.config.model.vocab is not None:
+            return self.config.model.vocab
+        if tokenizer is not None:
+            return tokenizer.vocab
+        if init is not None:
+            return 0
+        what = (
+            f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
+        )
+        raise PlanError([Problem("model.vocab", what)])
+
+    def _initial_weights(self) -> None:
+        folder = self._init_folder()
+        if folder is None:
+            return
+        self.engine.start_from(folder)
+        self.tell(Said(step=0, text=f"weights from {folder}"))
+        state_file = folder.parent / "state.json"
+        if state_file.is_file():
+            trained_with = json.loads(state_file.read_text())["settings"].get("micro_batch")
+            ours = self.config.engine.micro_batch
+            if trained_with and ours and ours > trained_with:
+                what = f"the micro-batch of {ours} rows is larger than the base model's, which was {trained_with}"
+                self.tell(Said(step=0, text=what))
+
+    def _tell_start(self, *, resumed: bool, changes: Mapping[str, str]) -> None:
+        started = Started(
+            step=self.step,
+            run=self.config.run.name or "run",
+            resumed=resumed,
+            total_steps=self.plan.total_steps or 0,
+            world_size=1,
+            versions=versions(),
+            settings=self._settings(),
+            changes=dict(changes),
+        )
+        self.tell(started)
+
+    def _settings(self) -> dict[str, Any]:
+        """What may change the bits, but never the batches."""
+        engine = self.config.engine
+        return {
+            "engine": engine.name,
+            "device": engine.device,
+            "precision": engine.precision,
+            "micro_batch": engine.micro_batch,
+            "compile": engine.compile,
+            "deterministic": engine.deterministic,
+        }
+
+    def _raw_config(self) -> dict[str, Any]:
+        raw: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return raw
+
+    def _saved_already(self) -> bool:
+        checkpoints = self.folder.checkpoints()
+        return bool(checkpoints) and checkpoints[-1].step == self.step
+
+    def _stop(self) -> None:
+        self.stopping = True
+        self.tell(Said(step=self.step, text="told to stop: one more step, then a checkpoint"))
+
+
+def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
+    """What differs between two stages, for the log of a transition."""
+    changes = {}
+    for key in STAGE_CHANGES:
+        old, new = (getattr(each.said, key) for each in (before, stage))
+        if key == "batch_size":
+            old, new = before.batch_size, stage.batch_size
+        if old != new:
+            changes[key] = (_plain(old), _plain(new))
+    if before.shares != stage.shares:
+        changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
+    if before.seed != stage.seed:
+        changes["seed"] = (before.seed, stage.seed)
+    return changes
+
+
+def _shown_shares(stage: PlannedStage) -> dict[str, float]:
+    return {name: round(float(share), 6) for name, share in (stage.shares or {}).items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
