@@ -7,8 +7,12 @@ READY := $(VENV)/.ready
 .PHONY: demo test check format bench clean
 
 demo: $(READY)
-	@echo "== the plan of examples/stages.toml"
-	@$(BIN)/trivium plan examples/stages.toml
+	@echo "== made-up text as token files: examples/data"
+	@$(BIN)/python examples/make_data.py
+	@echo "== the plan of examples/small.toml"
+	@$(BIN)/trivium plan examples/small.toml
+	@echo "== what stands in the first row of step 20"
+	@$(BIN)/trivium inspect examples/small.toml --step 20 --row 0
 
 test: $(READY)
 	@echo "== format and lint"

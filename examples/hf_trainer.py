@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """A plan's batches as the `train_dataloader` of a Hugging Face `Trainer`.
 
     python examples/hf_trainer.py

@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """A plain torch loop over a plan: batches, document masks, learning rate, stop and go on.
 
     python examples/torch_loop.py

@@ -255,9 +255,11 @@ def test_masked_tokens_are_inputs_but_no_targets(tmp_path: Path) -> None:
     stage: dict[str, object] = {"steps": 2, "seq_len": 16, "batch_size": 2}
     for loss_on, masked in ((None, True), ("assistant", True), ("all", False)):
         said = stage if loss_on is None else {**stage, "loss_on": loss_on}
-        batch = Loader(make_plan(make_config({"web": folder}, [said]))).batch(0)
-        targets = batch.targets[batch.targets != IGNORED]
+        plan = make_plan(make_config({"web": folder}, [said]))
+        batches = [batch for _, batch in Loader(plan).batches()]
+        targets = batches[0].targets[batches[0].targets != IGNORED]
         assert bool(np.any(targets % 3 == 0)) is not masked
+        assert plan.stages[0].given["web"].learnt(plan.stages[0].said) == sum(batch.learnt() for batch in batches)
 
 
 def test_a_row_with_nothing_to_learn_is_a_row(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_a_plan_with_unknown_sources_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as error:
         Loader(make_plan(config))
     assert str(error.value) == (
-        "sources.web: is not on disk: its documents, tokens and epochs are not known.\n"
+        f"sources.web: {tmp_path / 'nowhere'} is not there: its size and epochs are not known.\n"
         "the plan is not complete, so that nothing can be read yet."
     )
 

@@ -139,6 +139,14 @@ def inspect(
         show_places(name, number, places_of(made, name, number), Console())
     elif step is not None:
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
+        if not rows:
+            found = made.stage_at(step)
+            asked = " ".join(
+                f"--{key} {value}" for key, value in (("row", row), ("source", source)) if value is not None
+            )
+            raise UsageError(
+                f"inspect: none of the {found.batch_size:,} rows of step {step:,} is {asked}. Leave it out."
+            )
         decoder = open_tokenizer(made.config.tokenizer)
         show_rows(step, made.stage_at(step), rows, decoder, Console(), full=full)
 
@@ -153,14 +161,18 @@ def document_address(text: str) -> tuple[str, int]:
 
 @app.command()
 def verify(
-    config: ConfigFile, overrides: Overrides = None, dialect: DialectOption = None, world_size: WorldSize = None
+    config: ConfigFile,
+    overrides: Overrides = None,
+    write: Annotated[bool, typer.Option("--write", help="Keep a manifest.json where a folder has none.")] = False,
+    dialect: DialectOption = None,
+    world_size: WorldSize = None,
 ) -> None:
     """Read all content of the token files again and compare it with their manifests."""
     from trivium.config.load import load
     from trivium.data.verify import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for line in verify_sources(loaded.config.sources):
+    for line in verify_sources(loaded.config.sources, config.name, write=write):
         typer.echo(line)
 
 

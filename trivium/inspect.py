@@ -37,7 +37,7 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
     edges = [0, *(np.flatnonzero(np.diff(piece.learnt[:shown])) + 1).tolist(), shown]
     for first, last in pairwise(edges):
         tokens = piece.tokens[first:last].tolist()
-        words = " ".join(map(str, tokens)) + " " if decoder is None else decoder.decode(tokens)
+        words = " ".join(map(str, tokens)) + " " if decoder is None else decoder.decode(tokens).replace("\n", "\n    ")
         text.append(words, style="" if piece.learnt[first] else "dim")
     if shown < len(piece.tokens):
         text.append(f" ... {len(piece.tokens) - shown:,} more (--full)", style="dim")

@@ -148,10 +148,10 @@ def test_the_order_of_blocks_does_not_depend_on_row_length_or_packing() -> None:
 @given(FILES, SETTINGS, st.integers(0, 30), st.integers(0, 30))
 def test_figures_are_those_of_the_rows(files: list[list[int]], stage: RowSettings, first: int, count: int) -> None:
     reading = start(blocks_of(files), stage)
-    expected = np.zeros(6, np.int64)
+    expected = np.zeros(7, np.int64)
     for position in range(first, first + count):
         number, row = reading.locate(position)
-        expected += row_figures(reading.window(number))[row]
+        expected += row_figures(reading.window(number), reading.blocks.table.loss)[row]
     assert reading.figures(first, first + count) == Figures(*expected.tolist())
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.blocks import Blocks, Spans
+from trivium.data.gather import count_unmasked
 from trivium.data.order import Permutation, derive_key
 from trivium.data.packing import Policy
 from trivium.data.window import Window, make_window
@@ -101,14 +102,18 @@ class Figures:
     consumed: int = 0  # these, and those that crop dropped: not read again in this epoch
     pieces: int = 0
     cut: int = 0  # pieces whose document goes on behind them
-    learnt: int = 0  # tokens that have a target, where nothing is masked
+    learnt: int = 0  # tokens that have a target
+    unmasked: int = 0  # those of them that the source's loss bytes let through
 
 
-_ROWS, _TOKENS, _CONSUMED, _PIECES, _CUT, _LEARNT = range(6)
+_ROWS, _TOKENS, _CONSUMED, _PIECES, _CUT, _LEARNT, _UNMASKED = range(7)
 
 
-def row_figures(window: Window) -> Int64s:
-    """The figures of each row of a window, a row each, in the order of `Figures`."""
+def row_figures(window: Window, loss: Int64s) -> Int64s:
+    """The figures of each row of a window, a row each, in the order of `Figures`.
+
+    `loss` has the address of each file's loss bytes, or 0.
+    """
     goes_on, lengths = window.goes_on, window.lengths
     by_row = np.empty((window.num_rows, len(fields(Figures))), np.int64)
     by_row[:, _ROWS] = 1
@@ -119,6 +124,9 @@ def row_figures(window: Window) -> Int64s:
     # A full row of crop ends in a token that is a target only: it has none of its own.
     full_crop = by_row[:, _TOKENS] > window.seq_len
     by_row[:, _LEARNT] = window.sum_by_row(lengths - ~goes_on) - (full_crop & window.last_goes_on)
+    by_row[:, _UNMASKED] = by_row[:, _LEARNT]
+    if loss.any():
+        by_row[:, _UNMASKED] = count_unmasked(window.row_starts, window.pieces, window.seq_len, loss)
     return by_row
 
 
@@ -186,6 +194,9 @@ class Reading:
         key = derive_key(settings.seed, "rows", self.blocks.name, epoch, index, settings.seq_len, settings.packing)
         return make_window(spans, settings.packing, settings.seq_len, key)
 
+    def _row_figures(self, window: Window) -> Int64s:
+        return row_figures(window, self.blocks.table.loss)
+
     def locate(self, position: int) -> tuple[int, int]:
         """The window of a position, and the row within it."""
         self.reach(_ROWS, position + 1)
@@ -205,7 +216,7 @@ class Reading:
         number, row = self.locate(position - 1) if position else (-1, 0)
         sums: Int64s = self._sums[number + 1]
         if position and row + 1 < self._table[number, _ROWS]:
-            sums = self._sums[number] + row_figures(self.window(number))[: row + 1].sum(axis=0)
+            sums = self._sums[number] + self._row_figures(self.window(number))[: row + 1].sum(axis=0)
         return sums
 
     def position_after(self, start: int, tokens: int) -> int:
@@ -216,7 +227,7 @@ class Reading:
         number = int(np.searchsorted(consumed, wanted, side="left")) - 1
         if number < 0:
             return start
-        rows = row_figures(self.window(number))
+        rows = self._row_figures(self.window(number))
         within = np.cumsum(rows[:, _CONSUMED])
         row = int(np.searchsorted(within, wanted - consumed[number], side="left"))
         return self.rows_before(number) + row + 1
@@ -246,7 +257,7 @@ class Reading:
             reached = int(self._sums[-1, column])
             while reached < amount:
                 window = self._make_window(len(self._table) + len(added))
-                added.append(row_figures(window).sum(axis=0))
+                added.append(self._row_figures(window).sum(axis=0))
                 reached += int(added[-1][column])
             if added:
                 self._table = np.concatenate((self._table, np.stack(added)))

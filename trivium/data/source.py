@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from trivium.config.sources import BaseSource, Source, TokensSource
 from trivium.data.blocks import Blocks, FileBlocks, HoldOut
@@ -23,6 +24,7 @@ class OpenSource:
     held_out_tokens: int = 0
     validation_only: bool = False
     largest_id: int = 0
+    content: str = ""  # a hash of the content alone
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +79,7 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
     if source.validation is None:
         blocks = FileBlocks(name, files, manifest.fingerprint, *sizes)
         only = source.validation_only
-        return OpenSource(blocks, *_readable(blocks), validation_only=only, largest_id=manifest.largest_id)
+        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(manifest))
     share = source.validation if isinstance(source.validation, float) else source.validation / max(1, manifest.tokens)
     train = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=False))
     held = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=True))
@@ -87,7 +89,11 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
             f"validation = {source.validation} holds out none of the {manifest.documents:,} documents. "
             "Hold out more, or give a source of its own with validation_only = true."
         )
-    return OpenSource(train, *_readable(train), held, tokens, largest_id=manifest.largest_id)
+    return OpenSource(train, *_readable(train), held, tokens, **_known(manifest))
+
+
+def _known(manifest: Manifest) -> dict[str, Any]:
+    return {"largest_id": manifest.largest_id, "content": manifest.fingerprint}
 
 
 def _readable(blocks: FileBlocks) -> tuple[int, int]:

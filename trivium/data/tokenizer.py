@@ -86,9 +86,11 @@ def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
         return None
     if config.kind == "bytes":
         return ByteTokenizer()
+    if config.kind != "huggingface":
+        raise SourceError(f'tokenizer.kind: "{config.kind}" cannot be read yet. Write kind = "huggingface" or "bytes".')
     path = Path(config.path or "")
     path = path / "tokenizer.json" if path.is_dir() else path
-    if config.kind != "huggingface" or not path.is_file():
+    if not path.is_file():
         raise SourceError(f"tokenizer.path: {path} is not there. Write the path of a tokenizer.json or its folder.")
     try:
         import tokenizers

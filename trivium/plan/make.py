@@ -255,7 +255,7 @@ def _place(source: Source) -> str:
 def _rounded_up(epochs: float) -> float:
     """To two digits, never below: a cap that works."""
     digits = 1 - floor(log10(epochs))
-    return ceil(epochs * 10**digits - 1e-9) / 10**digits
+    return float(ceil(epochs * 10.0**digits - 1e-9) / 10.0**digits)
 
 
 def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:

@@ -54,7 +54,7 @@ class Plan:
         """The stage that a step belongs to."""
         number = bisect_right(self._ends, step)
         if step < 0 or number == len(self._ends):
-            what = f"there is no step {step:,}: the plan has {self.known_steps:,}, the last is step {self.known_steps - 1:,}."
+            what = f"there is no step {step:,}: the last of the {self.known_steps:,} is step {self.known_steps - 1:,}."
             raise PlanError([*self.gaps, Problem("", what)])
         return self.stages[number]
 

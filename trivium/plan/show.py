@@ -54,7 +54,7 @@ def stage_table(plan: Plan) -> Table:
 
 def source_table(plan: Plan) -> Table:
     """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
-    headers = ("stage", "source", "share", "tokens", "epochs", "so far", "padding", "cut", "dropped")
+    headers = ("stage", "source", "share", "tokens", "learnt", "epochs", "so far", "padding", "cut", "dropped")
     table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
@@ -68,6 +68,7 @@ def source_table(plan: Plan) -> Table:
                 name + fading,
                 share,
                 _count(given.rows * stage.seq_len if given else None),
+                _count(given.learnt(stage.said) if given else None),
                 *_epochs(given),
                 *_packed(stage, given),
                 end_section=number == len(names) - 1,

@@ -27,6 +27,12 @@ class Given:
     epochs_so_far: float | None = None  # and in the run up to its end
     segment: Segment | None = None  # where the stage starts to read it
 
+    def learnt(self, stage: Stage) -> int | None:
+        """Tokens that are learnt; a stage with `loss_on = "all"` learns those too that the source masks."""
+        if self.figures is None:
+            return None
+        return self.figures.learnt if stage.loss_on == "all" else self.figures.unmasked
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
