@@ -158,6 +158,12 @@ class EngineContract(ABC):
         engine.enter(stage)
         assert nats_of(engine, change_segment(batch, PADDING)) == nats_of(engine, batch)
 
+    def test_arrays_may_be_read_only(self) -> None:
+        batch = make_batch()
+        for array in (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source):
+            array.setflags(write=False)
+        assert math.isfinite(self.tiny(micro_batch=2).step(batch, settings_at()).loss)
+
     def test_rows_may_be_of_any_length(self) -> None:
         engine = self.tiny()
         long, short = make_batch(((30, 10),), seq_len=40), make_batch(((5, 3),), seq_len=8)

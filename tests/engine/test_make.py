@@ -1,5 +1,7 @@
 """Configs -> engine settings."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,8 @@ def test_an_engine_that_is_not_built_is_refused() -> None:
     with pytest.raises(ConfigError) as refusal:
         make_engine(EngineSettings(SPEC), "jax")
     assert str(refusal.value) == 'engine.name: is "jax", which is not built. Write name = "torch".'
+
+
+def test_no_framework_is_imported_before_an_engine_is_made() -> None:
+    code = "import sys, trivium.engine.make; sys.exit(any(name in sys.modules for name in ('torch', 'jax')))"
+    subprocess.run([sys.executable, "-c", code], check=True)

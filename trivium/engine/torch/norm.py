@@ -1,7 +1,7 @@
 """A vector -> the same direction at unit mean square, times a weight.
 
 torch has one kernel for this on a GPU; on a CPU it becomes eight passes over memory, so there it is written
-out, at 0.35 of the time. In bfloat16 the arithmetic is float32.
+out, at a third of the time. In bfloat16 the arithmetic is float32.
 """
 
 from typing import Any

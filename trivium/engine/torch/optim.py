@@ -7,6 +7,7 @@ over tensors.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -49,9 +50,11 @@ class Optimizers:
         by_place: dict[Place, list[Tensor]] = {}
         for parameter, name in self.names.items():
             by_place.setdefault(place_of(name, settings.no_decay), []).append(parameter)
-        groups = [{"params": parameters, "place": place} for place, parameters in by_place.items()]
-        by_muon = [group for group in groups if settings.name == "muon" and group["place"] == Place("matrix", True)]
-        by_adam = [group for group in groups if group not in by_muon]
+        by_adam: list[dict[str, Any]] = []
+        by_muon: list[dict[str, Any]] = []
+        for place, parameters in by_place.items():
+            groups = by_muon if settings.name == "muon" and place.group == "matrix" else by_adam
+            groups.append({"params": parameters, "place": place})
         self.each: list[AdamW | Muon] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
             on_cpu = next(iter(self.names)).device.type == "cpu"

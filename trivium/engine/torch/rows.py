@@ -24,20 +24,20 @@ class Rows:
 
     @classmethod
     def of(cls, batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> "Rows":
-        """Joined documents count positions through the row; masked ones each from 0."""
+        """Copies, so that the loader may use its arrays again. Joined documents count positions through the row."""
         device = table.cos.device
         rotation = Rotation(table.cos[:, : batch.seq_len], table.sin[:, : batch.seq_len])
         layout = layout_of(batch.segments, documents, device)
         if documents == "masked" and (batch.positions != np.arange(batch.seq_len)).any():
-            rotation = rotation.at(torch.from_numpy(batch.positions).to(device))
+            rotation = rotation.at(torch.tensor(batch.positions, device=device))
         targets = batch.targets.reshape(-1)
         at = np.flatnonzero(targets != IGNORED)
         return cls(
-            tokens=torch.from_numpy(batch.tokens).to(device),
+            tokens=torch.tensor(batch.tokens, device=device),
             rotation=rotation,
             layout=layout,
             learnt=Learnt(
-                targets=torch.from_numpy(targets[at].astype(np.int64)).to(device),
-                at=None if at.size == targets.size else torch.from_numpy(at).to(device),
+                targets=torch.tensor(targets[at], dtype=torch.int64, device=device),
+                at=None if at.size == targets.size else torch.tensor(at, device=device),
             ),
         )
