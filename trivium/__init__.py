@@ -4,6 +4,7 @@
     plan = trivium.make_plan(config)
     loader = trivium.Loader(plan, rank=0, world_size=1)
     batch = loader.batch(41_337)
+    trivium.Trainer("run.toml").run()
 
 Names are imported when they are first used, so that `import trivium` costs nothing.
 """
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from trivium.loader import Loader as Loader
     from trivium.plan.make import make_plan as make_plan
     from trivium.plan.plan import Plan as Plan
+    from trivium.train.trainer import Trainer as Trainer
 
 _HOMES = {
     "Batch": "trivium.data.batch",
     "Config": "trivium.config.schema",
     "Loader": "trivium.loader",
+    "Trainer": "trivium.train.trainer",
     "Plan": "trivium.plan.plan",
     "load_config": "trivium.config.load",
     "make_plan": "trivium.plan.make",
 }
-__all__ = ["Batch", "Config", "Loader", "Plan", "load_config", "make_plan"]
+__all__ = ["Batch", "Config", "Loader", "Plan", "Trainer", "load_config", "make_plan"]
 
 
 def __getattr__(name: str) -> Any:

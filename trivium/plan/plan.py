@@ -55,7 +55,7 @@ class Plan:
         number = bisect_right(self._ends, step)
         if step < 0 or number == len(self._ends):
             what = f"there is no step {step:,}: the last of the {self.known_steps:,} is step {self.known_steps - 1:,}."
-            raise PlanError([*self.gaps, Problem("", what)])
+            raise PlanError([*(self.gaps if self.total_steps is None else ()), Problem("", what)])
         return self.stages[number]
 
     @cached_property

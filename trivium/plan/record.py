@@ -53,10 +53,10 @@ def record(
         return entries
     entries |= _optimizer_entries(config)
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
-    for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
-        entries |= _source_entries(name, config, sources)
     for stage in taken:
         entries |= _stage_entries(stage, config, [each.name for each in stages])
+    for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
+        entries |= _source_entries(name, config, sources)
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
         if curve is not None and (name == "learning rate" or config.optimizer.name == "muon"):
             for start, formula, ramp in curve.identity(step):
