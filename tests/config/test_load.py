@@ -11,10 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.config.configs import BASE
-from trivium.config.load import load, load_config
+from trivium.config.load import load, load_config, validate
 from trivium.config.merge import merged_stages
 from trivium.config.schema import Config
 from trivium.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -249,3 +251,10 @@ def test_a_stage_that_says_one_way_does_not_take_the_other_from_defaults(file: P
     first, second = merged_stages(config)
     assert (first.mixture, first.weights) == ({"web": 0.8, "code": 0.2}, None)
     assert (first.rows_of_step, second.rows_of_step) == (3, 2)
+
+
+def test_a_config_that_is_written_out_and_read_again_is_the_same() -> None:
+    for path in (EXAMPLES / "stages.toml", EXAMPLES / "small.toml"):
+        config = load_config(path)
+        written = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        assert validate(written, path.name)[0] == config

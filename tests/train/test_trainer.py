@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from rich.console import Console
 
 from tests.corpus import write_source
 from trivium.config.load import load_config
 from trivium.config.schema import Config
-from trivium.errors import ResumeError
+from trivium.data.batch import IGNORED, Batch
+from trivium.errors import ConfigError, ResumeError, UsageError
 from trivium.train.events import read_events, steps_taken
+from trivium.train.export import export_checkpoint
+from trivium.train.rehearse import rehearse_run
 from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
@@ -249,3 +256,61 @@ def test_a_config_object_trains_as_its_file_does(folder: Path) -> None:
     Trainer(config, show=False).run()
     run("run.name=file")
     assert losses("object") == losses("file")
+
+
+def test_a_rehearsal_goes_through_every_stage_and_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearse_run(Path("run.toml"), [], Console(width=120), dialect=None, world_size=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["stage", "one", "two", "three", "four"]
+    assert sorted(path.name for path in folder.iterdir()) == ["code", "run.toml", "web"]
+
+
+def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folder: Path) -> None:
+    trainer = run("stages.3.seq_len=16")
+    said = export_checkpoint(Path("runs/run"), Path("out"))
+    assert said.startswith("out: step 19 of runs/run, ")
+    model = transformers.AutoModelForCausalLM.from_pretrained("out")
+    batch = trainer.loader.batch(18)
+    row = int(np.argmax((batch.segments == 0).sum(axis=1)))
+    length = int((batch.segments[row] == 0).sum())
+    tokens = torch.from_numpy(batch.tokens[row : row + 1, :length].astype(np.int64))
+    with torch.no_grad():
+        loss = model(tokens, labels=tokens).loss.item()
+    arrays = (batch.tokens, batch.targets, batch.segments, batch.positions)
+    cut = [np.ascontiguousarray(array[row : row + 1, :length]) for array in arrays]
+    cut[1][0, -1] = IGNORED
+    one = Batch(cut[0], cut[1], cut[2], cut[3], batch.source[row : row + 1], batch.sources)
+    figures = trainer.engine.evaluate(one)
+    assert loss == pytest.approx(figures.nats / figures.tokens, rel=1e-4)
+    with pytest.raises(UsageError) as error:
+        export_checkpoint(Path("runs/run"), Path("out"))
+    assert str(error.value) == "out: is there already. Give a folder that does not exist yet."
+
+
+def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
+    run("track.sinks=['tensorboard']", "stages.0.steps=2", "schedule={}")
+    assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: Path) -> None:
+    command = [sys.executable, "-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 20 "):
+                process.send_signal(signal.SIGTERM)
+                break
+        rest = process.stdout.read()
+    assert process.returncode == 3
+    assert "told to stop: one more step, then a checkpoint" in rest
+    last = RunFolder(Path("runs/run")).checkpoints()[-1]
+    assert last.step == max(steps_taken(Path("runs/run/events.jsonl")))
+
+
+def test_kl_is_refused_before_anything_is_trained(folder: Path) -> None:
+    with pytest.raises(ConfigError):
+        run("stages.1.kl={ beta = 0.1 }")
+    assert not RunFolder(Path("runs/run")).checkpoints()

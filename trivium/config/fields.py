@@ -7,7 +7,7 @@ so that the rest of the program knows one form only; the JSON Schema offers both
 from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
 from pydantic_core import PydanticCustomError
 
 from trivium.config.numbers import Count, Whole
@@ -100,6 +100,11 @@ class EpochBudget(Table):
     """Times that every document is read."""
     source: Name | None = None
     """The source that is counted; None where the bare number counts all of them."""
+
+    @model_serializer
+    def as_written(self) -> float | dict[str, float]:
+        """As a config has it."""
+        return self.epochs if self.source is None else {self.source: self.epochs}
 
 
 def _read_epochs(value: object) -> object:

@@ -330,6 +330,10 @@ class Trainer:
         optimizer = self.optimizer()
         if isinstance(optimizer, OptimizerSettings):
             settings = replace(settings, optimizer=optimizer)
+        for stage in self.plan.stages:
+            stage_settings(
+                stage.said, spec, begins=False
+            )  # what the engine cannot do is refused before it costs anything
         self.engine = make_engine(settings, self.config.engine.name)
         self.meter = Meter(self.plan, spec, self.engine.peak_flops())
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
@@ -406,7 +410,7 @@ class Trainer:
         }
 
     def _raw_config(self) -> dict[str, Any]:
-        raw: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        raw: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         return raw
 
     def _saved_already(self) -> bool:

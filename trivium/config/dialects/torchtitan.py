@@ -15,9 +15,9 @@ from trivium.errors import ConfigError, Problem
 
 # What their `flavor` means for the models that people run through these configs.
 FLAVORS: dict[tuple[str, str], dict[str, Any]] = {
-    ("llama3", "debugmodel"): {"layers": 6, "width": 256, "heads": 16, "ffn": 768},
-    ("llama3", "8B"): {"size": "8b"},
-    ("llama3", "70B"): {"size": "70b"},
+    ("llama3", "debugmodel"): {"layers": 6, "width": 256, "heads": 16, "ffn": 768, "vocab": 2048},
+    ("llama3", "8B"): {"size": "8b", "vocab": 128_256},
+    ("llama3", "70B"): {"size": "70b", "vocab": 128_256},
 }
 LLAMA3_THETA = 500_000
 SHARED_ROWS = ("tensor", "context", "pipeline")
@@ -52,6 +52,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     tokenizer = theirs.take_first(("model", "hf_assets_path"), ("model", "tokenizer_path"))
     if tokenizer:
         ours["tokenizer"] = {"path": tokenizer}
+        ours["model"].pop("vocab", None)  # the tokenizer's
     theirs.note_the_rest()
     if theirs.problems:
         raise ConfigError(theirs.problems)
