@@ -80,13 +80,13 @@ def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: P
     assert steps(folder) == [5]
 
 
-def test_retention_keeps_the_last_ones_boundaries_the_best_and_the_final_one(tmp_path: Path) -> None:
+def test_retention_keeps_the_last_ones_boundaries_milestones_the_best_and_the_final_one(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     for step in (10, 20, 30, 40, 50, 60, 100):
         make_checkpoint(folder, step)
-    retention = Retention(keep=2, boundaries=frozenset({20, 70}), total_steps=100)
+    retention = Retention(keep=2, boundaries=frozenset({20, 70}), total_steps=100, milestones=30)
     folder.keep_only(retention.kept(steps(folder), best=40))
-    assert steps(folder) == [20, 40, 60, 100]
+    assert steps(folder) == [20, 30, 40, 60, 100]
 
 
 def test_a_checkpoint_is_found_by_its_run_its_step_or_its_own_folder(tmp_path: Path) -> None:

@@ -362,6 +362,8 @@ class Checkpoint(Table):
     """Steps, or { minutes = 30 }; absent: at stage boundaries and at the end."""
     keep: Count = Field(3, examples=[3])
     """How many of the last ones stay; boundaries and the final one always do."""
+    milestones: Count | None = Field(None, examples=[10_000])
+    """Checkpoints at multiples of so many steps stay for good; absent: none does."""
     background: bool = Field(True, alias="async")
     """Write while training goes on."""
 

@@ -19,16 +19,18 @@ from trivium.train.run_folder import Checkpoint, RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints stay: the last ones, stage boundaries, the best by a figure, and the final one."""
+    """Which checkpoints stay: the last ones, stage boundaries, milestones, the best by a figure, the final one."""
 
     keep: int
     boundaries: frozenset[int]
     total_steps: int
+    milestones: int | None = None
 
     def kept(self, steps: list[int], best: int | None) -> set[int]:
         """The steps whose checkpoints stay."""
         always = self.boundaries | {self.total_steps} | ({best} if best is not None else set())
-        return set(steps[-self.keep :]) | (always & set(steps))
+        milestones = {step for step in steps if self.milestones is not None and step % self.milestones == 0}
+        return set(steps[-self.keep :]) | (always & set(steps)) | milestones
 
 
 class Saver:

@@ -262,7 +262,9 @@ class Trainer:
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
-        return step != self.plan.total_steps and self.cadence.due(step)
+        milestones = self.config.checkpoint.milestones
+        is_milestone = milestones is not None and step % milestones == 0
+        return step != self.plan.total_steps and (self.cadence.due(step) or is_milestone)
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
@@ -337,7 +339,8 @@ class Trainer:
         self.engine = make_engine(settings, self.config.engine.name)
         self.meter = Meter(self.plan, spec, self.engine.peak_flops())
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
-        retention = Retention(self.config.checkpoint.keep, boundaries, self.plan.total_steps or 0)
+        checkpoint = self.config.checkpoint
+        retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
         self.saver = Saver(self.folder, retention, self.tell)
         self.cadence = Cadence(self.config.checkpoint.every)
         self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
