@@ -1,0 +1,34 @@
+"""The benchmarks run from start to end at a small size; what they measure is not asserted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(script: str, *options: str) -> str:
+    """What a benchmark prints."""
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_loader_compares_trivium_with_the_copy_of_rows_and_names_every_peer() -> None:
+    printed = run("loader.py", "--small", "--seconds", "0.05", "--tokens", "200_000")
+    for name in ("trivium, in sequence", "trivium, at random steps", "NumPy row copy", "Megatron-core", "grain"):
+        assert f"\n{name}" in printed
+    assert "simulated, step 10" in printed
+
+
+@pytest.mark.slow
+def test_scale_measures_every_size() -> None:
+    printed = run("scale.py", "--small")
+    assert "1,000,000 documents" in printed
+    assert "20 x 10,000, 6 stages" in printed
