@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
-from trivium.data.blocks import FileTable, Spans
+from trivium.data.blocks import FILE_SHIFT, IN_LAST, LENGTH_SHIFT, FileTable, Spans
 from trivium.data.compiled import compiled
 from trivium.data.memory import address_of
 from trivium.data.source import OpenSource
@@ -58,20 +58,14 @@ class SimulatedBlocks:
         """The documents that start in these blocks."""
         return Spans(*_find_spans(blocks, ENDS, self.tokens))
 
-    def check(self, spans: Spans) -> None:
-        """No file can have changed."""
-
 
 @compiled
-def _find_spans(
-    blocks: Int64s, ends: Int64s, tokens: int
-) -> tuple[NDArray[np.int32], Int64s, Int64s, NDArray[np.bool_]]:
+def _find_spans(blocks: Int64s, ends: Int64s, tokens: int) -> tuple[Int64s, Int64s]:
     """Two passes over the blocks: how many documents, then which."""
     count = 0
     for block in blocks:
         count += _first_from(ends, min((block + 1) * BLOCK_TOKENS, tokens)) - _first_from(ends, block * BLOCK_TOKENS)
-    files, is_last = np.empty(count, np.int32), np.ones(count, np.bool_)
-    offsets, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    words, lengths = np.empty((count, 2), np.int64), np.empty(count, np.int64)
     place = 0
     for block in blocks:
         first, last = (
@@ -80,11 +74,12 @@ def _find_spans(
         )
         for document in range(first, last):
             within = document % PERIOD_DOCUMENTS
-            offsets[place] = ends[within - 1] if within else 0
-            lengths[place] = ends[within] - offsets[place]
-            files[place] = document // PERIOD_DOCUMENTS % FILES
+            file = document // PERIOD_DOCUMENTS % FILES
+            words[place, 0] = ends[within - 1] if within else 0
+            lengths[place] = ends[within] - words[place, 0]
+            words[place, 1] = (np.int64(file) << FILE_SHIFT) | (lengths[place] << LENGTH_SHIFT) | IN_LAST
             place += 1
-    return files, offsets, lengths, is_last
+    return words, lengths
 
 
 @compiled

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.batch import IGNORED
-from trivium.data.blocks import FileBlocks
+from trivium.data.blocks import FILE_SHIFT, LENGTH_SHIFT, WORD_MASK, FileBlocks
 from trivium.data.reading import BlockOrder, Reading
-from trivium.data.window import LENGTH_SHIFT, WORD_MASK
 from trivium.errors import PlanError, Problem
 from trivium.loader import Loader
 from trivium.plan.plan import Plan
@@ -91,7 +90,7 @@ def _pieces(
     blocks = _file_blocks(reading)
     column = 0
     for offset, word in pieces.tolist():
-        file, length = word >> 32, (word & WORD_MASK) >> LENGTH_SHIFT
+        file, length = word >> FILE_SHIFT, (word & WORD_MASK) >> LENGTH_SHIFT
         stop = min(column + length, len(tokens))  # a row of crop has one token more, which is a target only
         document, start = blocks.document_at(file, offset)
         _, _, end = blocks.document_span(document)

@@ -20,8 +20,11 @@ from trivium.errors import SourceError
 
 
 @contextmanager
-def draft(path: Path) -> Iterator[BinaryIO]:
-    """A draft of `path`, open for writing: takes its name when the block ends well, is removed if not."""
+def draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A draft of `path`, open for writing: takes its name when the block ends well, is removed if not.
+
+    Where it is not `durable`, a power cut may leave a file of that name without its content.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, since only there is a rename atomic; hidden, since no folder walk looks there.
     unfinished = path.parent / f".{secrets.token_hex(8)}.draft"
@@ -29,12 +32,14 @@ def draft(path: Path) -> Iterator[BinaryIO]:
         with open(unfinished, "xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    if durable:
+        flush_folder(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
@@ -79,10 +84,10 @@ def _libc() -> ctypes.CDLL:
 
 
 @contextmanager
-def cached_draft(path: Path) -> Iterator[BinaryIO]:
+def cached_draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A draft in the cache folder; a cache that cannot be written to says how to name another."""
     try:
-        with draft(path) as file:
+        with draft(path, durable=durable) as file:
             yield file
     except OSError as error:
         raise SourceError(

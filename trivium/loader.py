@@ -34,7 +34,7 @@ Int64s = NDArray[np.int64]
 
 AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
 AHEAD_ROWS = 4096  # and rows
-WINDOWS_EACH = 4  # windows of one source that a stage keeps at hand
+WINDOWS_EACH = 2  # windows of one source that a stage keeps at hand
 
 # What the kernel knows of a window at hand: the positions it covers, and where its arrays are.
 SLOT_FIRST, SLOT_END, SLOT_ROW_STARTS, SLOT_PIECES = range(4)
@@ -46,6 +46,9 @@ class Rows:
 
     first_step: int
     end_step: int
+    size: int  # rows of each step
+    seq_len: int
+    masks_loss: bool
     source: NDArray[np.int32]  # (rows,) index into the plan's sources
     rows: Int64s  # (rows, 3) as `gather` takes them
     windows: tuple[Window, ...]  # kept alive: the rows point into them
@@ -59,7 +62,8 @@ class StageReader:
         self.stage = stage
         self.mixture = stage.mixture
         self.segments = [stage.given[name].segment for name in self.mixture.names]
-        self._source_index = np.array([names.index(name) for name in self.mixture.names], np.int32)
+        number_of = {name: number for number, name in enumerate(names)}
+        self._source_index = np.array([number_of[name] for name in self.mixture.names], np.int32)
         self._starts = np.array([segment.start if segment else 0 for segment in self.segments], np.int64)
         self._files = np.array([first_file.get(name, 0) for name in self.mixture.names], np.int64)
         self._slots = np.zeros((len(self.segments), WINDOWS_EACH, 4), np.int64)  # see _find
@@ -84,7 +88,16 @@ class StageReader:
                 source = int(sources[done])
                 windows = (*windows, self._bring(source, int(self._starts[source] + source_rows[done])))
                 done = _find(sources, source_rows, done, self._starts, self._files, self._slots, rows)
-        return Rows(step, step + num_steps, self._source_index[sources], rows, windows)
+        return Rows(
+            step,
+            step + num_steps,
+            shard.stop - shard.start,
+            self.stage.seq_len,
+            self.stage.said.loss_on != "all",
+            self._source_index[sources],
+            rows,
+            windows,
+        )
 
     def _bring(self, source: int, position: int) -> Window:
         """Put the window of a position into one of its source's slots."""
@@ -273,12 +286,11 @@ class Loader:
         return self._readers[stage.index]
 
     def _gather(self, step: int, found: Rows) -> Batch:
-        stage = self.plan.stage_at(step)
-        size = stage.batch_size // self.world_size
-        first = (step - found.first_step) * size
-        arrays = np.empty((4, size, stage.seq_len), np.int32)  # fresh ones cost no more than a pool of used ones
-        gather(found.rows[first : first + size], self._files, stage.said.loss_on != "all", arrays)
-        return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first : first + size], self.sources)
+        first = (step - found.first_step) * found.size
+        stop = first + found.size
+        arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
+        gather(found.rows[first:stop], self._files, found.masks_loss, arrays)
+        return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
 
 
 def _refuse_unknown(plan: Plan) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.corpus import make_blocks
-from trivium.data.blocks import HoldOut, Spans
+from trivium.data.blocks import FileBlocks, HoldOut, Spans
 from trivium.errors import SourceError
 
 FILES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=4).filter(
@@ -92,11 +92,11 @@ def test_new_files_move_no_document_in_or_out_of_the_hold_out() -> None:
 
 
 def test_a_file_that_changed_since_it_was_opened_is_refused_by_name(tmp_path: object) -> None:
-    blocks = make_blocks([[3, 5, 2]])  # its folder is gone by now
-    spans = blocks.spans(np.array([0]))
+    opened = make_blocks([[3, 5, 2]])  # its folder is gone by now
+    blocks = FileBlocks("web", opened.files, "", 16, 3)
     path = blocks.files[0].path
     with pytest.raises(SourceError) as error:
-        blocks.check(spans)
+        blocks.spans(np.array([0]))
     assert str(error.value) == (
         f"{path}: cannot be read any more: No such file or directory. "
         "Files must stay as they are while a run reads them."

@@ -9,7 +9,7 @@ IGNORED = -100  # a target that must not be learnt: across documents, in padding
 PADDING = -1  # the segment of a slot that holds no token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Rows of one length: B rows of T slots, each row from one source."""
 

@@ -28,22 +28,42 @@ from trivium.errors import SourceError
 Int64s = NDArray[np.int64]
 
 
+# Where a stretch of tokens is, in two words: the offset of its first token in its file, and
+# file << 32 | length << 2 | in_last << 1 | goes_on. `in_last`: it is of the last span of its document. `goes_on`:
+# the document has a next token behind it, which is the target of its last one.
+FILE_SHIFT = 32
+WORD_MASK = (1 << FILE_SHIFT) - 1
+LENGTH_SHIFT = 2
+IN_LAST = 2
+GOES_ON = 1
+LONGEST = 2**30 - 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Stretches of documents: of which file, from which of its tokens on, and how long."""
+    """Stretches of documents, each in one file."""
 
-    file: NDArray[np.int32]  # number of the file within the source
-    offset: Int64s  # the span's first token, counted from the file's start
-    length: Int64s  # at least 1
-    is_last: NDArray[np.bool_]  # whether its document ends with it
+    words: Int64s  # (spans, 2) as above
+    length: Int64s  # tokens of each, at least 1
 
     def __len__(self) -> int:
-        return len(self.file)
+        return len(self.length)
 
     @property
-    def tokens(self) -> int:
-        """Tokens of all spans."""
-        return int(self.length.sum())
+    def file(self) -> Int64s:
+        """The file of each."""
+        return self.words[:, 1] >> FILE_SHIFT
+
+    @property
+    def offset(self) -> Int64s:
+        """Its first token, counted from the file's start."""
+        return self.words[:, 0]
+
+    @property
+    def is_last(self) -> NDArray[np.bool_]:
+        """Whether its document ends with it."""
+        flags: NDArray[np.bool_] = self.words[:, 1] & IN_LAST != 0
+        return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +100,6 @@ class Blocks(Protocol):
 
     def spans(self, blocks: Int64s) -> Spans:
         """The spans of these blocks, one block after the other."""
-
-    def check(self, spans: Spans) -> None:
-        """Refuse, by name, a file that has changed since it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +157,26 @@ class FileBlocks:
         return int(self._first_block[-1])
 
     def spans(self, blocks: Int64s) -> Spans:
-        """The spans of these blocks, one block after the other."""
+        """The spans of these blocks, one block after the other; refuses a file that has changed since."""
+        blocks = np.asarray(blocks, np.int64)
+        self._check_files(blocks)
         limit, wanted = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
         files = self._ends_at, self._num_documents, self._first_block, self._keys
-        found = _find_spans(np.asarray(blocks, np.int64), *files, self.block_tokens, limit, wanted)
-        return Spans(*found)
+        return Spans(*_find_spans(blocks, *files, self.block_tokens, limit, wanted))
 
-    def check(self, spans: Spans) -> None:
+    def _check_files(self, blocks: Int64s) -> None:
         """A mapped file that was cut short would end the process when it is read: look before."""
-        for number in np.unique(spans.file).tolist():
-            file = self.files[number]
-            for part in file.parts:
-                try:
-                    size = part.path.stat().st_size
-                except OSError as error:
-                    size, reason = -1, error.strerror
-                if size != part.size:
-                    found = (
-                        f"cannot be read any more: {reason}" if size < 0 else f"had {part.size:,} bytes, has {size:,}"
-                    )
-                    raise SourceError(f"{part.path}: {found}. Files must stay as they are while a run reads them.")
+        for number in np.unique(np.searchsorted(self._first_block, blocks, side="right") - 1).tolist():
+            part = self.files[number].parts[0]
+            try:
+                size = part.path.stat().st_size
+            except OSError as error:
+                found = f"cannot be read any more: {error.strerror}"
+            else:
+                if size == part.size:
+                    continue
+                found = f"had {part.size:,} bytes, has {size:,}"
+            raise SourceError(f"{part.path}: {found}. Files must stay as they are while a run reads them.")
 
     def document_at(self, file: int, offset: int) -> tuple[int, int]:
         """The number of the document that holds a token, and where in the file it starts."""
@@ -228,7 +245,7 @@ def _find_spans(
     block_tokens: int,
     limit: np.uint64,
     wanted: bool,
-) -> tuple[NDArray[np.int32], Int64s, Int64s, NDArray[np.bool_]]:
+) -> tuple[Int64s, Int64s]:
     """Two passes over the blocks: how many spans at the most, then the spans."""
     most = 0
     first_document = np.empty(blocks.size, np.int64)
@@ -238,8 +255,7 @@ def _find_spans(
         ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
         first_document[index] = _first_above(ends, begin)
         most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
-    files, is_last = np.empty(most, np.int32), np.empty(most, np.bool_)
-    offsets, lengths = np.empty(most, np.int64), np.empty(most, np.int64)
+    words, lengths = np.empty((most, 2), np.int64), np.empty(most, np.int64)
     count = 0
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
@@ -257,9 +273,11 @@ def _find_spans(
                     break
             elif piece < ends[number] and (limit == 0 or (uniform(keys[file], number) < limit) == wanted):
                 stop = min(piece + block_tokens, ends[number])
-                files[count], offsets[count], lengths[count] = file, piece, stop - piece
-                is_last[count] = stop == ends[number]
+                flag = IN_LAST if stop == ends[number] else GOES_ON
+                words[count, 0] = piece
+                words[count, 1] = (np.int64(file) << FILE_SHIFT) | ((stop - piece) << LENGTH_SHIFT) | flag
+                lengths[count] = stop - piece
                 count += 1
             start = ends[number]
             number += 1
-    return files[:count], offsets[:count], lengths[:count], is_last[:count]
+    return words[:count], lengths[:count]

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.batch import IGNORED, PADDING
+from trivium.data.blocks import FILE_SHIFT, GOES_ON, LENGTH_SHIFT, WORD_MASK
 from trivium.data.compiled import compiled
 from trivium.data.memory import carray, pointer
-from trivium.data.window import FILE_SHIFT, GOES_ON, LENGTH_SHIFT, WORD_MASK
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -50,27 +50,6 @@ def gather(rows: Int64s, files: Int64s, masks_loss: bool, arrays: NDArray[np.int
         targets[column:] = IGNORED
         segments[column:] = PADDING
         positions[column:] = 0
-
-
-@compiled
-def count_unmasked(row_starts: Int64s, pieces: Int64s, seq_len: int, loss: Int64s) -> Int64s:
-    """For each row, the targets that `gather` leaves to be learnt; `loss` is the address of each file's bytes, or 0."""
-    counts = np.zeros(row_starts.size - 1, np.int64)
-    for row in range(counts.size):
-        column = 0
-        for piece in range(row_starts[row], row_starts[row + 1]):
-            word = pieces[piece, 1]
-            length = (word & WORD_MASK) >> LENGTH_SHIFT
-            inputs = min(length, seq_len - column)
-            targeted = inputs if inputs < length or word & GOES_ON else inputs - 1
-            if loss[word >> FILE_SHIFT]:
-                learnt = carray(pointer(loss[word >> FILE_SHIFT] + pieces[piece, 0] + 1), (targeted,), np.uint8)
-                for index in range(targeted):
-                    counts[row] += learnt[index] != 0
-            else:
-                counts[row] += targeted
-            column += inputs
-    return counts
 
 
 @compiled

@@ -5,26 +5,21 @@ length in one word. The rows stand in the order in which they are read. A window
 a millisecond and half a megabyte.
 """
 
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.data.blocks import Spans
+from trivium.data.blocks import FILE_SHIFT, GOES_ON, IN_LAST, LENGTH_SHIFT, LONGEST, WORD_MASK, Spans
 from trivium.data.compiled import compiled
 from trivium.data.order import uniform
 from trivium.data.packing import Policy, pack
 
 Int64s = NDArray[np.int64]
-
-# The second word of a piece: file << 32 | length << 2 | in_last << 1 | goes_on. `goes_on`: the document has a
-# next token behind the piece, the target of its last one. `in_last`: its span is the last of its document.
-FILE_SHIFT = 32
-WORD_MASK = (1 << FILE_SHIFT) - 1
-LENGTH_SHIFT = 2
-IN_LAST = 2
-GOES_ON = 1
-LONGEST_ROW = 2**30 - 2
+OFFSET_BITS = 40  # a file has fewer tokens than this many bits count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,19 +28,13 @@ class Window:
 
     seq_len: int  # input slots of a row; with crop a row holds one token more, a target only
     row_starts: Int64s  # (rows + 1)
-    pieces: Int64s  # (pieces, 2): offset, and the word above
+    pieces: Int64s  # (pieces, 2), two words each, as a span has them
     dropped: NDArray[np.int32]  # (rows) tokens behind the row's last piece that crop dropped
 
     @property
     def num_rows(self) -> int:
         """Rows of the window."""
         return len(self.dropped)
-
-    @property
-    def last_goes_on(self) -> NDArray[np.bool_]:
-        """For each row, whether the document of its last piece has a next token."""
-        last: NDArray[np.bool_] = self.goes_on[self.row_starts[1:] - 1]
-        return last
 
     @property
     def lengths(self) -> Int64s:
@@ -63,12 +52,10 @@ class Window:
         flags: NDArray[np.bool_] = self.pieces[:, 1] & GOES_ON != 0
         return flags
 
-    def sum_by_row(self, figures: NDArray[np.generic]) -> Int64s:
-        """A figure of each piece, summed for each row."""
-        if not self.num_rows:
-            return np.zeros(0, np.int64)
-        sums: Int64s = np.add.reduceat(figures, self.row_starts[:-1], dtype=np.int64)
-        return sums
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return self.row_starts.nbytes + self.pieces.nbytes + self.dropped.nbytes
 
     def row_pieces(self, row: int) -> Int64s:
         """The pieces of a row."""
@@ -87,27 +74,53 @@ class Window:
         return _joined(self.files[start:], self.pieces[start:, 0], lengths, goes_on)
 
 
+class WindowCache:
+    """The windows that were asked for last, up to so many bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._windows: OrderedDict[tuple[str, int], Window] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, int], make: Callable[[], Window]) -> Window:
+        """A window by its key; made where it is not at hand."""
+        with self._lock:
+            found = self._windows.get(key)
+            if found is not None:
+                self._windows.move_to_end(key)
+                return found
+        window = make()  # outside the lock: a window of what was left over asks for another one
+        with self._lock:
+            if key not in self._windows:
+                self._windows[key] = window
+                self._bytes += window.nbytes
+            while self._bytes > self._max_bytes and len(self._windows) > 1:
+                self._bytes -= self._windows.popitem(last=False)[1].nbytes
+        return window
+
+
 def _joined(files: Int64s, offsets: Int64s, lengths: Int64s, goes_on: NDArray[np.bool_]) -> Spans:
     """Pieces in the order of the files; neighbours within a document become one span."""
-    order = np.lexsort((offsets, files))
+    order = np.argsort((files << OFFSET_BITS) | offsets)
     files, offsets, lengths, goes_on = files[order], offsets[order], lengths[order], goes_on[order]
     touches = (files[1:] == files[:-1]) & (offsets[1:] == offsets[:-1] + lengths[:-1]) & goes_on[:-1]
     firsts = np.flatnonzero(np.concatenate(([True], ~touches)) if len(files) else np.zeros(0, np.bool_))
     lasts = np.append(firsts[1:], len(files)) - 1
     whole = offsets[lasts] + lengths[lasts] - offsets[firsts]
-    return Spans(files[firsts].astype(np.int32), offsets[firsts], whole, ~goes_on[lasts])
+    assert whole.max(initial=0) <= LONGEST, "a window holds no longer stretch"
+    flags = np.where(goes_on[lasts], GOES_ON, IN_LAST)
+    words = np.stack((offsets[firsts], (files[firsts] << FILE_SHIFT) | (whole << LENGTH_SHIFT) | flags), axis=1)
+    return Spans(words, whole)
 
 
 def make_window(spans: Spans, policy: Policy, seq_len: int, key: int) -> Window:
     """Pack the spans and put the rows in the order of the key."""
     packing = pack(policy, spans.length, seq_len)
     order = shuffled(packing.num_rows, key)
-    row_starts, pieces = _lay(packing.row_starts, packing.span, packing.start, packing.length, order, *_columns(spans))
+    packed = packing.row_starts, packing.span, packing.start, packing.length
+    row_starts, pieces = _lay(*packed, order, spans.words)
     return Window(seq_len, row_starts, pieces, packing.dropped[order])
-
-
-def _columns(spans: Spans) -> tuple[NDArray[np.int32], Int64s, Int64s, NDArray[np.bool_]]:
-    return spans.file, spans.offset, spans.length, spans.is_last
 
 
 def shuffled(size: int, key: int) -> Int64s:
@@ -133,10 +146,7 @@ def _lay(
     start: NDArray[np.int32],
     length: NDArray[np.int32],
     order: Int64s,
-    file: NDArray[np.int32],
-    offset: Int64s,
-    span_length: Int64s,
-    is_last: NDArray[np.bool_],
+    spans: Int64s,
 ) -> tuple[Int64s, Int64s]:
     """Each row's pieces, rows in reading order."""
     row_starts = np.empty(order.size + 1, np.int64)
@@ -145,11 +155,12 @@ def _lay(
     for row in range(order.size):
         row_starts[row] = count
         for piece in range(packed_starts[order[row]], packed_starts[order[row] + 1]):
-            of = span[piece]
-            ends = is_last[of] and start[piece] + length[piece] == span_length[of]
-            word = (np.int64(file[of]) << FILE_SHIFT) | (np.int64(length[piece]) << LENGTH_SHIFT)
-            pieces[count, 0] = offset[of] + start[piece]
-            pieces[count, 1] = word | (IN_LAST if is_last[of] else 0) | (0 if ends else GOES_ON)
+            word = spans[span[piece], 1]
+            begin, tokens = np.int64(start[piece]), np.int64(length[piece])
+            ends = word & IN_LAST and begin + tokens == (word & WORD_MASK) >> LENGTH_SHIFT
+            where = word >> FILE_SHIFT << FILE_SHIFT
+            pieces[count, 0] = spans[span[piece], 0] + begin
+            pieces[count, 1] = where | (tokens << LENGTH_SHIFT) | (word & IN_LAST) | (0 if ends else GOES_ON)
             count += 1
     row_starts[order.size] = count
     return row_starts, pieces

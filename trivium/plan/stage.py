@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trivium.config.schema import Stage
+from trivium.data.figures import Figures
 from trivium.data.mixture import StageMixture
-from trivium.data.reading import Figures, Reading, RowSettings
+from trivium.data.reading import Reading, RowSettings
 
 
 @dataclass(frozen=True, slots=True)
