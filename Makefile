@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format clean
 
 demo: $(READY)
 	@echo "== made-up text as token files: examples/data"

@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from tests.corpus import Lengths, document_ends, make_config, write_source
 from trivium.config.schema import Config
 from trivium.data.batch import IGNORED, PADDING, Batch
+from trivium.data.manifest import measure, write_manifest
+from trivium.data.tokens import open_source
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader import Loader
 from trivium.plan.make import make_plan
 
-FILES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=10), min_size=1, max_size=3)
+FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size=1, max_size=3).filter(
+    lambda files: all(any(lengths) for lengths in files)
+)
 STAGES = st.lists(
     st.fixed_dictionaries(
         {
@@ -29,7 +33,10 @@ STAGES = st.lists(
             "packing": st.sampled_from(["concat", "bestfit", "crop", "pad"]),
             "weights": st.fixed_dictionaries({"web": st.integers(1, 5), "code": st.integers(0, 5)}),
         },
-        optional={"seed": st.integers(0, 3)},
+        optional={
+            "seed": st.integers(0, 3),
+            "fade": st.fixed_dictionaries({"steps": st.just(1), "shape": st.sampled_from(["linear", "cosine"])}),
+        },
     ),
     min_size=1,
     max_size=4,
@@ -134,6 +141,34 @@ def check_row(batch: Batch, row: int, ends: NDArray[np.int64]) -> None:
         else:
             assert positions[column] == 0
             assert segments[column] == (segments[column - 1] + 1 if column else 0)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_ranks_workers_and_stops_give_the_rows_of_one_rank(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    sources = {name: data.draw(FILES) for name in ("web", "code")}
+    stages = data.draw(STAGES)
+    ranks = data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 16]))
+    for stage in stages:
+        stage["batch_size"] = ranks * data.draw(st.integers(1, 4))
+    config = write_config(tmp_path_factory.mktemp("run"), sources, stages)
+    plan = make_plan(config)
+    whole = [copied(batch) for _, batch in Loader(plan, prefetch=0).batches(start=0)]
+    stop = data.draw(st.integers(0, plan.known_steps))
+    shards = []
+    for rank in range(ranks):
+        settings_of = {"prefetch": data.draw(st.integers(0, 3)), "workers": data.draw(st.integers(1, 3))}
+        first = Loader(plan, rank, ranks, **settings_of)
+        batches = first.batches()
+        read = [copied(next(batches)[1]) for _ in range(stop)]
+        state = json.loads(json.dumps(first.state_dict()))
+        batches.close()  # type: ignore[attr-defined]
+        second = Loader(make_plan(config), rank, ranks, **settings_of)
+        second.load_state_dict(state)
+        shards.append(read + [copied(batch) for _, batch in second.batches()])
+    assert [tuple(map(b"".join, zip(*parts, strict=True))) for parts in zip(*shards, strict=True)] == whole
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -303,7 +338,8 @@ def test_a_file_that_goes_away_while_it_is_read_is_an_error_with_its_step(tmp_pa
     message = str(error.value)
     assert message.startswith("step ")
     assert "source web, row " in message
-    assert f"{path}: cannot be read any more: No such file or directory. Files must stay as they are" in message
+    named = f"{path} (documents of web from 0 on): cannot be read any more: No such file or directory. "
+    assert message.endswith(f"{named}Files must stay as they are while a run reads them.")
 
 
 def test_a_plan_with_unknown_sources_cannot_be_read(tmp_path: Path) -> None:
@@ -329,3 +365,44 @@ def test_order_is_pinned(tmp_path: Path) -> None:
         batch.tokens[:, 0].tolist() for _, batch in Loader(make_plan(make_config({"web": source}, stages))).batches()
     ]
     assert read == [[90, 74], [50, 58], [19, 35, 11, 100], [3, 108, 43, 27], [67, 59, 108, 51]]
+
+
+def test_a_state_of_another_length_or_kind_is_refused(config: Config) -> None:
+    loader = Loader(make_plan(config))
+    state = {**loader.state_dict(), "step": 19}
+    with pytest.raises(ResumeError) as error:
+        loader.load_state_dict(state)
+    assert str(error.value) == "cannot go on at step 19: the plan has 18. Lengthen its last stage."
+    for broken in ({}, {**state, "step": "x"}, {**state, "record": None}):
+        with pytest.raises(ResumeError) as error:
+            loader.load_state_dict(broken)
+        assert str(error.value) == "this is no state of a loader. Give what its state_dict returned."
+    with pytest.raises(PlanError) as problem:
+        next(loader.batches(start=19))
+    assert str(problem.value) == "there is no step 19: the last of the 18 is step 17."
+
+
+def test_a_damaged_index_is_refused_though_a_manifest_vouches_for_it(tmp_path: Path) -> None:
+    folder = write_source(tmp_path / "web", [[20] * 50])
+    files = open_source(str(folder))
+    write_manifest(measure(files), folder / "manifest.json")
+    ends = np.fromfile(folder / "000.ds.index", "<i8")
+    ends[7] = 10**12
+    ends.tofile(folder / "000.ds.index")
+    with pytest.raises(PlanError) as error:
+        make_plan(make_config({"web": folder}, [{"steps": 5, "seq_len": 16, "batch_size": 2}]))
+    assert str(error.value) == (
+        f"sources: {folder / '000.ds.index'}: documents near token 0 end before they start, or behind the end of "
+        "000.ds. The index is damaged: copy or write it again."
+    )
+
+
+def test_ids_over_the_tokenizers_vocabulary_are_refused(tmp_path: Path) -> None:
+    folder = write_source(tmp_path / "web", [[300]])
+    stage: dict[str, object] = {"steps": 5, "seq_len": 16, "batch_size": 2}
+    with pytest.raises(PlanError) as error:
+        make_plan(make_config({"web": folder}, [stage], tokenizer={"kind": "bytes"}))
+    assert str(error.value) == (
+        f"sources.web: {folder / '000.ds'}: holds the token id 299, the model knows 0 to 255. "
+        "Write model.vocab = 300 or more, or tokenise with the model's tokenizer."
+    )

@@ -119,6 +119,16 @@ def places_of(plan: Plan, source: str, document: int) -> list[Place]:
     return sorted(places, key=lambda place: (place.step, place.row, place.start))
 
 
+def why_not_read(plan: Plan, source: str, document: int) -> str:
+    """Why a document has no place in the run."""
+    blocks = plan.sources[source].blocks
+    assert isinstance(blocks, FileBlocks), "only files have documents to name"
+    _, start, end = blocks.document_span(document)
+    if start == end:
+        return "it is empty"
+    return "it is held out for validation" if blocks.is_held_out(document) else "the run ends before it"
+
+
 def _places_in_stage(stage: PlannedStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Place]:
     assert stage.mixture is not None
     assert stage.start is not None

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. What a command needs is imported when it runs."""
 
+import io
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -125,7 +126,7 @@ def inspect(
     """Show what stands in the rows of a step, or the steps in which a document is read."""
     from rich.console import Console
 
-    from trivium.address import places_of, rows_of
+    from trivium.address import places_of, rows_of, why_not_read
     from trivium.config.load import load
     from trivium.data.tokenizer import open_tokenizer
     from trivium.inspect import show_places, show_rows
@@ -136,17 +137,15 @@ def inspect(
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)
-        show_places(name, number, places_of(made, name, number), Console())
+        places = places_of(made, name, number)
+        show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
     elif step is not None:
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
         if not rows:
-            found = made.stage_at(step)
-            asked = " ".join(
-                f"--{key} {value}" for key, value in (("row", row), ("source", source)) if value is not None
-            )
-            raise UsageError(
-                f"inspect: none of the {found.batch_size:,} rows of step {step:,} is {asked}. Leave it out."
-            )
+            there = made.stage_at(step)
+            names = ", ".join(sorted(name for name, given in there.given.items() if given.rows))
+            limits = f"rows 0 to {there.batch_size - 1:,} of {names}"
+            raise UsageError(f"inspect: step {step:,} of stage {there.name} has {limits}: none is as asked.")
         decoder = open_tokenizer(made.config.tokenizer)
         show_rows(step, made.stage_at(step), rows, decoder, Console(), full=full)
 
@@ -211,6 +210,9 @@ def say_json(value: object) -> None:
 
 def main() -> None:
     """Run a command; what a user can mend is one line each and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a name shows a question mark
     try:
         app()
     except TriviumError as error:

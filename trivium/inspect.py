@@ -11,6 +11,7 @@ from trivium.data.tokenizer import Tokenizer
 from trivium.plan.stage import PlannedStage
 
 SHOWN_TOKENS = 64
+SHOWN_SPANS = 6
 
 
 def show_rows(
@@ -28,8 +29,7 @@ def show_rows(
 
 
 def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console, *, full: bool) -> None:
-    learnt = int(np.count_nonzero(piece.learnt))
-    span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {learnt:,} learnt"
+    span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {learnt_spans(piece)}"
     console.print(Text(f"  document {piece.document:,} in {piece.file}, {span}", style="cyan"), highlight=False)
     shown = len(piece.tokens) if full else min(SHOWN_TOKENS, len(piece.tokens))
     text = Text("    ")
@@ -44,14 +44,19 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
     console.print(text, highlight=False)
 
 
-def show_places(source: str, document: int, places: list[Place], console: Console) -> None:
-    """Print where a document is read."""
+def learnt_spans(piece: PieceAddress) -> str:
+    """`31 learnt (32 to 63)`: which tokens of the document have a target that is learnt."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], piece.learnt, [False])))).reshape(-1, 2)
+    shown = [f"{piece.start + first:,} to {piece.start + stop:,}" for first, stop in edges[:SHOWN_SPANS].tolist()]
+    more = [f"{len(edges) - SHOWN_SPANS:,} more"] if len(edges) > SHOWN_SPANS else []
+    count = f"{int(np.count_nonzero(piece.learnt)):,} learnt"
+    return f"{count} ({', '.join(shown + more)})" if shown else count
+
+
+def show_places(source: str, document: int, places: list[Place], why_none: str, console: Console) -> None:
+    """Print where a document is read, or why it is not."""
     if not places:
-        console.print(f"document {document:,} of {source} is read in no step of this run.", highlight=False)
-        return
+        console.print(Text(f"document {document:,} of {source} is read in no step of this run: {why_none}."))
     for place in places:
-        console.print(
-            f"step {place.step:,} row {place.row:,}: stage {place.stage}, epoch {place.epoch + 1}, "
-            f"tokens {place.start:,} to {place.stop:,}",
-            highlight=False,
-        )
+        at = f"step {place.step:,} row {place.row:,}: stage {place.stage}, epoch {place.epoch + 1}"
+        console.print(Text(f"{at}, tokens {place.start:,} to {place.stop:,}"))

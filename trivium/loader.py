@@ -210,6 +210,10 @@ class Loader:
         """Every step from `start` on (by default from where `state_dict` says) and its batch."""
         self.step = self.step if start is None else start
         total = self.plan.known_steps
+        if not 0 <= self.step <= total:
+            raise PlanError(
+                [Problem("", f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}.")]
+            )
         if not self.prefetch:
             while self.step < total:
                 batch = self.batch(self.step)
@@ -250,9 +254,16 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved step; refuses a plan whose past is another."""
-        step = int(state["step"])
-        if self.plan.fingerprint(step) != state["fingerprint"]:
-            difference = first_difference(state["record"], self.plan.record(step))
+        try:
+            step, taken_with, past = int(state["step"]), str(state["fingerprint"]), dict(state["record"])
+        except (KeyError, TypeError, ValueError):
+            raise ResumeError("this is no state of a loader. Give what its state_dict returned.") from None
+        if not 0 <= step <= self.plan.known_steps:
+            raise ResumeError(
+                f"cannot go on at step {step:,}: the plan has {self.plan.known_steps:,}. Lengthen its last stage."
+            )
+        if self.plan.fingerprint(step) != taken_with:
+            difference = first_difference(past, self.plan.record(step))
             taken = f", and steps 0 to {step - 1:,} have been taken" if step else ""
             found = difference or "its past is another"
             raise ResumeError(f"cannot go on at step {step:,}: {found}{taken}. Put it back, or start a new run.")
@@ -301,6 +312,8 @@ def _refuse_unknown(plan: Plan) -> None:
 
 def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
     """Every rank gets the same number of rows, in every stage."""
+    if world_size < 1:
+        raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])
     if not 0 <= rank < world_size:
         raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
     problems = []

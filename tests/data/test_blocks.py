@@ -98,6 +98,6 @@ def test_a_file_that_changed_since_it_was_opened_is_refused_by_name(tmp_path: ob
     with pytest.raises(SourceError) as error:
         blocks.spans(np.array([0]))
     assert str(error.value) == (
-        f"{path}: cannot be read any more: No such file or directory. "
+        f"{path} (documents of web from 0 on): cannot be read any more: No such file or directory. "
         "Files must stay as they are while a run reads them."
     )

@@ -236,10 +236,11 @@ def test_an_id_beyond_int32_is_refused(tmp_path: Path, cache: Path) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_refused(web: Path, cache: Path) -> None:
-    manifest = manifest_of(open_source(web), cache=cache)
-    check_vocab(manifest, 50_257)
-    assert refusal(lambda: check_vocab(manifest, 50_256)) == (
-        "a/1.ds: holds the token id 50,256, the model knows 0 to 50,255. "
+    files = open_source(web)
+    manifest = manifest_of(files, cache=cache)
+    check_vocab(manifest, files, 50_257)
+    assert refusal(lambda: check_vocab(manifest, files, 50_256)) == (
+        f"{web / 'a/1.ds'}: holds the token id 50,256, the model knows 0 to 50,255. "
         "Write model.vocab = 50257 or more, or tokenise with the model's tokenizer."
     )
 

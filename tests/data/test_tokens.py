@@ -1,6 +1,7 @@
 import os
 import resource
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -300,8 +301,8 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_what_megatron_wrote_is_read(tmp_path: Path, cache: Path, dtype: Any) -> None:
-    megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
-    torch = pytest.importorskip("torch")
+    megatron = import_module("megatron.core.datasets.indexed_dataset")
+    torch = import_module("torch")
     prefix = str(tmp_path / "web_text_document")
     builder = megatron.IndexedDatasetBuilder(f"{prefix}.bin", dtype)
     builder.add_item(torch.tensor([1, 2, 3]))
@@ -317,7 +318,7 @@ def test_what_megatron_wrote_is_read(tmp_path: Path, cache: Path, dtype: Any) ->
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("token_size", [2, 4])
 def test_what_datatrove_wrote_is_read(tmp_path: Path, cache: Path, token_size: int) -> None:
-    datatrove = pytest.importorskip("datatrove.pipeline.tokens.tokenizer")
+    datatrove = import_module("datatrove.pipeline.tokens.tokenizer")
     written = datatrove.TokenizedFile(
         str(tmp_path),
         "00000_shuffled.ds",
@@ -337,7 +338,7 @@ def test_what_datatrove_wrote_is_read(tmp_path: Path, cache: Path, token_size: i
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_datatrove_wrote_for_megatron_is_read(tmp_path: Path, cache: Path) -> None:
-    datatrove = pytest.importorskip("datatrove.pipeline.tokens.megatron_tokenizer")
+    datatrove = import_module("datatrove.pipeline.tokens.megatron_tokenizer")
     written = datatrove.MegatronTokenizedFile(str(tmp_path), "00000_tokens", token_size=4)
     for document in TEN:
         written.write(document)
@@ -347,9 +348,9 @@ def test_what_datatrove_wrote_for_megatron_is_read(tmp_path: Path, cache: Path) 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_datatrove_tokenised_shuffled_and_merged_is_read(tmp_path: Path, cache: Path) -> None:
-    tokens = pytest.importorskip("datatrove.pipeline.tokens")
-    tokenizers = pytest.importorskip("tokenizers")
-    document = pytest.importorskip("datatrove.data").Document
+    tokens = import_module("datatrove.pipeline.tokens")
+    tokenizers = import_module("tokenizers")
+    document = import_module("datatrove.data").Document
     vocab = {"<eos>": 0, "one": 1, "two": 2, "three": 3}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="<eos>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

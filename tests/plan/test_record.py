@@ -201,6 +201,9 @@ def test_the_fingerprint_changes_if_and_only_if_something_before_changed(data: s
     after = planned(other)
     assert before.total_steps is not None
     assert after.total_steps is not None
+    assert before.total_steps == after.total_steps or before.fingerprint(
+        max(before.total_steps, after.total_steps)
+    ) != after.fingerprint(max(before.total_steps, after.total_steps))
     for step in range(min(before.total_steps, after.total_steps) + 1):
         same = before.fingerprint(step) == after.fingerprint(step)
         difference = first_difference(before.record(step), after.record(step))

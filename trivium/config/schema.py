@@ -34,6 +34,7 @@ from trivium.config.sources import Source
 Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "pad"]
 Precision = Literal["float32", "bfloat16"]
+MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
 
 
 class Fade(Table):
@@ -112,7 +113,7 @@ class StageDefaults(Table):
     """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
     fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
     """Tokens over which shares move from the stage before to this one."""
-    seq_len: Count = Field(2048, examples=[2048])
+    seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
     """Row length in tokens."""
     batch_size: Count = Field(256, examples=[256])
     """Rows in a step, on all ranks."""

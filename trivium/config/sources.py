@@ -42,10 +42,17 @@ class BaseSource(Table):
     """Held out for validation: a fraction of its documents, or so many tokens."""
     validation_only: bool = False
     """A test split: never trained on."""
-    block_tokens: Count = Field(262_144, examples=["256Ki"])
+    block_tokens: Annotated[Count, Field(le=2**29)] = Field(262_144, examples=["256Ki"])
     """Tokens in a block, the unit of order."""
     window_blocks: Count = Field(64, examples=[64])
     """Blocks that are packed and shuffled together."""
+
+    @property
+    def where(self) -> str:
+        """Where its documents are, as it was written: paths, a dataset, or a task."""
+        places = [getattr(self, key, None) for key in ("path", "dataset", "task")]
+        found = next((place for place in places if place), "")
+        return found if isinstance(found, str) else " ".join(found)
 
 
 class TokensSource(BaseSource):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trivium.data.compiled import compiled
 from trivium.data.memory import address_of, carray, pointer
-from trivium.data.order import derive_key, uniform
+from trivium.data.order import derive_key, uniform, uniforms
 from trivium.data.tokens import TokenFile
 from trivium.errors import SourceError
 
@@ -137,6 +137,7 @@ class FileBlocks:
         self._ends = [np.ascontiguousarray(file.ends, np.int64) for file in files]
         self._ends_at = np.array([address_of(ends) for ends in self._ends], np.int64)
         self._num_documents = np.array([len(ends) for ends in self._ends], np.int64)
+        self._num_tokens = np.array([len(file.tokens) for file in files], np.int64)
         self._first_document = np.concatenate(([0], np.cumsum(self._num_documents)))
         self._first_block = np.cumsum([0, *(-(-len(file.tokens) // block_tokens) for file in files)], dtype=np.int64)
         self._keys = np.array([derive_key(0, "hold out", name, file.name) for file in files], np.uint64)
@@ -161,8 +162,28 @@ class FileBlocks:
         blocks = np.asarray(blocks, np.int64)
         self._check_files(blocks)
         limit, wanted = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
-        files = self._ends_at, self._num_documents, self._first_block, self._keys
-        return Spans(*_find_spans(blocks, *files, self.block_tokens, limit, wanted))
+        files = self._ends_at, self._num_documents, self._num_tokens, self._first_block, self._keys
+        words, lengths, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted)
+        if damaged >= 0:
+            raise self._damaged_index(int(blocks[damaged]))
+        return Spans(words, lengths)
+
+    def _damaged_index(self, block: int) -> SourceError:
+        number = int(np.searchsorted(self._first_block, block, side="right")) - 1
+        file = self.files[number]
+        token = (block - int(self._first_block[number])) * self.block_tokens
+        return SourceError(
+            f"{file.parts[min(1, len(file.parts) - 1)].path}: documents near token {token:,} end before they start, "
+            f"or behind the end of {file.path.name}. The index is damaged: copy or write it again."
+        )
+
+    def is_held_out(self, document: int) -> bool:
+        """Whether a document is kept from training."""
+        if self.hold_out is None:
+            return False
+        file, _, _ = self.document_span(document)
+        draw = uniforms(int(self._keys[file]), [document - int(self._first_document[file])])[0]
+        return bool(draw < self.hold_out.rule[0])
 
     def _check_files(self, blocks: Int64s) -> None:
         """A mapped file that was cut short would end the process when it is read: look before."""
@@ -176,7 +197,9 @@ class FileBlocks:
                 if size == part.size:
                     continue
                 found = f"had {part.size:,} bytes, has {size:,}"
-            raise SourceError(f"{part.path}: {found}. Files must stay as they are while a run reads them.")
+            document, _ = self.document_at(number, 0)
+            named = f"{part.path} (documents of {self.name} from {document:,} on)"
+            raise SourceError(f"{named}: {found}. Files must stay as they are while a run reads them.")
 
     def document_at(self, file: int, offset: int) -> tuple[int, int]:
         """The number of the document that holds a token, and where in the file it starts."""
@@ -240,13 +263,18 @@ def _find_spans(
     blocks: Int64s,
     ends_at: Int64s,
     num_documents: Int64s,
+    num_tokens: Int64s,
     first_block: Int64s,
     keys: NDArray[np.uint64],
     block_tokens: int,
     limit: np.uint64,
     wanted: bool,
-) -> tuple[Int64s, Int64s]:
-    """Two passes over the blocks: how many spans at the most, then the spans."""
+) -> tuple[Int64s, Int64s, int]:
+    """Two passes over the blocks: how many spans at the most, then the spans.
+
+    No end is trusted: a document that ends before it starts, or behind its file, stops the search. The third
+    value is the place in `blocks` where that was, or -1.
+    """
     most = 0
     first_document = np.empty(blocks.size, np.int64)
     for index in range(blocks.size):
@@ -264,6 +292,8 @@ def _find_spans(
         number = first_document[index]
         start = ends[number - 1] if number else 0
         while number < ends.size:
+            if not 0 <= start <= ends[number] <= num_tokens[file]:
+                return words[:0], lengths[:0], index
             # The piece of a long document that starts in this block; of a document that starts here, its first.
             piece = (
                 start if start >= begin else start + (begin - start + block_tokens - 1) // block_tokens * block_tokens
@@ -272,6 +302,8 @@ def _find_spans(
                 if start >= begin:
                     break
             elif piece < ends[number] and (limit == 0 or (uniform(keys[file], number) < limit) == wanted):
+                if count == most:
+                    return words[:0], lengths[:0], index
                 stop = min(piece + block_tokens, ends[number])
                 flag = IN_LAST if stop == ends[number] else GOES_ON
                 words[count, 0] = piece
@@ -280,4 +312,4 @@ def _find_spans(
                 count += 1
             start = ends[number]
             number += 1
-    return words[:count], lengths[:count]
+    return words[:count], lengths[:count], -1

@@ -50,13 +50,16 @@ def map_ends(path: Path) -> Ends:
     return np.frombuffer(map_file(path), dtype="<i8")
 
 
-def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]]) -> Ends:
-    """The ends kept under `key`; the first time, what `find` gives, slice by slice."""
+def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_tokens: int) -> Ends:
+    """The ends kept under `key`; the first time, or where they do not fit, what `find` gives, slice by slice."""
     path = cache / "ends" / f"{key}.index"
-    if not path.is_file():
-        with cached_draft(path) as file:
-            for ends in find():
-                file.write(ends.astype("<i8", copy=False).tobytes())
+    if path.is_file() and path.stat().st_size % 8 == 0 and path.stat().st_size:
+        kept = map_ends(path)
+        if kept[-1] == num_tokens:
+            return kept
+    with cached_draft(path) as file:
+        for ends in find():
+            file.write(ends.astype("<i8", copy=False).tobytes())
     return map_ends(path)
 
 

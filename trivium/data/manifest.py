@@ -173,12 +173,12 @@ def _check_ids(file: TokenFile, smallest: int, largest: int) -> None:
         )
 
 
-def check_vocab(manifest: Manifest, vocab: int) -> None:
+def check_vocab(manifest: Manifest, files: Sequence[TokenFile], vocab: int) -> None:
     """Refuse a source that holds ids which a model of `vocab` token ids cannot look up."""
-    for file in manifest.files:
+    for file, opened in zip(manifest.files, files, strict=True):
         if file.largest_id >= vocab:
             raise SourceError(
-                f"{file.name}: holds the token id {file.largest_id:,}, the model knows 0 to {vocab - 1:,}. "
+                f"{opened.path}: holds the token id {file.largest_id:,}, the model knows 0 to {vocab - 1:,}. "
                 f"Write model.vocab = {file.largest_id + 1} or more, or tokenise with the model's tokenizer."
             )
 

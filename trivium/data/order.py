@@ -19,6 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from trivium.data.compiled import compiled
 
 MAX_SIZE = 2**62
+# Raised whenever the rows of a position change: with the permutation, the packing or the shuffle of a window.
+ORDER_VERSION = 1
+
 ROUNDS = 8
 
 # A schedule is all a kernel needs to permute: the size, the bits of each half, then a key for each round.

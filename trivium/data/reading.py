@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from trivium.data.blocks import Blocks, Spans
 from trivium.data.figures import CONSUMED, ROWS, Figures, row_figures, window_figures
-from trivium.data.order import Permutation, derive_key
+from trivium.data.order import ORDER_VERSION, Permutation, derive_key
 from trivium.data.packing import Policy
 from trivium.data.table import WindowTable
 from trivium.data.window import Window, WindowCache, make_window
+from trivium.errors import SourceError
 from trivium.files import cache_folder
 
 Int64s = NDArray[np.int64]
+MOST_EPOCHS = 100_000  # of one reading: beyond it is a mistake, and would be planned for ever
 WINDOWS = WindowCache(64 << 20)  # of all readings of a process; a loader holds those it reads from besides
 
 
@@ -100,7 +102,7 @@ class Reading:
         self.settings = settings
         self.unread = unread
         self.order = unread.order.reordered(epoch_order(blocks, settings.seed, unread.epoch))
-        identity = (blocks.fingerprint, blocks.name, unread.key, settings)
+        identity = (ORDER_VERSION, blocks.fingerprint, blocks.name, unread.key, settings)
         self.key = blake2b(repr(identity).encode(), digest_size=16).hexdigest()
         self._table = WindowTable((cache or cache_folder()) / "readings" / self.key)
         self._lock = threading.RLock()
@@ -125,7 +127,10 @@ class Reading:
 
     def window(self, number: int) -> Window:
         """A window's rows; those in use are kept."""
-        return WINDOWS.get((self.key, number), lambda: self._make_window(number))
+        window = WINDOWS.get((self.key, number), lambda: self._make_window(number))
+        known = number < self._table.num_windows
+        assert not known or window.num_rows == self._table.rows_of(number), "the table is of this window"
+        return window
 
     def _make_window(self, number: int) -> Window:
         epoch, index = self.place(number)
@@ -200,5 +205,10 @@ class Reading:
                 window = self._make_window(self._table.num_windows + len(added))
                 added.append(window_figures(window, self.blocks.table.loss))
                 reached += int(added[-1][column])
+                if self.place(self._table.num_windows + len(added))[0] > self.unread.epoch + MOST_EPOCHS:
+                    raise SourceError(
+                        f"{self.blocks.name} would be read more than {MOST_EPOCHS:,} times. "
+                        "Shorten the stages that read it, or lower its share."
+                    )
             if added:
                 self._table.extend(added)

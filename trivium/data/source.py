@@ -57,7 +57,7 @@ def open_tokens(name: str, source: TokensSource, vocab: int | None = None) -> Op
     files = open_token_files(source)
     manifest = manifest_of(files, manifest_folder(source))
     if vocab is not None:
-        check_vocab(manifest, vocab)
+        check_vocab(manifest, files, vocab)
     return as_blocks(name, source, files, manifest)
 
 

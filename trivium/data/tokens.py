@@ -129,10 +129,10 @@ def _document_ends(
     if len(tokens) == 0:
         return np.empty(0, np.int64)
     if description.megatron:
-        return cached_ends(cache, cache_key("megatron", parts), description.megatron.ends)
+        return cached_ends(cache, cache_key("megatron", parts), description.megatron.ends, len(tokens))
     if layout.eos is not None or layout.bos is not None:
         key = cache_key("marks", parts, str(tokens.dtype), description.start, layout.eos, layout.bos)
-        return cached_ends(cache, key, lambda: ends_by_mark(tokens, layout.eos, layout.bos))
+        return cached_ends(cache, key, lambda: ends_by_mark(tokens, layout.eos, layout.bos), len(tokens))
     if description.format == "ds":
         raise SourceError(
             f"{parts[0].path}: has no .ds.index beside it, so that nothing says where documents end. "

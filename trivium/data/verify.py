@@ -37,7 +37,9 @@ def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: boo
         manifest = read_manifest(folder / NAME)
         return verify(manifest, files), f"{_counts(manifest)}: as {NAME} says."
     manifest = measure(files)
-    if folder is None or not write:
+    if folder is None:
+        return (), f"{_counts(manifest)}: readable; only a source that is one folder has a {NAME} to compare with."
+    if not write:
         return (), f"{_counts(manifest)}: readable; there is no {NAME} to compare them with (--write keeps one)."
     write_manifest(manifest, folder / NAME)
     return (), f"{_counts(manifest)}: readable; written to {folder / NAME}."

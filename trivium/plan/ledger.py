@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil
 
 from trivium.config.schema import Stage
+from trivium.data.figures import Figures
 from trivium.data.mixture import StageMixture
 from trivium.data.reading import Reading, RowSettings, Unread
 from trivium.data.source import OpenSource
@@ -53,14 +54,16 @@ class Ledger:
         """Enter what a stage of so many rows takes of each source."""
         given = {}
         for name, rows in zip(mixture.names, mixture.count(num_rows).tolist(), strict=True):
-            given[name] = self._give_one(name, settings, rows) if name in self.sources and rows else Given(rows)
+            given[name] = self._give_one(name, settings, rows) if name in self.sources else Given(rows)
         return given
 
     def _give_one(self, name: str, settings: RowSettings, rows: int) -> Given:
+        tokens = self.sources[name].tokens
+        if not rows:
+            return Given(0, Figures(), 0.0, self.consumed.get(name, 0) / tokens)
         segment = self.segment(name, settings)
         figures = segment.reading.figures(segment.start, segment.start + rows)
         self.now[name] = Segment(segment.reading, segment.start + rows)
         self.consumed[name] = self.consumed.get(name, 0) + figures.consumed
-        tokens = self.sources[name].tokens
         epochs, so_far = (Fraction(count, tokens) for count in (figures.consumed, self.consumed[name]))
         return Given(rows, figures, float(epochs), float(so_far), segment)

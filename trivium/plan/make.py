@@ -12,13 +12,14 @@ from trivium.config.sources import Source, TokensSource
 from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
-from trivium.errors import PlanError, Problem
+from trivium.data.tokenizer import open_tokenizer
+from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, shares_of, sources_of, steps_of
 from trivium.plan.curve import Curve, exact
 from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
-from trivium.plan.stage import PlannedStage
+from trivium.plan.stage import Given, PlannedStage
 
 MANY_EPOCHS = 4
 
@@ -29,7 +30,7 @@ def make_plan(config: Config, sources: Mapping[str, OpenSource] | None = None, f
     `sources` are opened where they are not given; `file` is the config's name, for messages.
     """
     try:
-        opened = open_sources(config.sources, config.model.vocab) if sources is None else sources
+        opened = open_sources(config.sources, _vocab(config)) if sources is None else sources
         return Builder(config, opened).plan()
     except PlanError as error:
         in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in error.problems]
@@ -50,6 +51,7 @@ class Builder:
         """The plan, or PlanError."""
         stages = self._planned(self._with_anneal(list(merged_stages(self.config))))
         self._check_fades(stages)
+        self._check_learnt(stages)
         self._check_epochs(stages)
         self._note_gaps(stages)
         curves = self._curves(stages)
@@ -70,11 +72,19 @@ class Builder:
             to_read = ledger.rows_to_read(stage, settings, sources_of(stage, self.config))
             steps = steps_of(stage, mixture, to_read)
             rows = None if steps is None else steps * stage.rows_of_step
-            given = {} if mixture is None or rows is None or start is None else ledger.give(settings, mixture, rows)
+            given = (
+                {} if mixture is None or rows is None or start is None else self._give(ledger, settings, mixture, rows)
+            )
             planned.append(PlannedStage(index, stage, seed, start, steps, mixture, given))
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
         return tuple(planned)
+
+    def _give(self, ledger: Ledger, settings: RowSettings, mixture: StageMixture, rows: int) -> dict[str, Given]:
+        try:
+            return ledger.give(settings, mixture, rows)
+        except SourceError as error:
+            raise PlanError([*self.problems, Problem("sources", str(error))]) from None
 
     def _mixture(self, index: int, stage: Stage, before: Before | None) -> StageMixture | None:
         """The stage's mixture; None where its shares are not known, or cannot be."""
@@ -134,7 +144,7 @@ class Builder:
         spans = [self._span(stage) for stage in stages if stage.start is not None and stage.end is not None]
         total = stages[-1].end
         open_ended = schedule.shape in ("constant", "inverse-sqrt")
-        by_fraction = any(extent is not None and extent.fraction is not None for extent in (schedule.warmup,))
+        by_fraction = schedule.warmup is not None and schedule.warmup.fraction is not None
         if total is None and schedule.horizon is None and (not open_ended or by_fraction):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
             return None, momentum(self.config.optimizer.momentum, spans)
@@ -183,6 +193,14 @@ class Builder:
             return Lengths(span)
         return Lengths(span, rise, fall)
 
+    def _check_learnt(self, stages: tuple[PlannedStage, ...]) -> None:
+        """A stage in which no token has a target learns nothing."""
+        for stage in stages:
+            learnt = [given.learnt(stage.said) for given in stage.given.values() if given.rows]
+            if learnt and all(count == 0 for count in learnt):
+                what = "no token of it has a target, so that nothing is learnt. Look at its documents and loss masks."
+                self.warnings.append(Problem(f"stages[{stage.index}]", what))
+
     def _check_fades(self, stages: tuple[PlannedStage, ...]) -> None:
         """A fade ends before its stage does, also where only the plan knows how long that is."""
         for stage in stages:
@@ -219,6 +237,8 @@ class Builder:
         share = float(shares.get(name, 0))
         lower = int(share * room * 1000) / 1000
         fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
+        if share == 1 or self._share_path(stage, name).endswith(f": {name}"):
+            fix = f"Shorten the stage to {max(1, int((stage.steps or 1) * room)):,} steps, or set"
         needed, there = given.rows * stage.seq_len, self.sources[name].tokens
         what = (
             f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
@@ -245,10 +265,21 @@ class Builder:
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
 
 
+def _vocab(config: Config) -> int | None:
+    """The model's vocabulary: as written, else the tokenizer's; None where neither is there."""
+    if config.model.vocab is not None or config.tokenizer is None or config.model.init is not None:
+        return config.model.vocab
+    try:
+        tokenizer = open_tokenizer(config.tokenizer)
+    except SourceError:
+        return None  # a tokenizer that is not there yet is asked for when the run starts
+    return None if tokenizer is None else tokenizer.vocab
+
+
 def _place(source: Source) -> str:
     """Where a source was looked for."""
     if isinstance(source, TokensSource):
-        return f"{' '.join(source.path or ())} is not there"
+        return f"{source.where} is not there"
     return f"is of kind {source.kind}, which is measured when it is prepared"
 
 

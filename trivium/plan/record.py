@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from trivium.config.problems import show_value
 from trivium.config.schema import Config
 from trivium.config.sizes import SIZES
+from trivium.data.order import ORDER_VERSION
 from trivium.data.source import OpenSource
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage
@@ -48,7 +49,10 @@ def record(
     step: int,
 ) -> Record:
     """Everything that decided the steps before `step`, and the model that they began with."""
-    entries: Record = {"run.seed": config.run.seed, **_model_entries(config)}
+    entries: Record = {"order": ORDER_VERSION, "run.seed": config.run.seed, **_model_entries(config)}
+    end = stages[-1].end
+    if end is not None and step > end:
+        entries["run.steps"] = end  # steps that this plan does not have
     if step == 0:
         return entries
     entries |= _optimizer_entries(config)

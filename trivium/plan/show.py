@@ -17,7 +17,7 @@ UNKNOWN = "?"
 def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> None:
     """Print the plan: stages, what each reads, totals, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(), stage_table(plan)]
-    parts += [Text(), source_table(plan)]
+    parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in roundings(plan)]
     for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
         if problems:
@@ -41,7 +41,8 @@ def stage_table(plan: Plan) -> Table:
     """One line a stage."""
     table = _table("stage", "steps", "tokens", "rows x length", "packing", "learning rate")
     for stage in plan.stages:
-        table.add_row(
+        _add(
+            table,
             stage.name,
             _span(stage),
             _count(stage.tokens),
@@ -63,7 +64,8 @@ def source_table(plan: Plan) -> Table:
             given = stage.given.get(name)
             share = _share(shares.get(name)) if shares else UNKNOWN
             fading = " (fading)" if shares and name not in shares else ""
-            table.add_row(
+            _add(
+                table,
                 stage.name if number == 0 else "",
                 name + fading,
                 share,
@@ -71,7 +73,6 @@ def source_table(plan: Plan) -> Table:
                 _count(given.learnt(stage.said) if given else None),
                 *_epochs(given),
                 *_packed(stage, given),
-                end_section=number == len(names) - 1,
             )
     return table
 
@@ -86,10 +87,28 @@ def roundings(plan: Plan) -> list[str]:
     return [] if not lines else ["", *lines]
 
 
+def source_list(plan: Plan) -> Table:
+    """One line a source: what it is and how large."""
+    table = _table("source", "kind", "where", "documents", "tokens", right=(3, 4))
+    for name, source in plan.config.sources.items():
+        opened = plan.sources.get(name)
+        size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
+        _add(table, name, source.kind, source.where, *size)
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row of plain text: names are not markup."""
+    table.add_row(*(Text(cell) for cell in cells))
+
+
 def _table(*headers: str, right: tuple[int, ...] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for number, header in enumerate(headers):
-        table.add_column(header, justify="right" if number in right else "left", overflow="fold")
+        # Names may break over lines; a number that did would be another number.
+        table.add_column(
+            header, justify="right" if number in right else "left", overflow="fold", no_wrap=number in right
+        )
     return table
 
 
@@ -110,7 +129,11 @@ def _share(share: object) -> str:
 def _epochs(given: Given | None) -> tuple[str, str]:
     if given is None or given.epochs is None or given.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
-    return f"{given.epochs:.2f}", f"{given.epochs_so_far:.2f}"
+    return _times(given.epochs), _times(given.epochs_so_far)
+
+
+def _times(epochs: float) -> str:
+    return f"{epochs:.2f}" if epochs < 100 else f"{epochs:,.0f}"
 
 
 def _packed(stage: PlannedStage, given: Given | None) -> tuple[str, str, str]:
@@ -128,12 +151,13 @@ def _packed(stage: PlannedStage, given: Given | None) -> tuple[str, str, str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    return "0%" if not part else f"{100 * part / whole:.2g}%"
+    percent = 100 * part / whole if part else 0
+    return f"{percent:.0f}%" if percent >= 9.95 or not part else f"{percent:.2g}%"
 
 
 def _lr(plan: Plan, stage: PlannedStage) -> str:
     """From the first step to the last, for the group that most parameters are in."""
     first, last = plan.lr_ends(stage)
     peak = plan.peak_lr["matrix"]
-    shown = [UNKNOWN if end is None else f"{end * peak:.2g}" for end in (first, last)]
+    shown = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in (first, last)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

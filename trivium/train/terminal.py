@@ -37,9 +37,13 @@ class LiveView:
         self._plan = plan
         self._given: dict[str, int] = {}
         self._stage = -1
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=console
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
         )
+        self._progress = Progress(*columns, console=console)
         self._run_bar = self._progress.add_task("run", total=plan.total_steps)
         self._stage_bar = self._progress.add_task("stage", total=1)
         self._live = Live(Group(self._progress), console=console, refresh_per_second=4, transient=True)
@@ -65,19 +69,23 @@ class LiveView:
         table = Table.grid(padding=(0, 2))
         mfu = "" if event.mfu is None else f"mfu {event.mfu:.1%}"
         speed = f"{show_count(event.tokens_per_second)} tokens/s"
-        table.add_row(f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
+        _add(table, f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
         shares = self._plan.stage_at(event.step - 1).shares or {}
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():
             given = self._given.get(name, 0) / whole
             loss = event.loss_by_source.get(name)
             shown = "" if loss is None else f"loss {loss:.4f}"
-            table.add_row(name, f"share {float(share):.1%}", f"learnt {given:.1%}", shown)
+            _add(table, name, f"share {float(share):.1%}", f"learnt {given:.1%}", shown)
         return table
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         self._live.stop()
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(cell) for cell in cells))
 
 
 def terminal_view(plan: Plan, every: int) -> Lines | LiveView:
