@@ -270,6 +270,8 @@ class Trainer:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
             self.evaluate()
+        if not self.finished:
+            self.tell(Said(step=self.step, text="told to stop: the step is finished, a checkpoint comes next"))
         if not self._saved_already():
             self.save("final" if self.finished else "stopped")
         self.saver.wait()
@@ -421,8 +423,8 @@ class Trainer:
         return bool(checkpoints) and checkpoints[-1].step == self.step
 
     def _stop(self) -> None:
+        # Called by a signal, in the middle of anything: leaves a mark and no more.
         self.stopping = True
-        self.tell(Said(step=self.step, text="told to stop: one more step, then a checkpoint"))
 
 
 def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
