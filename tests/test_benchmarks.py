@@ -32,3 +32,12 @@ def test_scale_measures_every_size() -> None:
     printed = run("scale.py", "--small")
     assert "1,000,000 documents" in printed
     assert "20 x 10,000, 6 stages" in printed
+
+
+@pytest.mark.slow
+def test_step_measures_loops_documents_resumes_and_memory() -> None:
+    printed = run("step.py", "--small")
+    for part in ("(a) tokens/s", "(b) model FLOP/s", "(c) seconds", "(d) seconds", "(e) peak memory"):
+        assert f"\n{part}" in printed
+    for name in ("trivium, Trainer", "trivium, bare loop", "nanoGPT-style", "transformers Llama"):
+        assert f"\n  {name}" in printed
