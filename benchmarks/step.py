@@ -1,7 +1,7 @@
 """What a step costs: training through the Trainer beside bare loops, documents masked, resuming, memory.
 
     python benchmarks/step.py            about six minutes
-    python benchmarks/step.py --small    half a minute, to see that it works
+    python benchmarks/step.py --small    two minutes, to see that it works
 
 The CPU, float32, eager, two threads, fused AdamW, gradients clipped. Times are the clock's. What is compared
 takes turns within a round, in one process, in an order that changes from round to round; shown are medians
