@@ -1,12 +1,13 @@
-"""Tokens -> text and bytes: a Hugging Face tokenizer's file, or plain bytes."""
+"""Text -> tokens, and tokens -> text and bytes: a Hugging Face tokenizer's file, or plain bytes."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
@@ -15,13 +16,40 @@ from trivium.errors import SourceError
 BYTE_TOKENS = 256
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
 
+Role = Literal[
+    "eos",
+    "bos",
+    "user_start",
+    "user_end",
+    "assistant_start",
+    "assistant_end",
+    "call_start",  # the assistant calls a tool
+    "call_end",
+    "result_start",  # what the tool answered
+    "result_end",
+    "system_start",
+    "system_end",
+]
+ROLES: tuple[Role, ...] = get_args(Role)
+BYTE_ROLES = ROLES[:10]  # a system message goes before the first user turn
+
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer that only reads."""
+    """Text to tokens and back."""
 
     @property
     def vocab(self) -> int:
         """Ids that it may give."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the tokens of any text."""
+
+    def special(self, role: Role) -> int | None:
+        """The id of the token that has this role; None where it has none."""
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The tokens of each text, and nothing added; a special token's name in a text is text."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens."""
@@ -32,9 +60,18 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer:
-    """A token is a byte; ids from 256 on are special."""
+    """A token is a byte; the ids from 256 on are special."""
 
-    vocab: int = BYTE_TOKENS
+    vocab: int = BYTE_TOKENS + len(BYTE_ROLES)
+    fingerprint: str = "bytes"
+
+    def special(self, role: Role) -> int | None:
+        """256 for eos, 257 for bos, then the markers of a conversation."""
+        return BYTE_TOKENS + BYTE_ROLES.index(role) if role in BYTE_ROLES else None
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The bytes of each text in UTF-8."""
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens; bytes that are no UTF-8 are replaced."""
@@ -55,6 +92,20 @@ class FileTokenizer:
     def vocab(self) -> int:
         """Ids that it may give, added tokens included."""
         return int(self.inner.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that the file says."""
+        return xxhash.xxh3_128_hexdigest(self.inner.to_str().encode())
+
+    def special(self, role: Role) -> int | None:
+        """The id of `<|role|>`."""
+        found: int | None = self.inner.token_to_id(f"<|{role}|>")
+        return found
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The tokens of each text, and nothing added."""
+        return [np.array(each.ids, np.uint32) for each in self.inner.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, special ones included."""
