@@ -2,12 +2,13 @@
 
 import io
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
+from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
@@ -22,20 +23,18 @@ app = typer.Typer(
 STOPPED = 3  # a run that was told to stop, and saved
 
 
-class DialectName(StrEnum):
-    """Whose config it is."""
-
-    trivium = "trivium"
-    torchtitan = "torchtitan"
-
-
 ConfigFile = Annotated[Path, typer.Argument(help="A config: run.toml, or another tool's.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Overrides, such as stages.0.tokens=1B or stages.long.seq_len=4096.", show_default=False),
 ]
 DialectOption = Annotated[
-    DialectName | None, typer.Option("--dialect", help="Whose config it is; else recognised by its tables.")
+    str | None,
+    typer.Option(
+        "--dialect",
+        help="Whose config it is; else recognised by its tables.",
+        click_type=click.Choice(["trivium", *DIALECT_NAMES]),
+    ),
 ]
 WorldSize = Annotated[
     int | None, typer.Option(min=1, help="Ranks, for configs of other tools that give a batch size per rank.")
