@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from trivium.config.dialect_names import DIALECT_NAMES
@@ -33,7 +32,7 @@ DialectOption = Annotated[
     typer.Option(
         "--dialect",
         help="Whose config it is; else recognised by its tables.",
-        click_type=click.Choice(["trivium", *DIALECT_NAMES]),
+        metavar="|".join(("trivium", *DIALECT_NAMES)),
     ),
 ]
 WorldSize = Annotated[

@@ -28,6 +28,13 @@ SHARED_ROWS = ("tp", "pp", "cp", "ep")
 DECODER = "the model here has RMSNorm and a gated SiLU"
 LAUNCHER = "ranks are started by the launcher"
 NO_PROFILES = "nothing here writes profiles"
+HOLDS: dict[str, dict[str, Any]] = {
+    "model": {"norm_type": "rmsnorm", "activation": "silu", "model_type": "transformer", "norm_eps": 1e-5},
+    "train": {"loss_fn": "cross_entropy"},
+    "optimizer": {"fused": True, "muon_ns_steps": 5},
+    "distributed": {"pp": 1, "cp": 1, "ep": 1},
+    "profiling": {"enable": False},
+}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "model": {
         **dict.fromkeys(("norm_type", "norm_eps", "activation", "model_type"), DECODER),
@@ -108,6 +115,8 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
+    for table, said in HOLDS.items():
+        theirs.holds(said, table)
     for table, reasons in WITHOUT_EFFECT.items():
         theirs.without_effect(reasons, *filter(None, (table,)))
     return theirs.translated(ours)
@@ -185,8 +194,6 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         muon = {"momentum": {"start": end, "end": end, "steps": 0}}
         if theirs.has(table, "muon_adam_lr"):
             lr = {"matrix": lr, "rest": theirs.take(table, "muon_adam_lr")}
-        if theirs.look(table, "muon_ns_steps", default=5) == 5:
-            theirs.take(table, "muon_ns_steps")
     return {
         "name": name,
         "lr": lr,
@@ -256,9 +263,6 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
         "tensor": theirs.take("distributed", "tp", default=1),
         **({"shard": shard} if shard != -1 else {}),
     }
-    for key in ("pp", "cp", "ep"):
-        if theirs.look("distributed", key) == 1:
-            theirs.take("distributed", key)
     return engine if parallel == {"replicate": 1, "tensor": 1} else {**engine, "parallel": parallel}
 
 

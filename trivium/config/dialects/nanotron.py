@@ -19,6 +19,13 @@ RUNS = "a run has a name and a folder"
 GOES_ON = "a run goes on by itself, with all of its state"
 PIPELINE = "layers, rows and experts are not split over ranks"
 NOT_HERE = "nothing here does this"
+HOLDS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("parallelism",): {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
+    ("model", "model_config"): {"hidden_act": "silu", "attention_bias": False, "rope_interleaved": False},
+    ("optimizer",): {"accumulate_grad_in_fp32": True, "weight_decay_exclude_named_params": []},
+    ("tokens",): {"val_check_interval": -1, "limit_val_batches": 0, "limit_test_batches": 0},
+    ("checkpoints",): {"save_final_state": True, "save_initial_state": False},
+}
 WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
     ("general",): {
         **dict.fromkeys(("project", "benchmark_csv_path"), RUNS),
@@ -99,6 +106,8 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
+    for table, said in HOLDS.items():
+        theirs.holds(said, *table)
     for table, reasons in WITHOUT_EFFECT.items():
         theirs.without_effect(reasons, *table)
     return theirs.translated(ours)
@@ -236,9 +245,6 @@ def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     engine: dict[str, Any] = {"precision": precision, "micro_batch": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
         engine["recompute_activations"] = True
-    for key in ("pp", "expert_parallel_size", "context_parallel_size"):
-        if theirs.look("parallelism", key) == 1:
-            theirs.take("parallelism", key)
     tensor = theirs.take_whole("parallelism", "tp", at_least=1, default=1)
     return engine if tensor == 1 else {**engine, "parallel": {"tensor": tensor}}
 

@@ -17,6 +17,7 @@ from trivium.errors import ConfigError, Problem
 MARKS = ("architecture", "optimization")
 ALONE = ("tokens", "per_device_batch_size", "validation_steps")
 DECODER = "the model here has RMSNorm, a gated SiLU and rotary positions, without biases or dropout"
+HOLDS = {"bias": False, "attention_bias": False, "dropout": 0, "attn_dropout": 0, "rope": True, "hidden_act": "silu"}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "architecture": {
         **dict.fromkeys(("bias", "attention_bias", "dropout", "attn_dropout", "rope", "layer_norm_eps"), DECODER),
@@ -65,6 +66,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": samplings.sources.tables,
         "stages": stages,
     }
+    theirs.holds(HOLDS, "architecture")
     for table, reasons in WITHOUT_EFFECT.items():
         theirs.without_effect(reasons, *filter(None, (table,)))
     return theirs.translated(ours)

@@ -135,6 +135,12 @@ class Theirs:
             if self.has(*path) and path not in self.taken:
                 self.note(path, f"has no effect here (it is {show_value(self.take(*path))}): {reason}.")
 
+    def holds(self, said: Mapping[str, Any], *table: str | int) -> None:
+        """Take the keys of a table that say what holds here anyway."""
+        for key, value in said.items():
+            if self.look(*table, key) == value:
+                self.take(*table, key)
+
     def where(self, path: Path) -> str:
         """`run.toml: training.steps`, or `run.yaml: training/steps` where that is how they write it."""
         shown = show_path(path)
