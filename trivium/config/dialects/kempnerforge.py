@@ -29,7 +29,7 @@ DECODER = "the model here has RMSNorm and a gated SiLU"
 LAUNCHER = "ranks are started by the launcher"
 NO_PROFILES = "nothing here writes profiles"
 HOLDS: dict[str, dict[str, Any]] = {
-    "model": {"norm_type": "rmsnorm", "activation": "silu", "model_type": "transformer", "norm_eps": 1e-5},
+    "model": {"norm_type": "rmsnorm", "activation": "silu", "model_type": "transformer", "norm_eps": 1e-6},
     "train": {"loss_fn": "cross_entropy"},
     "optimizer": {"fused": True, "muon_ns_steps": 5},
     "distributed": {"pp": 1, "cp": 1, "ep": 1},
@@ -37,7 +37,8 @@ HOLDS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "model": {
-        **dict.fromkeys(("norm_type", "norm_eps", "activation", "model_type"), DECODER),
+        **dict.fromkeys(("norm_type", "activation", "model_type"), DECODER),
+        "norm_eps": "norms have 1e-6 under their root",
         **dict.fromkeys(("moe_top_k", "moe_frequency", "moe_router", "moe_shared_experts"), "there are no experts"),
         **dict.fromkeys(("moe_aux_loss_weight", "moe_capacity_factor", "moe_gradient_scale"), "there are no experts"),
         **dict.fromkeys(("moe_sequence_aux_loss_weight", "moe_bias_schedule"), "there are no experts"),

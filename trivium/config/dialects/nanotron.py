@@ -21,7 +21,12 @@ PIPELINE = "layers, rows and experts are not split over ranks"
 NOT_HERE = "nothing here does this"
 HOLDS: dict[tuple[str, ...], dict[str, Any]] = {
     ("parallelism",): {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
-    ("model", "model_config"): {"hidden_act": "silu", "attention_bias": False, "rope_interleaved": False},
+    ("model", "model_config"): {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "attention_bias": False,
+        "rope_interleaved": False,
+    },
     ("optimizer",): {"accumulate_grad_in_fp32": True, "weight_decay_exclude_named_params": []},
     ("tokens",): {"val_check_interval": -1, "limit_val_batches": 0, "limit_test_batches": 0},
     ("checkpoints",): {"save_final_state": True, "save_initial_state": False},
@@ -41,7 +46,8 @@ WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
     ("model", "init_method"): {"scaling_method": "what writes into the residual stream starts smaller, by depth"},
     ("model", "model_config"): {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "documents end where the token files say"),
-        **dict.fromkeys(("hidden_act", "rms_norm_eps", "attention_bias"), DECODER),
+        **dict.fromkeys(("hidden_act", "attention_bias"), DECODER),
+        "rms_norm_eps": "norms have 1e-6 under their root",
         **dict.fromkeys(
             ("rope_interleaved", "no_rope_layer", "sliding_window_size"), "rotary positions are as in Llama"
         ),

@@ -17,11 +17,20 @@ from trivium.errors import ConfigError, Problem
 MARKS = ("architecture", "optimization")
 ALONE = ("tokens", "per_device_batch_size", "validation_steps")
 DECODER = "the model here has RMSNorm, a gated SiLU and rotary positions, without biases or dropout"
-HOLDS = {"bias": False, "attention_bias": False, "dropout": 0, "attn_dropout": 0, "rope": True, "hidden_act": "silu"}
+HOLDS = {
+    "bias": False,
+    "attention_bias": False,
+    "dropout": 0,
+    "attn_dropout": 0,
+    "rope": True,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "architecture": {
         **dict.fromkeys(("bias", "attention_bias", "dropout", "attn_dropout", "rope", "layer_norm_eps"), DECODER),
-        **dict.fromkeys(("hidden_act", "rms_norm_eps", "partial_rotary_factor"), DECODER),
+        **dict.fromkeys(("hidden_act", "partial_rotary_factor"), DECODER),
+        "rms_norm_eps": "norms have 1e-6 under their root",
         "vram_calib_factor": "a micro-batch is said, not estimated",
     },
     "training": {"evaluate": "validation loss is measured; their benchmarks are not run"},
