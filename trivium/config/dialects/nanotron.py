@@ -12,6 +12,7 @@ from trivium.config.dialects.nanotron_data import NanotronData
 from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation
 from trivium.config.problems import show_value
 
+NO_END = 10**12  # steps where they are missing, so that no stage starts too late beside that problem
 PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32", "float16": "bfloat16"}
 DECODER = "the model here has RMSNorm and a gated SiLU, without biases"
 FAST = "the fastest that a device has is taken"
@@ -91,8 +92,8 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
     """Our tables; ConfigError with every problem of theirs, by their own key paths."""
     theirs = Theirs(raw, file)
-    needed = [theirs.take_needed("tokens", key, at_least=1) or 1 for key in ("train_steps", "sequence_length")]
-    steps, seq_len = needed
+    steps = theirs.take_needed("tokens", "train_steps", at_least=1) or NO_END
+    seq_len = theirs.take_needed("tokens", "sequence_length", at_least=1) or 1
     rows = theirs.take_needed("tokens", "micro_batch_size", at_least=1) or 1
     passes = theirs.take_needed("tokens", "batch_accumulation_per_replica", at_least=1) or 1
     replicas = theirs.take_needed("parallelism", "dp", at_least=1) or 1
