@@ -159,7 +159,10 @@ def test_documents_are_kept_apart_where_theirs_are(file: Path) -> None:
 
 
 def test_a_vocabulary_is_rounded_up_for_the_tensor_ranks(file: Path) -> None:
-    changes = {("parallelism", "tp"): 4, ("model", "make_vocab_size_divisible_by"): 64}
+    changes: dict[tuple[str | int, ...], Any] = {
+        ("parallelism", "tp"): 4,
+        ("model", "make_vocab_size_divisible_by"): 64,
+    }
     raw = load(written(file, {**changes, ("model", "model_config", "vocab_size"): 50_257})).raw
     assert raw["model"]["vocab"] == 50_432
     assert raw["engine"]["parallel"] == {"tensor": 4}
