@@ -8,10 +8,10 @@ do. An engine is entered stage by stage and then stepped:
     engine.save(folder).wait()
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from trivium.plan.plan import StepSettings
 
 Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
+OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
+"""Named parameters -> a `torch.optim.Optimizer`; the schedule multiplies each of its groups' learning rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class EngineSettings:
     deterministic: bool = True
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
+    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, 
 `load`, `run`, the property `done`, and the hooks `on_start`, `on_stage`, `on_step`, `on_end`.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,34 +14,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel
 
 from trivium.config.load import load
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
-from trivium.data.tokenizer import Tokenizer, open_tokenizer
-from trivium.engine.base import Engine, EvalStats, OptimizerSettings, StepStats
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
-from trivium.errors import PlanError, Problem
+from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
+from trivium.engine.make import stage_settings
 from trivium.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
 from trivium.train.cadence import Cadence, stops_on_signals
-from trivium.train.checkpoint import Retention, Saver, find_checkpoint, last_sound
+from trivium.train.checkpoint import Retention, Saver, last_sound
 from trivium.train.evaluate import evaluate, validation_batches
 from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Sink, StageBegan, Started
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.resume import changed_keys, refuse_other_past
 from trivium.train.run_folder import RunFolder
+from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.terminal import terminal_view
 from trivium.train.track import tracker_sinks
+from trivium.train.transition import stage_changes
 from trivium.train.versions import versions
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
 
 
 class Trainer:
@@ -82,8 +79,8 @@ class Trainer:
 
     # What people override.
 
-    def optimizer(self) -> str | OptimizerSettings | None:
-        """Another optimizer than the config's: a name, its settings, or None."""
+    def optimizer(self) -> str | OptimizerSettings | OwnOptimizer | None:
+        """Another optimizer than the config's: a name, settings, one of your own (see OwnOptimizer), or None."""
         return None
 
     def schedule(self) -> Shape | Callable[[int], float] | None:
@@ -326,19 +323,8 @@ class Trainer:
                 self.folder.unlock()
 
     def _set_up(self, name: str) -> None:
-        tokenizer = open_tokenizer(self.config.tokenizer)
-        init = self._init_folder()
-        spec = resolve_spec(self.config, self._vocab(tokenizer, init), init)
-        token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
-        settings = engine_settings(self.config, spec, token_bytes)
         optimizer = self.optimizer()
-        if isinstance(optimizer, OptimizerSettings):
-            settings = replace(settings, optimizer=optimizer)
-        for stage in self.plan.stages:
-            stage_settings(
-                stage.said, spec, begins=False
-            )  # what the engine cannot do is refused before it costs anything
-        self.engine = make_engine(settings, self.config.engine.name)
+        self.engine, spec = run_engine(self.config, self.plan, None if isinstance(optimizer, str) else optimizer)
         self.meter = Meter(self.plan, spec, self.engine.peak_flops())
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
         checkpoint = self.config.checkpoint
@@ -351,43 +337,15 @@ class Trainer:
         if self.show:
             self._sinks.append(terminal_view(self.plan, self.config.track.every))
 
-    def _init_folder(self) -> Path | None:
-        """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
-        said = self.config.model.init
-        if said is None:
-            return None
-        folder = Path(said)
-        if (folder / "config.json").is_file():
-            return folder
-        return find_checkpoint(folder, self.config.model.init_step).engine
-
-    def _vocab(self, tokenizer: Tokenizer | None, init: Path | None) -> int:
-        """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
-        largest = max((source.largest_id for source in self.plan.sources.values()), default=0)
-        if self.config.model.vocab is not None:
-            return self.config.model.vocab
-        if tokenizer is not None:
-            return tokenizer.vocab
-        if init is not None:
-            return 0
-        what = (
-            f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
-        )
-        raise PlanError([Problem("model.vocab", what)])
-
     def _initial_weights(self) -> None:
-        folder = self._init_folder()
+        folder = init_folder(self.config)
         if folder is None:
             return
         self.engine.start_from(folder)
         self.tell(Said(step=0, text=f"weights from {folder}"))
-        state_file = folder.parent / "state.json"
-        if state_file.is_file():
-            trained_with = json.loads(state_file.read_text())["settings"].get("micro_batch")
-            ours = self.config.engine.micro_batch
-            if trained_with and ours and ours > trained_with:
-                what = f"the micro-batch of {ours} rows is larger than the base model's, which was {trained_with}"
-                self.tell(Said(step=0, text=what))
+        warning = larger_micro_batch(self.config, folder)
+        if warning is not None:
+            self.tell(Said(step=0, text=warning))
 
     def _tell_start(self, *, resumed: bool, changes: Mapping[str, str]) -> None:
         started = Started(
@@ -425,27 +383,3 @@ class Trainer:
     def _stop(self) -> None:
         # Called by a signal, in the middle of anything: leaves a mark and no more.
         self.stopping = True
-
-
-def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
-    """What differs between two stages, for the log of a transition."""
-    changes = {}
-    for key in STAGE_CHANGES:
-        old, new = (getattr(each.said, key) for each in (before, stage))
-        if key == "batch_size":
-            old, new = before.batch_size, stage.batch_size
-        if old != new:
-            changes[key] = (_plain(old), _plain(new))
-    if before.shares != stage.shares:
-        changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
-    if before.seed != stage.seed:
-        changes["seed"] = (before.seed, stage.seed)
-    return changes
-
-
-def _shown_shares(stage: PlannedStage) -> dict[str, float]:
-    return {name: round(float(share), 6) for name, share in (stage.shares or {}).items()}
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value

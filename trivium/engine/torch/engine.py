@@ -57,7 +57,7 @@ class TorchEngine:
         if settings.compile:
             for layer in self.model.layers:
                 layer.compile(dynamic=False)
-        self.optimizers = Optimizers(self.model, settings.optimizer)
+        self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
         self.writer = Writer()
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.enter(self.stage)
@@ -69,7 +69,7 @@ class TorchEngine:
         if self.settings.compile:
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         if stage.reset_optimizer:
-            self.optimizers = Optimizers(self.model, self.settings.optimizer)
+            self.optimizers = Optimizers(self.model, self.settings.optimizer, self.settings.own_optimizer)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
