@@ -98,6 +98,31 @@ def rehearse(
 
 
 @app.command()
+def fork(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
+    config: ConfigFile,
+    overrides: Overrides = None,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="The step of the checkpoint; else the last.")] = None,
+) -> None:
+    """Start another run from a run's checkpoint, with another future."""
+    from trivium.train.fork import fork_run
+
+    typer.echo(fork_run(run, at, config, overrides or ()))
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where runs live.")] = Path("runs"),
+) -> None:
+    """List runs: how far each is, its last checkpoint, and what it was forked from."""
+    from rich.console import Console
+
+    from trivium.train.runs import list_runs, show_runs
+
+    show_runs(list_runs(folder), Console())
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
@@ -132,6 +157,7 @@ def inspect(
 
     if (step is None) == (document is None):
         raise UsageError("inspect: give either --step 41337 or --document web:1234.")
+    config = config / "config.toml" if config.is_dir() else config
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)

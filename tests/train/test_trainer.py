@@ -180,7 +180,7 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
         run("stages.0.mixture={ web = 0.7, code = 0.3 }")
     assert str(error.value) == (
         'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
-        "taken. Put it back, or give run.name another name to start a new run. (runs/run)"
+        "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
     run("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
     started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]

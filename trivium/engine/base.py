@@ -10,6 +10,7 @@ do. An engine is entered stage by stage and then stepped:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -75,6 +76,14 @@ class StepStats:
     nats_by_source: Mapping[str, float]
     learnt_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of the objective, a learnt token
+    left_out: str | None = None  # why no update was made, where none was
+
+    @staticmethod
+    def why_left_out(loss: float, gradient_norm: float, limit: float) -> str | None:
+        """Why an update must not be made; None where it may."""
+        if not isfinite(loss) or not isfinite(gradient_norm):
+            return f"the loss is {loss:g} and the gradient's norm {gradient_norm:g}"
+        return None if loss <= limit else f"the loss is {loss:.4f}, over the limit of {limit:.4f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,16 +28,32 @@ from trivium.plan.stage import PlannedStage
 from trivium.train.cadence import Cadence, stops_on_signals
 from trivium.train.checkpoint import Retention, Saver, last_sound
 from trivium.train.evaluate import evaluate, validation_batches
-from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Sink, StageBegan, Started
+from trivium.train.events import (
+    Ended,
+    Evaluated,
+    Event,
+    EventFile,
+    LeftOut,
+    Preempted,
+    Said,
+    Sink,
+    Spiked,
+    StageBegan,
+    Started,
+)
+from trivium.train.guard import Guard
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
+from trivium.train.mirror import Mirror
 from trivium.train.resume import changed_keys, refuse_other_past
-from trivium.train.run_folder import RunFolder
+from trivium.train.rows import row_list
+from trivium.train.run_folder import Checkpoint, RunFolder
 from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.terminal import terminal_view
 from trivium.train.track import tracker_sinks
 from trivium.train.transition import stage_changes
 from trivium.train.versions import versions
+from trivium.train.watchdog import Watchdog
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
 
@@ -66,6 +82,8 @@ class Trainer:
         self.show = show
         self.step = 0
         self.stopping = False
+        self.stopped_by = "told to stop"
+        self.guard = Guard(self.config.guard)
         self.last_evaluation: Evaluated | None = None
         self.best: dict[str, float] = {}
         self.engine: Engine
@@ -76,6 +94,7 @@ class Trainer:
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
         self.cadence: Cadence
+        self.watchdog: Watchdog | None = None
 
     # What people override.
 
@@ -146,6 +165,8 @@ class Trainer:
 
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
+        if self.saver.mirror is not None and not self.folder.checkpoints():
+            self._fetch(self.saver.mirror.target)
         checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))))
         changes: dict[str, str] = {}
         if checkpoint is None:
@@ -156,6 +177,7 @@ class Trainer:
             self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
+            self.guard.load_state(state["guard"])
             self.best = dict(state["best"])
             self.saver.best_step = state["best_step"]
             changes = changed_keys(state["config"], self._raw_config())
@@ -165,8 +187,11 @@ class Trainer:
         """Write a checkpoint of the steps taken so far."""
         if self.dry_run:
             return
-        background = self.config.checkpoint.background and reason == "cadence"
-        self.saver.save(self.engine, self.step, self.state(), reason, background=background)
+        in_background = self.config.checkpoint.background and reason == "cadence"
+        must_succeed = reason in ("final", "stopped")
+        self.saver.save(
+            self.engine, self.step, self.state(), reason, background=in_background, must_succeed=must_succeed
+        )
 
     def evaluate(self) -> Evaluated | None:
         """Validation figures of the stage that the run is in; None where nothing is held out."""
@@ -204,6 +229,7 @@ class Trainer:
             },
             "config": self._raw_config(),
             "meter": self.meter.state(),
+            "guard": self.guard.state(),
             "best": self.best,
             "best_step": self.saver.best_step,
             "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
@@ -218,10 +244,11 @@ class Trainer:
         """What a step is taken with."""
         now = self.plan.settings_at(step)
         schedule = self.schedule()
-        if not callable(schedule):
-            return now
-        multiplier = schedule(step)
-        return replace(now, lr_multiplier=multiplier, lr={k: multiplier * v for k, v in self.plan.peak_lr.items()})
+        if callable(schedule):
+            multiplier = schedule(step)
+            lr = {group: multiplier * peak for group, peak in self.plan.peak_lr.items()}
+            now = replace(now, lr_multiplier=multiplier, lr=lr)
+        return replace(now, loss_limit=self.guard.loss_limit)
 
     def stage_begins(self, step: int) -> bool:
         """Whether the engine has yet to enter the stage of this step."""
@@ -242,15 +269,33 @@ class Trainer:
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
         self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins))
         self._entered = stage.index
+        self.guard.enter(stage.index)
         if begins and stage.said.evaluate:
             self.evaluate()
         self.on_stage(stage)
 
+    def leaves_out(self, step: int) -> bool:
+        """Whether the config leaves out this step's rows."""
+        return self.guard.leaves_out(step)
+
     def step_taken(self, step: int, now: StepSettings, stats: StepStats) -> None:
-        """Count the step and tell of it."""
-        self.step = step + 1
-        self.tell(self.meter.took(step, now, stats))
+        """Count the step and tell of it; one that went wrong with its rows."""
+        if stats.left_out is None:
+            self.step = step + 1
+            self.tell(self.meter.took(step, now, stats))
+            if self.guard.is_spike(stats):
+                limit, rows = self.guard.spike_limit, self._keep_rows(step)
+                stage = self.plan.stages[now.stage].name
+                self.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        else:
+            self.step_left_out(step, stats.left_out, self._keep_rows(step))
+        self.guard.took(step, stats)
         self.on_step(step, stats)
+
+    def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
+        """Count a step that made no update, and tell of it."""
+        self.step = step + 1
+        self.tell(LeftOut(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due once so many steps are taken."""
@@ -261,17 +306,19 @@ class Trainer:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
         milestones = self.config.checkpoint.milestones
         is_milestone = milestones is not None and step % milestones == 0
-        return step != self.plan.total_steps and (self.cadence.due(step) or is_milestone)
+        is_due = self.cadence.due(step) or is_milestone or self.saver.wants_to_try_again
+        return step != self.plan.total_steps and is_due
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
             self.evaluate()
         if not self.finished:
-            self.tell(Said(step=self.step, text="told to stop: the step is finished, a checkpoint comes next"))
+            self.tell(Preempted(step=self.step, signal=self.stopped_by))
+        self.saver.wait()
         if not self._saved_already():
             self.save("final" if self.finished else "stopped")
-        self.saver.wait()
+        self.saver.close()
         self.tell(
             Ended(
                 step=self.step,
@@ -285,7 +332,9 @@ class Trainer:
         )
 
     def tell(self, event: Event) -> None:
-        """Give an event to the file, the terminal and the trackers."""
+        """Give an event to the file, the terminal and the trackers; whatever happens is progress."""
+        if self.watchdog is not None:
+            self.watchdog.beat()
         for sink in self._sinks:
             sink.write(event)
 
@@ -313,8 +362,10 @@ class Trainer:
                 self._set_up(name)
                 with stops_on_signals(self._stop):
                     yield
-                self.saver.wait()
+                self.saver.close()
             finally:
+                if self.watchdog is not None:
+                    self.watchdog.close()
                 if self._ahead is not None:
                     self._ahead.close()  # type: ignore[attr-defined]
                 for sink in self._sinks:
@@ -329,13 +380,25 @@ class Trainer:
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
         checkpoint = self.config.checkpoint
         retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
-        self.saver = Saver(self.folder, retention, self.tell)
+        self.saver = Saver(self.folder, retention, self.tell, self._mirror(name))
+        self.watchdog = Watchdog(60 * self.config.guard.stall_minutes, self.folder.path / "stacks" / "rank-0.txt")
         self.cadence = Cadence(self.config.checkpoint.every)
         self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
         self._sinks = [EventFile(self.folder.events)]
         self._sinks += tracker_sinks(self.config.track.sinks, self.folder.path, name, self._raw_config())
         if self.show:
             self._sinks.append(terminal_view(self.plan, self.config.track.every))
+
+    def _mirror(self, name: str) -> Mirror | None:
+        """The second place for checkpoints, where the config names one."""
+        said = self.config.checkpoint.copy_to
+        if said is None or self.dry_run:
+            return None
+
+        def failed(checkpoint: Checkpoint, why: str) -> None:
+            self.tell(Said(step=checkpoint.step, text=f"not copied to {said}: {why}"))
+
+        return Mirror(RunFolder(Path(said) / name), failed)
 
     def _initial_weights(self) -> None:
         folder = init_folder(self.config)
@@ -357,6 +420,7 @@ class Trainer:
             versions=versions(),
             settings=self._settings(),
             changes=dict(changes),
+            lineage=self.folder.lineage,
         )
         self.tell(started)
 
@@ -380,6 +444,18 @@ class Trainer:
         checkpoints = self.folder.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step == self.step
 
-    def _stop(self) -> None:
+    def _stop(self, signal: str) -> None:
         # Called by a signal, in the middle of anything: leaves a mark and no more.
         self.stopping = True
+        self.stopped_by = signal
+
+    def _keep_rows(self, step: int) -> str | None:
+        """Write down what stood in the rows of a step."""
+        rows = [asdict(row) for row in row_list(self.plan, step)]
+        return None if self.dry_run else self.folder.write_rows(step, rows)
+
+    def _fetch(self, mirror: RunFolder) -> None:
+        """Take the last checkpoint from the second place, where the run's own folder has none."""
+        for checkpoint in mirror.checkpoints()[-1:]:
+            self.folder.take(checkpoint)
+            self.tell(Said(step=0, text=f"checkpoint of step {checkpoint.step:,} copied from {mirror.path}"))

@@ -71,17 +71,23 @@ class Optimizers:
             each.append(WideMuon(by_muon) if on_cpu else Muon(by_muon))
         return each
 
-    def step(self, now: StepSettings) -> Tensor:
-        """Clip, update, forget the gradients; gives their norm before clipping."""
-        norm = get_total_norm([parameter.grad for parameter in self.names if parameter.grad is not None])
+    def gradient_norm(self) -> Tensor:
+        """Over all parameters."""
+        return get_total_norm([parameter.grad for parameter in self.names if parameter.grad is not None])
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.each:
+            optimizer.zero_grad()
+
+    def step(self, now: StepSettings, norm: Tensor) -> None:
+        """Clip by the gradients' norm and update."""
         if self.settings.clip is not None:
             clip_grads_with_norm_(self.names, self.settings.clip, norm)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 _set(group, now)
             optimizer.step()
-            optimizer.zero_grad()
-        return norm
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """All that updates depend on beside weights, named `parameter:part`; empty before the first step."""
