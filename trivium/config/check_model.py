@@ -7,10 +7,11 @@ from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
-from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSource
+from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, TextSource, TokensSource
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
+TOKENIZER_KEYS = {"template": ("huggingface",), "pattern": ("tiktoken",), "special": ("tiktoken",)}
 HELD_OUT = "Take it out, or remove validation_only from the source."
 
 
@@ -70,14 +71,18 @@ def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
 
 
 def tokenizer_rules(view: View) -> Iterator[Finding]:
-    """A tokenizer that reads a file says which."""
+    """A tokenizer that reads a file says which, and has the keys of its kind."""
     tokenizer = view.config.tokenizer
     if tokenizer is None:
         return
-    if tokenizer.kind == "bytes" and tokenizer.path is not None:
-        yield view.problem(("tokenizer", "path"), 'is given with kind = "bytes", which reads none. Leave it out.')
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
-    if kind == tokenizer.kind != "bytes" and view.absent("tokenizer", "path"):
+    if kind != tokenizer.kind:
+        return  # no kind at all, which was reported already
+    for key in ("path", "bos", "eos", "markers", "template", "pattern", "special"):
+        if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
+            what = f'is given with kind = "{kind}", which reads none. Leave it out.'
+            yield view.problem(("tokenizer", key), what)
+    if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
 
@@ -184,6 +189,16 @@ def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]
     if view.absent(*path, "path") and view.absent(*path, "task"):
         what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
         yield view.problem(path, what)
+    if source.task is not None and source.task not in TASKS:
+        yield view.problem((*path, "task"), f"{show_value(source.task)} is not known. {nearest(source.task, TASKS)}")
+    if source.task == "jsonl" and view.absent(*path, "path"):
+        yield view.problem((*path, "path"), 'is missing: task = "jsonl" reads it. Write path = "data/chat.jsonl".')
+    for key in ("subset", "split"):
+        if view.given(*path, key) and view.absent(*path, "task"):
+            yield view.problem((*path, key), "belongs to a task, but none is given. Leave it out, or name the task.")
+    if source.size is not None and source.task not in GENERATED:
+        what = 'is for tasks made up from words. Write task = "spelling" or "counting", or stop instead of size.'
+        yield view.problem((*path, "size"), what)
     if source.stop is not None and source.start is not None and source.stop <= source.start:
         what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)
