@@ -171,7 +171,44 @@ def verify(
     from trivium.data.verify import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for line in verify_sources(loaded.config.sources, config.name, write=write):
+    for line in verify_sources(loaded.config, config.name, write=write):
+        typer.echo(line)
+
+
+@app.command()
+def prepare(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="A config and overrides; with --out: files and folders of text.", show_default=False),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where the token files go; else the cache folder.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="With --out: a tokenizer.json, a folder, or bytes.", show_default=False)
+    ] = None,
+    column: Annotated[str, typer.Option(help="With --out: where the text is, in JSONL and Parquet.")] = "text",
+    add: Annotated[
+        list[str] | None,
+        typer.Option(help="With --out: bos, eos or none around each document; else eos where there is one, or bos."),
+    ] = None,
+    bad_lines: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The most lines that may hold no document, as a fraction.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one for each core.")] = None,
+    dialect: DialectOption = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Turn text into token files: all sources of a config, or files and folders into --out."""
+    from trivium.data.prepare_command import prepare_paths, prepare_sources
+
+    if out is not None:
+        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
+        return
+    if tokenizer is not None or add:
+        raise UsageError("prepare: --tokenizer and --add go with --out; a config has these in its tables.")
+    from trivium.config.load import load
+
+    loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
+    for line in prepare_sources(loaded.config, Path(what[0]).name, bad_lines, workers):
         typer.echo(line)
 
 

@@ -20,6 +20,7 @@ from trivium.data.shards import Shard
 from trivium.errors import SourceError
 
 MOST_BAD = 0.001  # of all lines
+WORTH_A_PROCESS = 4 << 20  # bytes of input
 FEW_BAD = 100  # too few to stop before all is read
 
 
@@ -34,7 +35,7 @@ def prepare(
         if there is not None:
             return there
         records = Records(folder, identity)
-        outcomes = Preparation(work, job, records, most_bad, title).run(workers or num_cores())
+        outcomes = Preparation(work, job, records, most_bad, title).run(workers or enough_workers(work))
         prepared = summed(folder, job.name, outcomes)
         if prepared.bad.harmful > most_bad * prepared.lines:
             raise too_many(prepared.bad, prepared.lines, most_bad, title)
@@ -44,9 +45,10 @@ def prepare(
     return prepared
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def enough_workers(work: Work) -> int:
+    """As many as this process may use cores; fewer where a process would start longer than it works."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, work.total // WORTH_A_PROCESS))
 
 
 @dataclass(slots=True)

@@ -72,9 +72,14 @@ def show_progress(title: str, total: int) -> Iterator[Progress]:
         yield Lines(title, total)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress as Bar, TextColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}"),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, now="")
 

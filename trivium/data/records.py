@@ -6,6 +6,7 @@ it. When all is done come `prepared.json` (from what), then `manifest.json`, and
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from typing import Any
 from trivium.config.numbers import show_count
 from trivium.data.bad import BadLines, from_json
 from trivium.data.encode import Outcome
-from trivium.data.find import UNFINISHED
-from trivium.data.manifest import NAME, Manifest, read_manifest, write_manifest
+from trivium.data.find import UNFINISHED, Found
+from trivium.data.manifest import NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.data.pool import as_outcome
 from trivium.data.progress import say
 from trivium.data.recipe import NO_NAME
 from trivium.data.shards import Piece, Shard
+from trivium.data.tokens import open_files
 from trivium.errors import SourceError
 from trivium.files import draft
 
@@ -75,10 +77,14 @@ class Records:
         if kept is None or kept["key"] != shard.key(self.identity):
             return None
         outcome = as_outcome(kept["outcome"])
-        path = self.folder / shard.name
-        sizes = [Path(f"{path}{end}").stat().st_size for end in ENDINGS[:3] if Path(f"{path}{end}").exists()]
-        expected = 0 if outcome.facts is None else outcome.facts.bytes
-        return outcome if sum(sizes) == expected else None
+        if outcome.facts is None:
+            return outcome
+        try:
+            # Read again: a power cut may have left a name without its content.
+            (file,) = open_files([Found(self.folder / shard.name, shard.name)])
+            return outcome if measure_file(file) == outcome.facts else None
+        except SourceError:
+            return None
 
     def keep(self, shard: Shard, outcome: Outcome) -> None:
         """A shard is finished."""
@@ -105,7 +111,7 @@ class Records:
         return kept
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
-        with draft(self._place / f"{name}.json") as file:
+        with draft(self._place / f"{name}.json", durable=False) as file:
             file.write(json.dumps(value).encode())
 
     def finish(self, prepared: Prepared, outcomes: Mapping[str, Outcome]) -> None:
@@ -114,6 +120,10 @@ class Records:
             if record.stem not in outcomes:
                 for ending in ENDINGS:
                     Path(f"{self.folder / record.stem}{ending}").unlink(missing_ok=True)
+        for name, outcome in outcomes.items():
+            if outcome.facts is not None:
+                for ending in ENDINGS:
+                    _flush(Path(f"{self.folder / name}{ending}"))
         content = {
             "version": VERSION,
             "identity": self.identity,
@@ -127,6 +137,13 @@ class Records:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
         write_manifest(prepared.manifest, self.folder / NAME)
         shutil.rmtree(self._place)
+
+
+def _flush(path: Path) -> None:
+    """Make a file survive a power cut, if there is one of this name."""
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Prepared:
@@ -157,7 +174,9 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
         bad = from_json(**content["left_out"])
         prepared = Prepared(folder, read_manifest(folder / NAME), content["text_bytes"], content["lines"], bad)
     except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{folder / SUMMARY}: cannot be read ({error}). Delete the folder, or give another.") from None
+        raise SourceError(
+            f"{folder / SUMMARY}: cannot be read ({error}). Delete the folder, or give another."
+        ) from None
     if not same:
         raise SourceError(
             f"{folder}: was prepared from other text, or with another tokenizer or column. "

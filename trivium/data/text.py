@@ -84,7 +84,7 @@ class ZstdReader(io.RawIOBase):
 def open_input(path: Path, raw: BinaryIO) -> BinaryIO:
     """The text of an open file, decompressed by its ending."""
     if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BUFFER_BYTES)  # type: ignore[arg-type, return-value]
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BUFFER_BYTES)
     if path.suffix == ".zst":
         return io.BufferedReader(ZstdReader(raw), BUFFER_BYTES)
     return raw
@@ -267,7 +267,9 @@ def _holds_text(kind: Any) -> bool:
     import pyarrow.types
 
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind))
+    return bool(
+        pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind)
+    )
 
 
 def text_records(column: Any, first: int) -> Records:

@@ -18,7 +18,8 @@ from trivium.errors import TriviumError
 
 def as_job(plain: dict[str, Any]) -> Job:
     """A job from JSON."""
-    return Job(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+    around = {key: tuple(plain[key]) for key in ("before", "after")}
+    return Job(**plain | around)
 
 
 def as_shard(plain: dict[str, Any]) -> Shard:

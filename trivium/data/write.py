@@ -7,7 +7,7 @@ files beside it.
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,15 @@ class TokenWriter:
 
     def __enter__(self) -> "TokenWriter":
         # Left in the order opposite to this one: the .ds last.
-        self._tokens = self._files.enter_context(draft(self.path))
-        self._index = self._files.enter_context(draft(Path(f"{self.path}.index")))
-        self._metadata = self._files.enter_context(draft(Path(f"{self.path}.metadata")))
-        self._loss = self._files.enter_context(draft(Path(f"{self.path}.loss"))) if self._with_loss else None
+        self._tokens = self._draft("")
+        self._index = self._draft(".index")
+        self._metadata = self._draft(".metadata")
+        self._loss = self._draft(".loss") if self._with_loss else None
         return self
+
+    def _draft(self, ending: str) -> BinaryIO:
+        # Flushed to disk all together, before the manifest is written.
+        return self._files.enter_context(draft(Path(f"{self.path}{ending}"), durable=False))
 
     def add(self, tokens: Tokens, lengths: Lengths, loss: NDArray[np.uint8] | None = None) -> None:
         """Add documents: their tokens one after the other, and how many each has."""
