@@ -34,7 +34,7 @@ def prepare(
         there = find_prepared(folder, identity)
         if there is not None:
             return there
-        records = Records(folder, identity)
+        records = Records(folder, identity, recipe.content)
         outcomes = Preparation(work, job, records, most_bad, title).run(workers or enough_workers(work))
         prepared = summed(folder, job.name, outcomes)
         if prepared.bad.harmful > most_bad * prepared.lines:

@@ -63,9 +63,10 @@ def locked(folder: Path, title: str) -> Iterator[None]:
 class Records:
     """The finished shards of a folder that is not finished."""
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path, identity: str, recipe: Any) -> None:
         self.folder = folder
-        self.identity = identity
+        self._identity = identity  # of all
+        self._recipe = recipe  # of each shard: other input beside it changes nothing for it
         self._place = folder / UNFINISHED
         self._place.mkdir(exist_ok=True)
         for draft_left in (*folder.glob(".*.draft"), *self._place.glob(".*.draft")):
@@ -74,7 +75,7 @@ class Records:
     def outcome(self, shard: Shard) -> Outcome | None:
         """What came of a shard in an earlier try; None where it has to be encoded."""
         kept = self._read(shard.name)
-        if kept is None or kept["key"] != shard.key(self.identity):
+        if kept is None or kept["key"] != shard.key(self._recipe):
             return None
         outcome = as_outcome(kept["outcome"])
         if outcome.facts is None:
@@ -88,7 +89,7 @@ class Records:
 
     def keep(self, shard: Shard, outcome: Outcome) -> None:
         """A shard is finished."""
-        self._write(shard.name, {"key": shard.key(self.identity), "outcome": outcome.as_json()})
+        self._write(shard.name, {"key": shard.key(self._recipe), "outcome": outcome.as_json()})
 
     def num_parts(self, name: str, piece: Piece) -> int | None:
         """In how many shards a stream was cut, if all of them are finished."""
@@ -126,7 +127,7 @@ class Records:
                     _flush(Path(f"{self.folder / name}{ending}"))
         content = {
             "version": VERSION,
-            "identity": self.identity,
+            "identity": self._identity,
             "documents": prepared.manifest.documents,
             "tokens": prepared.manifest.tokens,
             "lines": prepared.lines,

@@ -8,6 +8,7 @@ groups; small files are put together. A large compressed file is read once, from
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import xxhash
 
@@ -43,9 +44,9 @@ class Shard:
     lines_before: int = 0
     more: tuple[str, ...] = field(default=())  # what else decides its content
 
-    def key(self, identity: str) -> str:
-        """Tells it from any other shard, or the same one of other input or another tokenizer."""
-        content = [identity, [asdict(piece) | {"path": ""} for piece in self.pieces], self.fed, self.more]
+    def key(self, recipe: Any) -> str:
+        """Tells it from any other shard, and from the same one of other input or by another recipe."""
+        content = [recipe, [asdict(piece) | {"path": ""} for piece in self.pieces], self.fed, self.more]
         return str(xxhash.xxh3_128_hexdigest(json.dumps(content).encode()))
 
 
