@@ -8,15 +8,16 @@ from trivium.data.text import lines_before, read_lines, read_parquet, read_paylo
 from trivium.errors import SourceError
 
 TEXTS = ["one", "two two", "zwölf Boxkämpfer", "", "line\nbreak", "x" * 300]
-DAMAGED = "It is cut short or damaged: copy it again, or take it out. What is finished stays: the next try goes on from there."
+DAMAGED = (
+    "It is cut short or damaged: copy it again, or take it out. "
+    "What is finished stays: the next try goes on from there."
+)
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> list[tuple[int, str]]:
     found = read_lines(path, start, path.stat().st_size if stop is None else stop)
     return [
-        (number, record["text"])
-        for each in found
-        for number, record in zip(each.numbers, each.records, strict=True)
+        (number, record["text"]) for each in found for number, record in zip(each.numbers, each.records, strict=True)
     ]
 
 
@@ -107,9 +108,7 @@ def test_parquet_says_which_columns_there_are(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["a"])
     with pytest.raises(SourceError) as error:
         list(read_parquet(path, 0, 1, "content"))
-    assert str(error.value) == (
-        f'{path}: has no column "content". It has id, text: write column = "id" or another.'
-    )
+    assert str(error.value) == (f'{path}: has no column "content". It has id, text: write column = "id" or another.')
     with pytest.raises(SourceError) as error:
         list(read_parquet(path, 0, 1, "id"))
     assert str(error.value) == f'{path}: column "id" holds int64, and text is needed. Name another column.'

@@ -6,7 +6,7 @@ Megatron prefix without its ending. Costs one listing of each folder; no file is
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,8 @@ from trivium.errors import SourceError
 ENDINGS = (".ds", ".npy", ".bin")
 UNFINISHED = ".prepare"  # a folder in which token files are still being prepared has one of this name
 # What lies beside a token file and is useless without it: `web.idx` needs `web.bin`.
-COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin"}
+COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
+PACKED, BESIDE_PACKED = "_token.npy", ("_index.npy", "_mask.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     """The token files below `folder`."""
     for current, present in _folders(folder):
         _refuse_orphans(current, present)
-        yield from (current / name for name in present if name.endswith(ENDINGS))
+        yield from (current / name for name in present if _is_tokens(name, present))
 
 
 def _folders(folder: Path) -> Iterator[tuple[Path, set[str]]]:
@@ -119,6 +120,12 @@ def _folders(folder: Path) -> Iterator[tuple[Path, set[str]]]:
             )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield Path(current), {name for name in names if not name.startswith(".")}
+
+
+def _is_tokens(name: str, names: Container[str]) -> bool:
+    """Whether a name is a token file's, and not that of an array beside one: a_index.npy, with an a_token.npy."""
+    beside = [name.removesuffix(ending) + PACKED for ending in BESIDE_PACKED if name.endswith(ending)]
+    return name.endswith(ENDINGS) and not any(owner in names for owner in beside)
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
@@ -142,7 +149,8 @@ def _refuse_orphans(folder: Path, names: set[str]) -> None:
 def _match(pattern: str) -> set[Path]:
     """What a pattern stands for: token files that fit it, and all below folders that do."""
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
-    files = {match for match in matches if match.is_file() and match.name.endswith(ENDINGS)}
+    names = {str(match) for match in matches}
+    files = {match for match in matches if match.is_file() and _is_tokens(str(match), names)}
     return files.union(*(_walk(match) for match in matches if match.is_dir()))
 
 
