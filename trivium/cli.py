@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trivium.commands import tokenizer
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(tokenizer.app, name="tokenizer")
 
 
 STOPPED = 3  # a run that was told to stop, and saved

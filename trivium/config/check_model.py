@@ -11,6 +11,7 @@ from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSour
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
+TOKENIZER_KEYS = {"template": ("huggingface",), "pattern": ("tiktoken",), "special": ("tiktoken",)}
 HELD_OUT = "Take it out, or remove validation_only from the source."
 
 
@@ -70,14 +71,18 @@ def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
 
 
 def tokenizer_rules(view: View) -> Iterator[Finding]:
-    """A tokenizer that reads a file says which."""
+    """A tokenizer that reads a file says which, and has the keys of its kind."""
     tokenizer = view.config.tokenizer
     if tokenizer is None:
         return
-    if tokenizer.kind == "bytes" and tokenizer.path is not None:
-        yield view.problem(("tokenizer", "path"), 'is given with kind = "bytes", which reads none. Leave it out.')
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
-    if kind == tokenizer.kind != "bytes" and view.absent("tokenizer", "path"):
+    if kind != tokenizer.kind:
+        return  # no kind at all, which was reported already
+    for key in ("path", "bos", "eos", "markers", "template", "pattern", "special"):
+        if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
+            what = f'is given with kind = "{kind}", which reads none. Leave it out.'
+            yield view.problem(("tokenizer", key), what)
+    if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
 
