@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.data.bad import BadLines, Place
+from trivium.data.fast_bpe import FastTokenizer
+from trivium.data.file_tokenizer import FileTokenizer
 from trivium.data.find import Found
 from trivium.data.manifest import FileFacts, measure_file
 from trivium.data.shards import Piece, Shard
@@ -25,6 +27,7 @@ from trivium.data.write import Lengths, TokenWriter
 from trivium.errors import SourceError
 
 REPORT_SECONDS = 0.2
+COMPARED_CHARACTERS = 8192  # of each shard, encoded twice
 Form = Literal["text", "chat", "tokenised"]
 Report = Callable[[int, int, int], None]  # bytes of input, bytes of text and tokens since the last report
 
@@ -42,6 +45,7 @@ class Job:
     before: tuple[int, ...] = ()  # ids that are added to each document
     after: tuple[int, ...] = ()
     dataset: dict[str, Any] | None = None  # where rows come from
+    fast: str | None = None  # by which pattern tiktoken gives the same ids
 
 
 @dataclass(slots=True)
@@ -85,10 +89,19 @@ class ShardEncoder:
         assert opened is not None, "the config names one"
         return opened
 
+    @cached_property
+    def encoder(self) -> Tokenizer:
+        """The tokenizer, or a faster form of it."""
+        if self.job.fast is None:
+            return self.tokenizer
+        assert isinstance(self.tokenizer, FileTokenizer), "only these have one"
+        return FastTokenizer(self.tokenizer, self.job.fast)
+
     def encode(self, shard: Shard, payload: bytes | None, report: Report) -> Outcome:
         """Write a shard's token file."""
         path = Path(self.job.folder) / shard.name
         bad, lines, text_bytes = BadLines(), 0, 0
+        self._compared = False
         meter = Meter(report)
         with TokenWriter(path, self.job.dtype, self.job.name, with_loss=self.job.form != "text") as writer:
             for piece, encoded in self._batches(shard, payload):
@@ -140,11 +153,22 @@ class ShardEncoder:
                 texts.append(text)
             else:
                 bad.append((number, self._fault(record, text)))
-        ids = self.tokenizer.encode(texts) if texts else []
+        ids = self.encoder.encode(texts) if texts else []
+        if self.job.fast is not None and not self._compared:
+            self._compare(texts, ids)
         around = len(self.job.before) + len(self.job.after)
         lengths = np.fromiter((len(each) + around for each in ids), np.int64, len(ids))
         tokens = _joined(ids, self.job.before, self.job.after) if around else _concatenated(ids)
         return Encoded(tokens, lengths, None, bad, lines, found.text_bytes, found.input_bytes)
+
+    def _compare(self, texts: Sequence[str], ids: Sequence[NDArray[Any]]) -> None:
+        """The first texts of each shard are encoded by the slow library too: the ids must be the same."""
+        few = max(1, int(np.searchsorted(np.cumsum([len(text) for text in texts]), COMPARED_CHARACTERS)))
+        for text, slow, fast in zip(texts, self.tokenizer.encode(texts[:few]), ids, strict=False):
+            if not np.array_equal(slow, fast):
+                shown = text[:80]
+                raise SourceError(f"tiktoken and tokenizers give other ids for {shown!r}. Set TRIVIUM_SLOW_ENCODER=1.")
+        self._compared = bool(texts)
 
     def _fault(self, record: Any, text: Any) -> str:
         """Why a record has no text."""

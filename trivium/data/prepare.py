@@ -7,11 +7,13 @@ A try that was killed goes on with the shards that are missing; the same text pr
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trivium.data.bad import BadLines
 from trivium.data.encode import Job, Outcome
+from trivium.data.fast_bpe import FastTokenizer, fast_form
+from trivium.data.file_tokenizer import FileTokenizer
 from trivium.data.pool import Task, encode_all
 from trivium.data.progress import say, show_progress
 from trivium.data.recipe import Recipe, Work, identity_of
@@ -20,6 +22,11 @@ from trivium.data.shards import Shard
 from trivium.errors import SourceError
 
 MOST_BAD = 0.001  # of all lines
+SAMPLES = (
+    "The 3 quick brown foxes can't jump over 12,345.67 dogs... IT'S TRUE!\n\n\tdef f(x): return x**2  # ok\r\n",
+    "Zw\u00f6lf Boxk\u00e4mpfer; \u0441\u044a\u0435\u0448\u044c \u0435\u0449\u0451; \u5929\u5730\u7384\u9ec3\u3002",
+    "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \U0001f469\u200d\U0001f467 \u200b\xa0 \ufb01",
+)
 WORTH_A_PROCESS = 4 << 20  # bytes of input
 FEW_BAD = 100  # too few to stop before all is read
 
@@ -35,6 +42,7 @@ def prepare(
         if there is not None:
             return there
         records = Records(folder, identity, recipe.content)
+        job = _with_fast_encoder(job, recipe, title)
         outcomes = Preparation(work, job, records, most_bad, title).run(workers or enough_workers(work))
         prepared = summed(folder, job.name, outcomes)
         if prepared.bad.harmful > most_bad * prepared.lines:
@@ -43,6 +51,20 @@ def prepare(
     for line in prepared.bad.lines():
         say(f"{title}: left out {line}")
     return prepared
+
+
+def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
+    """The job by the fastest library that gives the same ids, and a line that says which that is."""
+    if not isinstance(recipe.tokenizer, FileTokenizer) or recipe.form == "tokenised":
+        return job
+    reason: FastTokenizer | str = "TRIVIUM_SLOW_ENCODER is set"
+    if not os.environ.get("TRIVIUM_SLOW_ENCODER"):
+        reason = fast_form(recipe.tokenizer, SAMPLES)
+    if isinstance(reason, str):
+        say(f"{title}: encoded by tokenizers, not by tiktoken ({reason})")
+        return job
+    say(f"{title}: encoded by tiktoken, whose ids were compared and are the same")
+    return replace(job, fast=reason.pattern)
 
 
 def enough_workers(work: Work) -> int:
