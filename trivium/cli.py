@@ -121,26 +121,34 @@ def inspect(
     row: Annotated[int | None, typer.Option(min=0, help="Only this row of the step.")] = None,
     source: Annotated[str | None, typer.Option(help="Only rows of this source.")] = None,
     document: Annotated[str | None, typer.Option(help="Where a document is read, such as web:1234.")] = None,
+    find: Annotated[str | None, typer.Option(help="Documents that hold this text, and where they are read.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="With --find: how many documents are shown.")] = 20,
     full: Annotated[bool, typer.Option("--full", help="Whole documents, not their first tokens.")] = False,
     dialect: DialectOption = None,
     world_size: WorldSize = None,
 ) -> None:
-    """Show what stands in the rows of a step, or the steps in which a document is read."""
+    """Show what stands in the rows of a step, or the steps in which a document or a text is read."""
     from rich.console import Console
 
     from trivium.address import places_of, rows_of, why_not_read
     from trivium.config.load import load
     from trivium.data.tokenizer import open_tokenizer
-    from trivium.inspect import show_places, show_rows
+    from trivium.inspect import show_hits, show_places, show_rows
     from trivium.plan.make import make_plan
 
-    if (step is None) == (document is None):
-        raise UsageError("inspect: give either --step 41337 or --document web:1234.")
+    if [step, document, find].count(None) != 2 or find == "":
+        raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)
         places = places_of(made, name, number)
         show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
+    elif find is not None:
+        tokenizer = open_tokenizer(made.config.tokenizer)
+        if tokenizer is None:
+            what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
+            raise UsageError(f"inspect: {what}")
+        show_hits(made, find, tokenizer, most, Console())
     elif step is not None:
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
         if not rows:

@@ -3,6 +3,7 @@
 The encoder is opened once for all shards of a process. Nothing in here looks at single tokens.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ from trivium.data.write import Lengths, TokenWriter
 from trivium.errors import SourceError
 
 REPORT_SECONDS = 0.2
+ANY_MESSAGE = re.compile(r"message \d+")
 COMPARED_CHARACTERS = 8192  # of each shard, encoded twice
 Form = Literal["text", "chat", "tokenised"]
 Report = Callable[[int, int, int], None]  # bytes of input, bytes of text and tokens since the last report
@@ -179,7 +181,21 @@ class ShardEncoder:
         return f'"{self.job.column}" is no text' if isinstance(record, dict) else "no table of fields"
 
     def _encode_chats(self, found: Records) -> Encoded:
-        raise SourceError("conversations cannot be read yet.")
+        """Conversations: tokens, and which of them the assistant said."""
+        from trivium.data.chat import MalformedConversation, Rendered, render
+
+        bad, lines = found.bad, len(found.records) + len(found.bad)
+        rendered: list[Rendered] = []
+        for number, record in zip(found.numbers, found.records, strict=True):
+            try:
+                rendered.append(render(record, self.encoder))
+            except MalformedConversation as error:
+                # Counted together, whichever message it is.
+                bad.append((number, f"a conversation that {ANY_MESSAGE.sub('has a message which', str(error))}"))
+        tokens = _concatenated([each.tokens for each in rendered])
+        lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
+        loss = np.concatenate([np.empty(0, np.uint8), *(each.learnt for each in rendered)])
+        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
 
 
 def _records(piece: Piece, payload: bytes | None, column: str) -> Iterator[Records]:

@@ -3,13 +3,12 @@
 Large compressed files and generated conversations are such. One reader keeps some forty workers busy.
 """
 
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from trivium.data.pool import Task
 from trivium.data.shards import Piece, Shard, Stream
-from trivium.data.text import BUFFER_BYTES, MOST_BYTES, is_zstd_error, open_input, pass_rest_of_line, unreadable
+from trivium.data.text import BUFFER_BYTES, MOST_BYTES, open_input, pass_rest_of_line, reading
 
 
 class Known(Protocol):
@@ -29,13 +28,19 @@ def feed_stream(stream: Stream, known: Known) -> Iterator[Task]:
     return feed(f"{stream.number:05d}", whole, lambda: _payloads(stream), known)
 
 
-def feed(name: str, whole: Piece, payloads: Callable[[], Iterator[tuple[bytes, int]]], known: Known) -> Iterator[Task]:
+def feed(
+    name: str,
+    whole: Piece,
+    payloads: Callable[[], Iterator[tuple[bytes, int]]],
+    known: Known,
+    first_line: int = 0,
+) -> Iterator[Task]:
     """A shard for each payload, which comes with the bytes of input that it took."""
     count = known.num_parts(name, whole)
     if count is not None:
         yield from (Task(_shard(name, whole, part, 0, 0)) for part in range(count))
         return
-    lines = count = 0
+    lines, count = first_line, 0
     for payload, size in payloads():
         yield Task(_shard(name, whole, count, size, lines), payload)
         lines += payload.count(b"\n")
@@ -49,21 +54,14 @@ def _shard(name: str, whole: Piece, part: int, size: int, lines: int) -> Shard:
 
 def _payloads(stream: Stream) -> Iterator[tuple[bytes, int]]:
     path = stream.file.path
-    try:
-        with open(path, "rb", buffering=BUFFER_BYTES) as raw:
-            text = open_input(path, raw)
-            before = 0
-            while payload := text.read(stream.shard_bytes):
-                if not payload.endswith(b"\n"):
-                    rest = text.readline(MOST_BYTES)
-                    if len(rest) == MOST_BYTES:
-                        pass_rest_of_line(text)
-                    payload += rest
-                yield payload, raw.tell() - before
-                before = raw.tell()
-    except (EOFError, OSError, zlib.error) as error:
-        raise unreadable(path, error) from error
-    except Exception as error:
-        if is_zstd_error(error):
-            raise unreadable(path, error) from error
-        raise
+    with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
+        text = open_input(path, raw)
+        before = 0
+        while payload := text.read(stream.shard_bytes):
+            if not payload.endswith(b"\n"):
+                rest = text.readline(MOST_BYTES)
+                if len(rest) == MOST_BYTES:
+                    pass_rest_of_line(text)
+                payload += rest
+            yield payload, raw.tell() - before
+            before = raw.tell()

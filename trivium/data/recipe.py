@@ -1,7 +1,7 @@
 """What is prepared, and how: an input divided into shards, and what turns a document into tokens."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,15 +10,16 @@ import xxhash
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.data.encode import Form, Job
-from trivium.data.feed import Known, feed_stream
+from trivium.data.feed import Known, feed, feed_stream
 from trivium.data.inputs import InputFile
 from trivium.data.pool import Task
-from trivium.data.shards import Stream, divide, weight
+from trivium.data.shards import Piece, Stream, divide, weight
 from trivium.data.tokenizer import Role, Tokenizer
 from trivium.data.write import dtype_for
 from trivium.errors import SourceError
 
 VERSION = 1
+LINES_BYTES = 4 << 20  # of a shard of lines that are made
 NO_NAME = "Unknown Tokenizer"  # as datatrove writes it
 
 
@@ -73,6 +74,40 @@ class FilesWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LinesWork:
+    """Lines of JSON that are made one after the other."""
+
+    name: str
+    content: Any
+    total: int  # bytes, about
+    lines: Callable[[], Iterator[bytes]]  # each with its end
+    first_line: int = 0
+
+    @property
+    def most_workers(self) -> int:
+        """As many as there are shards, about."""
+        return max(1, self.total // LINES_BYTES)
+
+    def tasks(self, known: Known) -> Iterator[Task]:
+        """Every shard, in order."""
+        hashed = xxhash.xxh3_128_hexdigest(json.dumps(self.content).encode())
+        whole = Piece("", self.name, "jsonl", 0, LINES_BYTES, str(hashed))
+        return feed("00000", whole, self._payloads, known, self.first_line)
+
+    def _payloads(self) -> Iterator[tuple[bytes, int]]:
+        held: list[bytes] = []
+        size = 0
+        for line in self.lines():
+            held.append(line)
+            size += len(line)
+            if size >= LINES_BYTES:
+                yield b"".join(held), size
+                held, size = [], 0
+        if held:
+            yield b"".join(held), size
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """How documents become tokens."""
 
@@ -107,7 +142,7 @@ class Recipe:
             form=self.form,
             dtype="uint32" if self.tokenizer is None else dtype_for(self.tokenizer.vocab),
             name=NO_NAME if self.tokenizer is None else self.tokenizer.fingerprint,
-            tokenizer=None if self.said is None else self.said.model_dump(),
+            tokenizer=None if self.said is None else self.said.model_dump(mode="json", exclude_none=True),
             column=self.column,
             before=around.get("bos", ()),
             after=around.get("eos", ()),

@@ -10,6 +10,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -98,27 +99,29 @@ def unreadable(path: str | Path, error: Exception) -> SourceError:
     )
 
 
-def is_zstd_error(error: Exception) -> bool:
-    """Whether the library for .zst, which may not be loaded, has refused a file."""
-    return type(error).__module__.partition(".")[0] == "zstandard" and type(error).__name__ == "ZstdError"
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes the libraries raise is one error that names it."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error) as error:
+        raise unreadable(path, error) from error
+    except Exception as error:
+        # The library for .zst may not be loaded, so that its error is known by name.
+        if type(error).__name__ == "ZstdError":
+            raise unreadable(path, error) from error
+        raise
 
 
 def read_lines(path: Path, start: int, stop: int) -> Iterator[Records]:
     """Records of the lines of a JSONL file that begin between two of its bytes."""
-    try:
-        with open(path, "rb", buffering=BUFFER_BYTES) as raw:
-            file = open_input(path, raw)
-            if start:
-                raw.seek(start - 1)
-                pass_rest_of_line(raw)  # the line that began before belongs to the piece before
-            end = stop if file is raw else None
-            yield from _records(file, raw, end)
-    except (EOFError, OSError, zlib.error) as error:
-        raise unreadable(path, error) from error
-    except Exception as error:
-        if is_zstd_error(error):
-            raise unreadable(path, error) from error
-        raise
+    with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
+        file = open_input(path, raw)
+        if start:
+            raw.seek(start - 1)
+            pass_rest_of_line(raw)  # the line that began before belongs to the piece before
+        end = stop if file is raw else None
+        yield from _records(file, raw, end)
 
 
 def read_payload(lines: bytes) -> Iterator[Records]:
@@ -183,15 +186,8 @@ def pass_rest_of_line(file: BinaryIO) -> int:
 def read_text(path: Path) -> Iterator[Records]:
     """A whole file as one record."""
     found = Records(input_bytes=path.stat().st_size)
-    try:
-        with open(path, "rb") as raw:
-            content = open_input(path, raw).read(MOST_BYTES + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise unreadable(path, error) from error
-    except Exception as error:
-        if is_zstd_error(error):
-            raise unreadable(path, error) from error
-        raise
+    with reading(path), open(path, "rb") as raw:
+        content = open_input(path, raw).read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         found.bad.append((1, TOO_LONG))
     elif b"\0" in content:
