@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.data.chat_template import ChatTemplate
 from trivium.data.file_tokenizer import FileTokenizer
 from trivium.data.ranks_tokenizer import GPT4_PATTERN, encode_with, make_encoding
 from trivium.data.roles import Role
@@ -79,11 +78,6 @@ class FastTokenizer:
         """That of the slow one: the ids are the same."""
         return self.slow.fingerprint
 
-    @property
-    def template(self) -> ChatTemplate | None:
-        """The chat template."""
-        return self.slow.template
-
     def special(self, role: Role) -> int | None:
         """The id of the token that has this role; None where it has none."""
         return self.slow.special(role)
@@ -101,14 +95,6 @@ class FastTokenizer:
             except ValueError:
                 pass  # a run of white space so long that its regular expressions give up
         return self.slow.encode([text])[0]
-
-    def encode_template(self, pieces: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The tokens of what a template wrote, and each token's first character."""
-        return self.slow.encode_template(pieces)
-
-    def broken(self, text: str, mark: str) -> str:
-        """The text with a mark after the first character of each special token's name."""
-        return self.slow.broken(text, mark)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, special ones included."""

@@ -146,7 +146,7 @@ def open_file(config: TokenizerConfig) -> FileTokenizer:
     roles = find_roles(config, folder.said_roles, inner.token_to_id, special)
     for token in described.get("added_tokens") or ():
         # Only of special tokens the library takes the name in a text for text.
-        token["special"] = bool(token.get("special")) or token["id"] in roles.values()
+        token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
     source = folder.template if config.template is None else read_template(config.template)
     names = dict(folder.said) | {
         f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
