@@ -145,8 +145,8 @@ def find_padded(path: Path) -> Padded | None:
     where = path.parent / SHAPE
     try:
         said = json.loads(where.read_bytes())
-        shape = said.get(path.stem, said.get("shape")) if isinstance(said, dict) else said
-        rows, width = (int(number) for number in shape)
+        shape: Any = said.get(path.stem, said.get("shape")) if isinstance(said, dict) else said
+        rows, width = map(int, shape)
     except (OSError, ValueError, TypeError) as error:
         raise SourceError(
             f"{masks[0]}: is a mask of padded rows, and {where} does not say how long these are ({error}). "
@@ -191,5 +191,5 @@ def cached_documents(cache: Path, key: str, padded: Padded, tokens: Tokens) -> t
                 index.write((end + np.cumsum(lengths)).astype("<i8").data)
                 loss_file.write(loss.data)
                 end += len(part)
-    loss, ends, kept = (map_file(path) for path in paths)
-    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(loss, np.uint8)
+    learnt, ends, kept = (map_file(path) for path in paths)
+    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(learnt, np.uint8)

@@ -8,7 +8,7 @@ from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, ChatSource, Source
 from trivium.data.blocks import Blocks, FileBlocks, HoldOut
 from trivium.data.manifest import Manifest, check_vocab, manifest_of
-from trivium.data.sources import huggingface, text, tokens
+from trivium.data.sources import chat, huggingface, text, tokens
 from trivium.data.sources.located import Located, Means
 from trivium.data.tokenizer import open_tokenizer
 from trivium.data.tokens import TokenFile
@@ -41,6 +41,7 @@ KINDS: Mapping[str, Locate] = {
     "tokens": tokens.locate,
     "text": text.locate,
     "huggingface": huggingface.locate,
+    "chat": chat.locate,
 }
 
 

@@ -90,6 +90,7 @@ def _open(found: Found, layout: Layout, cache: Path, sidecars: dict[Path, Said |
         description = describe(found.path, sidecars)
         parts = tuple(part_of(path) for path in (found.path, *description.beside))
         tokens = _map_tokens(found.path, layout, description)
+        loss: NDArray[np.uint8] | None
         if description.padded:
             key = cache_key("unpadded", parts, str(tokens.dtype))
             tokens, ends, loss = cached_documents(cache, key, description.padded, tokens)

@@ -8,7 +8,7 @@ from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Reference, Stage
-from trivium.config.sources import HuggingFaceSource, Source
+from trivium.config.sources import ChatSource, HuggingFaceSource, Source
 from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
@@ -275,6 +275,8 @@ def _place(source: Source) -> str:
     """Where a source was looked for."""
     if isinstance(source, HuggingFaceSource):
         return f"{source.where} is not on disk, and trivium prepare has not fetched it"
+    if isinstance(source, ChatSource) and source.path is None:
+        return f"task {source.where} cannot be read yet"
     return f"{source.where} is not there"
 
 
