@@ -4,24 +4,18 @@ What is on disk is opened every time, which is cheap. What is on the Hub is fetc
 a note in the cache folder says what came of it, so that a plan needs no network.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from trivium.config.sources import HuggingFaceSource
 from trivium.data.feed import Known
-from trivium.data.manifest import NAME
 from trivium.data.pool import Task
 from trivium.data.recipe import Recipe
 from trivium.data.rows import described, load_rows, token_column
 from trivium.data.shards import Piece, Shard, shard_size
-from trivium.data.sources.located import Located, Means, prepared_files, prepared_folder
-from trivium.data.tokens import open_source
-from trivium.files import cache_folder, cached_draft
+from trivium.data.sources.located import Located, Means, Note, prepared_files
 
 SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 
@@ -69,8 +63,8 @@ def locate(name: str, source: HuggingFaceSource, means: Means) -> Located | None
     local = Path(source.dataset).exists()
     if not local and not means.fetch and not source.tokenised and means.said is None:
         return None  # it is asked for a tokenizer when it is there
-    note = None if local else _note(source, means)
-    if note is not None and (there := _noted(note)) is not None:
+    note = None if local else Note(_asked(source, means))
+    if note is not None and (there := note.followed()) is not None:
         return there
     if not local and not means.fetch:
         return None
@@ -83,25 +77,14 @@ def locate(name: str, source: HuggingFaceSource, means: Means) -> Located | None
         recipe = Recipe("text", means.tokenizer, means.said, source.column, source.add, description)
     work = RowsWork(source.dataset, rows._fingerprint, rows.num_rows, int(rows.data.nbytes))
     found = prepared_files(name, source, work, recipe, means)
-    if note is not None and found.folder is not None:
-        with cached_draft(note) as file:
-            file.write(json.dumps({"identity": found.folder.name}).encode())
+    if note is not None:
+        note.keep(found)
     return found
 
 
-def _note(source: HuggingFaceSource, means: Means) -> Path:
-    """Where it is noted what came of a dataset of the Hub."""
+def _asked(source: HuggingFaceSource, means: Means) -> list[Any]:
+    """What is asked of the Hub, and of what comes from there."""
     asked: list[Any] = [source.dataset, source.subset, source.split, source.tokenised]
     if not source.tokenised:
-        recipe = Recipe("text", means.tokenizer, means.said, source.column, source.add)
-        asked.append(recipe.content)
-    return cache_folder() / "fetched" / f"{xxhash.xxh3_128_hexdigest(json.dumps(asked).encode())}.json"
-
-
-def _noted(note: Path) -> Located | None:
-    """The token files that a note leads to, if they are still there."""
-    try:
-        folder = prepared_folder(str(json.loads(note.read_bytes())["identity"]))
-    except (OSError, ValueError, KeyError):
-        return None
-    return Located(open_source(folder), folder) if (folder / NAME).is_file() else None
+        asked.append(Recipe("text", means.tokenizer, means.said, source.column, source.add).content)
+    return asked

@@ -1,20 +1,25 @@
 """What every kind of source comes down to: token files, and where a manifest of them may lie."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
 from pathlib import Path
+from typing import Any
+
+import xxhash
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource
+from trivium.data.manifest import NAME
 from trivium.data.prepare import prepare
 from trivium.data.recipe import Recipe, Work, identity_of
 from trivium.data.records import Prepared
 from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.data.tokens import TokenFile, open_source
 from trivium.errors import SourceError
-from trivium.files import cache_folder
+from trivium.files import cache_folder, cached_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,25 @@ def prepared_folder(identity: str) -> Path:
 def opened(made: Prepared) -> Located:
     """Prepared files, mapped."""
     return Located(open_source(made.folder), made.folder)
+
+
+class Note:
+    """A note in the cache folder of what came of something that was fetched, so that no network is asked again."""
+
+    def __init__(self, asked: Any) -> None:
+        hashed = xxhash.xxh3_128_hexdigest(json.dumps(asked).encode())
+        self._path = cache_folder() / "fetched" / f"{hashed}.json"
+
+    def followed(self) -> Located | None:
+        """The token files that it leads to, if they are still there."""
+        try:
+            folder = prepared_folder(str(json.loads(self._path.read_bytes())["identity"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return Located(open_source(folder), folder) if (folder / NAME).is_file() else None
+
+    def keep(self, located: Located) -> None:
+        """Write it."""
+        assert located.folder is not None, "what was prepared is in a folder"
+        with cached_draft(self._path) as file:
+            file.write(json.dumps({"identity": located.folder.name}).encode())
