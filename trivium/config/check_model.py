@@ -7,7 +7,7 @@ from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
-from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSource
+from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, TextSource, TokensSource
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
@@ -177,6 +177,16 @@ def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]
     if view.absent(*path, "path") and view.absent(*path, "task"):
         what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
         yield view.problem(path, what)
+    if source.task is not None and source.task not in TASKS:
+        yield view.problem((*path, "task"), f"{show_value(source.task)} is not known. {nearest(source.task, TASKS)}")
+    if source.task == "jsonl" and view.absent(*path, "path"):
+        yield view.problem((*path, "path"), 'is missing: task = "jsonl" reads it. Write path = "data/chat.jsonl".')
+    for key in ("subset", "split"):
+        if view.given(*path, key) and view.absent(*path, "task"):
+            yield view.problem((*path, key), "belongs to a task, but none is given. Leave it out, or name the task.")
+    if source.size is not None and source.task not in GENERATED:
+        what = 'is for tasks made up from words. Write task = "spelling" or "counting", or stop instead of size.'
+        yield view.problem((*path, "size"), what)
     if source.stop is not None and source.start is not None and source.stop <= source.start:
         what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)

@@ -153,3 +153,5 @@ Source = Annotated[
     TokensSource | TextSource | HuggingFaceSource | StreamSource | ChatSource, Field(discriminator="kind")
 ]
 KINDS = ("tokens", "text", "huggingface", "stream", "chat")
+TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")
+GENERATED = ("spelling", "counting")  # made up from a seed and a list of words
