@@ -251,7 +251,7 @@ def test_the_stage_decides_what_is_learnt_then_the_source(
 def test_what_is_learnt_changes_no_row(talk: Path) -> None:
     plans = [plan_of({"kind": "chat", "path": str(talk), "loss_on": each}) for each in ("all", "assistant")]
     rows = [np.concatenate([batch.tokens for _, batch in Loader(plan, prefetch=0).batches()]) for plan in plans]
-    assert np.array_equal(*rows)
+    assert np.array_equal(rows[0], rows[1])
     assert plans[0].fingerprint(0) == plans[1].fingerprint(0)
     assert plans[0].fingerprint(1) != plans[1].fingerprint(1)
 
@@ -301,4 +301,28 @@ def test_open_sources_names_every_source_that_is_broken(tmp_path: Path) -> None:
     assert [problem.where for problem in error.value.problems] == ["sources.web", "sources.talk"]
     assert error.value.problems[1].what == (
         f"{tmp_path}/talk.txt: holds no conversations: these come as JSONL, one a line."
+    )
+
+
+def test_a_generated_task_is_a_source(own_cache: Path) -> None:
+    source = {"kind": "chat", "task": "spelling", "size": 12}
+    plan = plan_of(source)
+    assert plan.sources["web"].documents == 12
+    assert plan.stages[0].given["web"].learnt == len(targets_of(plan))
+    plan_of({**source, "split": "test"})
+    assert len(prepared(own_cache)) == 2
+
+
+def test_a_task_may_read_a_path(tmp_path: Path) -> None:
+    rows = [{"question": f"what is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(5)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "chat", "task": "gsm8k", "path": str(tmp_path / "train.jsonl"), "start": 1, "stop": 4}
+    assert plan_of(source).sources["web"].documents == 3
+
+
+def test_a_task_of_the_hub_is_a_gap_until_it_is_fetched() -> None:
+    plan = plan_of({"kind": "chat", "task": "gsm8k"}, [THREE_STEPS])
+    assert str(plan.gaps[0]) == (
+        "sources.web: task gsm8k is not on disk, and trivium prepare has not fetched it: "
+        "its size and epochs are not known."
     )

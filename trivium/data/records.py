@@ -44,7 +44,7 @@ class Prepared:
 
     def __str__(self) -> str:
         counts = f"{self.manifest.documents:,} documents, {self.manifest.tokens:,} tokens"
-        return f"{counts} from {show_count(self.text_bytes)} bytes of text"
+        return f"{counts} from {show_count(self.text_bytes)} bytes of input"
 
 
 @contextmanager

@@ -273,10 +273,10 @@ class Builder:
 
 def _place(source: Source) -> str:
     """Where a source was looked for."""
-    if isinstance(source, HuggingFaceSource):
-        return f"{source.where} is not on disk, and trivium prepare has not fetched it"
-    if isinstance(source, ChatSource) and source.path is None:
-        return f"task {source.where} cannot be read yet"
+    of_hub = isinstance(source, HuggingFaceSource) or (isinstance(source, ChatSource) and source.path is None)
+    if of_hub:
+        task = "task " if isinstance(source, ChatSource) else ""
+        return f"{task}{source.where} is not on disk, and trivium prepare has not fetched it"
     return f"{source.where} is not there"
 
 
