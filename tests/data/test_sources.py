@@ -144,6 +144,8 @@ def test_a_folder_of_data_files_is_prepared_through_datasets(tmp_path: Path) -> 
     write_parquet(tmp_path / "files" / "train.parquet", TEXTS)
     plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files")})
     assert plan.sources["web"].documents == len(TEXTS)
+    part = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files"), "split": "train[12:15]"})
+    assert sorted(targets_of(part)) == sorted(byte for text in TEXTS[12:15] for byte in [*text.encode()[1:], EOS])
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -75,16 +75,16 @@ class Records:
     def outcome(self, shard: Shard) -> Outcome | None:
         """What came of a shard in an earlier try; None where it has to be encoded."""
         kept = self._read(shard.name)
-        if kept is None or kept["key"] != shard.key(self._recipe):
+        if kept is None or kept.get("key") != shard.key(self._recipe):
             return None
-        outcome = as_outcome(kept["outcome"])
-        if outcome.facts is None:
-            return outcome
         try:
+            outcome = as_outcome(kept["outcome"])
+            if outcome.facts is None:
+                return outcome
             # Read again: a power cut may have left a name without its content.
             (file,) = open_files([Found(self.folder / shard.name, shard.name)])
             return outcome if measure_file(file) == outcome.facts else None
-        except SourceError:
+        except (SourceError, KeyError, TypeError):
             return None
 
     def keep(self, shard: Shard, outcome: Outcome) -> None:
@@ -94,7 +94,7 @@ class Records:
     def num_parts(self, name: str, piece: Piece) -> int | None:
         """In how many shards a stream was cut, if all of them are finished."""
         kept = self._read(name)
-        if kept is None or kept["key"] != piece.hash or kept["bytes"] != piece.stop:
+        if kept is None or kept.get("key") != piece.hash or kept.get("bytes") != piece.stop:
             return None
         parts: int = kept["parts"]
         there = all((self._place / f"{name}-{part:05d}.ds.json").is_file() for part in range(parts))
@@ -106,10 +106,10 @@ class Records:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            kept: dict[str, Any] = json.loads((self._place / f"{name}.json").read_bytes())
+            kept = json.loads((self._place / f"{name}.json").read_bytes())
         except (OSError, ValueError):
             return None
-        return kept
+        return kept if isinstance(kept, dict) else None
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         with draft(self._place / f"{name}.json", durable=False) as file:

@@ -18,7 +18,9 @@ from trivium.data.batch import IGNORED
 from trivium.data.encode import Encoded
 from trivium.data.text import Records, text_records
 from trivium.errors import SourceError
+from trivium.files import cache_folder
 
+SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 TOKEN_COLUMNS = ("input_ids", "inputs")
 ROWS_AT_ONCE = 1024
 Int64s = NDArray[np.int64]
@@ -48,7 +50,14 @@ def described(rows: Any, dataset: str, split: str, *, saved: bool) -> dict[str, 
     """How other processes open the same rows: the folder again, or the Arrow files that were loaded."""
     if saved:
         return {"saved": dataset, "split": split}
-    return {"arrow": [file["filename"] for file in rows.cache_files]}
+    description = {"arrow": [file["filename"] for file in rows.cache_files]}
+    if description["arrow"] and open_rows(description).num_rows == rows.num_rows:
+        return description
+    # A part of a split, such as train[:10%]: its files hold more rows than it has.
+    folder = cache_folder() / "datasets" / rows._fingerprint
+    if not any((folder / each).is_file() for each in SAVED):
+        rows.save_to_disk(str(folder))
+    return {"saved": str(folder), "split": split}
 
 
 def open_rows(description: dict[str, Any]) -> Any:

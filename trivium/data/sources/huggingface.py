@@ -13,11 +13,9 @@ from trivium.config.sources import HuggingFaceSource
 from trivium.data.feed import Known
 from trivium.data.pool import Task
 from trivium.data.recipe import Recipe
-from trivium.data.rows import described, load_rows, token_column
+from trivium.data.rows import SAVED, described, load_rows, token_column
 from trivium.data.shards import Piece, Shard, shard_size
 from trivium.data.sources.located import Located, Means, Note, prepared_files
-
-SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 
 
 @dataclass(frozen=True, slots=True)
