@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from trivium.data.batch import IGNORED
 from trivium.data.blocks import FILE_SHIFT, LENGTH_SHIFT, WORD_MASK, FileBlocks
 from trivium.data.reading import BlockOrder, Reading
+from trivium.data.tokenizer import Tokenizer
 from trivium.errors import PlanError, Problem
 from trivium.loader import Loader
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, Segment
+
+AROUND = 30  # characters shown on each side of a text that was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,17 @@ class Place:
     epoch: int
     start: int  # within the document
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that holds a text."""
+
+    source: str
+    document: int
+    file: str
+    count: int
+    around: str  # the first place, with what stands beside it
 
 
 def rows_of(plan: Plan, step: int) -> list[RowAddress]:
@@ -117,6 +131,21 @@ def places_of(plan: Plan, source: str, document: int) -> list[Place]:
         if given is not None and given.segment is not None:
             places.extend(_places_in_stage(stage, source, document, given.segment, given.rows))
     return sorted(places, key=lambda place: (place.step, place.row, place.start))
+
+
+def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
+    """The documents that hold a text, of all sources on disk: decoded one by one, so that no token hides it."""
+    for name in sorted(plan.sources):
+        blocks = plan.sources[name].blocks
+        if not isinstance(blocks, FileBlocks):
+            continue
+        for document in range(blocks.num_documents):
+            file, start, end = blocks.document_span(document)
+            decoded = tokenizer.decode(blocks.files[file].tokens[start:end].tolist())
+            place = decoded.find(text)
+            if place >= 0:
+                around = decoded[max(0, place - AROUND) : place + len(text) + AROUND]
+                yield Hit(name, document, blocks.files[file].name, decoded.count(text), " ".join(around.split()))
 
 
 def why_not_read(plan: Plan, source: str, document: int) -> str:

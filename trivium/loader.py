@@ -48,7 +48,7 @@ class Rows:
     end_step: int
     size: int  # rows of each step
     seq_len: int
-    masks_loss: bool
+    masks_loss: NDArray[np.bool_]  # (rows,) whether a row's loss bytes count
     source: NDArray[np.int32]  # (rows,) index into the plan's sources
     rows: Int64s  # (rows, 3) as `gather` takes them
     windows: tuple[Window, ...]  # kept alive: the rows point into them
@@ -66,6 +66,7 @@ class StageReader:
         self._source_index = np.array([number_of[name] for name in self.mixture.names], np.int32)
         self._starts = np.array([segment.start if segment else 0 for segment in self.segments], np.int64)
         self._files = np.array([first_file.get(name, 0) for name in self.mixture.names], np.int64)
+        self._masks_loss = np.array([stage.given[name].masks_loss for name in self.mixture.names], np.bool_)
         self._slots = np.zeros((len(self.segments), WINDOWS_EACH, 4), np.int64)  # see _find
         self._next_slot = [0] * len(self.segments)
         self._held: dict[tuple[int, int], Window] = {}
@@ -93,7 +94,7 @@ class StageReader:
             step + num_steps,
             shard.stop - shard.start,
             self.stage.seq_len,
-            self.stage.said.loss_on != "all",
+            self._masks_loss[sources],
             self._source_index[sources],
             rows,
             windows,
@@ -152,7 +153,8 @@ def _find(
 class RowReader:
     """Rows of one reading by position, for validation: no mixture and no steps."""
 
-    def __init__(self, source: str, reading: Reading, sources: tuple[str, ...]) -> None:
+    def __init__(self, source: str, reading: Reading, sources: tuple[str, ...], *, masks_loss: bool = True) -> None:
+        self._masks_loss = masks_loss
         table = reading.blocks.table
         self.reading = reading
         self.sources = sources
@@ -170,7 +172,7 @@ class RowReader:
             pieces = window.row_pieces(within)
             rows[index, ROW_ADDRESS], rows[index, ROW_PIECES] = address_of(pieces), len(pieces)
         arrays = np.empty((4, count, self.reading.settings.seq_len), np.int32)
-        gather(rows, self._files, True, arrays)
+        gather(rows, self._files, np.full(count, self._masks_loss), arrays)
         source = np.full(count, self._source, np.int32)
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], source, self.sources)
 
@@ -300,7 +302,7 @@ class Loader:
         first = (step - found.first_step) * found.size
         stop = first + found.size
         arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
-        gather(found.rows[first:stop], self._files, found.masks_loss, arrays)
+        gather(found.rows[first:stop], self._files, found.masks_loss[first:stop], arrays)
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
 
 

@@ -62,11 +62,11 @@ class FastTokenizer:
         return make_encoding(ranks, self.pattern, {}), np.array([number for _, number in ranked], np.uint32)
 
     @cached_property
-    def _slow_names(self) -> re.Pattern[str]:
-        """Added tokens that are not special: their names in a text are these tokens."""
+    def _slow_names(self) -> re.Pattern[str] | None:
+        """Added tokens that are not special: their names in a text are these tokens. None where there are none."""
         added = self.slow.inner.get_added_tokens_decoder().values()
         names = [re.escape(token.content) for token in added if not token.special]
-        return re.compile("|".join(names) or r"(?!)")
+        return re.compile("|".join(names)) if names else None
 
     @property
     def vocab(self) -> int:
@@ -88,7 +88,7 @@ class FastTokenizer:
 
     def _encode(self, text: str) -> NDArray[np.uint32]:
         text = whole(text)
-        if not self._slow_names.search(text):
+        if self._slow_names is None or not self._slow_names.search(text):
             encoding, ids = self._encoding_and_ids
             try:
                 return ids[encode_with(encoding, text)]

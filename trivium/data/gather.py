@@ -19,11 +19,11 @@ ROW_ADDRESS, ROW_PIECES, ROW_FILES = 0, 1, 2
 
 
 @compiled
-def gather(rows: Int64s, files: Int64s, masks_loss: bool, arrays: NDArray[np.int32]) -> None:
+def gather(rows: Int64s, files: Int64s, masks_loss: NDArray[np.bool_], arrays: NDArray[np.int32]) -> None:
     """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions.
 
     `rows` is (rows, 3) as above; `files` is (files, 3): address of the tokens, bytes of a token, address of
-    the loss bytes or 0.
+    the loss bytes or 0. `masks_loss` says of each row whether these bytes count.
     """
     seq_len = arrays.shape[2]
     for row in range(rows.shape[0]):
@@ -41,7 +41,7 @@ def gather(rows: Int64s, files: Int64s, masks_loss: bool, arrays: NDArray[np.int
             _copy(files[file, 0], files[file, 1], pieces[piece, 0], tokens[column:stop])
             _copy(files[file, 0], files[file, 1], pieces[piece, 0] + 1, targets[column : column + targeted])
             targets[column + targeted : stop] = IGNORED
-            if masks_loss and files[file, 2]:
+            if masks_loss[row] and files[file, 2]:
                 _mask(files[file, 2] + pieces[piece, 0] + 1, targets[column : column + targeted])
             segments[column:stop] = piece
             _count_up(positions[column:stop])

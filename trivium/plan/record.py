@@ -117,6 +117,9 @@ def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) ->
         entries |= _flat(f"{path}.kl", said.kl)
         if said.kl.reference is not None and said.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(said.kl.reference.stage)
+    for name, given in stage.given.items():
+        if given.rows and not given.masks_loss and said.loss_on is None:
+            entries[f"{path}.loss_on.{name}"] = "all"  # as the source says
     if stage.mixture is not None:
         for name, share in zip(stage.mixture.new.names, stage.mixture.new.shares, strict=True):
             if share:

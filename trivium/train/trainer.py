@@ -76,7 +76,7 @@ class Trainer:
         assert isinstance(said, Config), "a path has been loaded"
         self.config = self._configured(said)
         self.notes = () if loaded is None else loaded.warnings
-        self.plan = make_plan(self.config)
+        self.plan = make_plan(self.config, fetch=True)
         self.loader = Loader(self.plan)
         self.dry_run = dry_run
         self.show = show
