@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.commands import tokenizer
+from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(

@@ -150,7 +150,8 @@ def guard_rules(view: View) -> Iterator[Finding]:
         if end <= first:
             yield view.problem(path, f"is [{first}, {end}], which holds no step. Write [{first}, {first + 1}].")
         elif first < before:
-            yield view.problem(path, f"starts at {first:,}, before the one ahead of it ends, at {before:,}. Write one for both.")
+            what = f"starts at {first:,}, before the one ahead of it ends, at {before:,}. Write one for both."
+            yield view.problem(path, what)
         before = max(before, end)
 
 
