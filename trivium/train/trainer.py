@@ -65,6 +65,7 @@ class Trainer:
         self.notes = () if loaded is None else loaded.warnings
         self.plan = make_plan(self.config)
         self.loader = Loader(self.plan)
+        self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -156,6 +157,7 @@ class Trainer:
         else:
             state = checkpoint.state()
             refuse_other_past(state, self.plan, str(self.folder.path))
+            self.loader.load_state_dict(state["loader"])
             self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
@@ -320,6 +322,7 @@ class Trainer:
             finally:
                 if self._ahead is not None:
                     self._ahead.close()  # type: ignore[attr-defined]
+                self.loader.close()
                 for sink in self._sinks:
                     sink.close()
                 self._sinks = []

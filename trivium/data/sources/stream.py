@@ -6,6 +6,7 @@ file is then fetched n times. A place is a file of the lane and the number of an
 to read from a place, the file is read from its start and what is before the place is passed over.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +67,15 @@ class Stream:
         self._bos = tokenizer.special("bos") if self._eos is None else None
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
+        self._lock = threading.Lock()
 
     @property
     def dataset(self) -> Any:
         """The `datasets` dataset; needs the remote."""
-        if self._dataset is None:
-            self._dataset = self._opened()
-        return self._dataset
+        with self._lock:  # every lane asks for it, in a thread of its own
+            if self._dataset is None:
+                self._dataset = self._opened()
+            return self._dataset
 
     @property
     def num_files(self) -> int:
