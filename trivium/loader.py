@@ -58,7 +58,9 @@ class Loader:
         self.step = 0
         self.sources = tuple(sorted(plan.config.sources))
         self.say: Callable[[str], None] = LOG.warning
-        self.streams = Streams(plan, lambda text: self.say(text), patience)
+        # Whoever takes batches stands behind the rows that were found, and may save there, or ask for a step again.
+        keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
+        self.streams = Streams(plan, lambda text: self.say(text), keep_rows, patience)
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         self._ahead: Rows | None = None
         self._last_step = -1
@@ -150,8 +152,6 @@ class Loader:
                     self._ahead = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
                 except SourceError as error:
                     raise SourceError(f"step {step:,}: {error}") from error
-                # Whoever takes prefetched batches stands so many steps behind, and may save there.
-                self.streams.forget(step - self.prefetch - 2)
             self._last_step = step
             return self._ahead
 

@@ -16,7 +16,9 @@ from trivium.plan.stage import PlannedStage
 class Streams:
     """Every stream that a plan reads; nothing is fetched before a row is asked for."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None], patience: Patience | None = None) -> None:
+    def __init__(
+        self, plan: Plan, say: Callable[[str], None], keep_rows: int, patience: Patience | None = None
+    ) -> None:
         self.plan = plan
         given = {name for stage in plan.stages for name, given in stage.given.items() if given.rows}
         sources = {name: source for name, source in plan.config.sources.items() if name in given}
@@ -29,7 +31,7 @@ class Streams:
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
             _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
             stream = Stream(name, source, tokenizer, patience)
-            self.lanes[name] = Lanes(stream, _stretches(plan, name), say)
+            self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)
 
     def starts(self, stage: PlannedStage) -> dict[str, int]:
         """The position at which a stage starts to read each stream."""
@@ -56,11 +58,6 @@ class Streams:
                 what = f"cannot go on at step {step:,}: the state has no lanes of stream {name} at row {position:,}"
                 raise ResumeError(f"{what}. Give the state of this step.")
             self.lanes[name].load(found)
-
-    def forget(self, step: int) -> None:
-        """Keep no state of the steps before one."""
-        for name, position in self.positions(max(0, step)).items():
-            self.lanes[name].forget(position)
 
     def jump(self, step: int) -> None:
         """Stand at a step without having read what is before it: for a rehearsal."""

@@ -77,8 +77,11 @@ class LaneRows:
 class Lanes:
     """All lanes of a stream, and where they stand."""
 
-    def __init__(self, stream: Stream, stretches: Sequence[Stretch], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, stream: Stream, stretches: Sequence[Stretch], say: Callable[[str], None], keep_rows: int = 1024
+    ) -> None:
         self.stream = stream
+        self.keep_rows = keep_rows  # that can be gone back
         self._stretches = tuple(stretches)
         self._say = say
         self._notes: SimpleQueue[str] = SimpleQueue()
@@ -131,11 +134,6 @@ class Lanes:
             raise ResumeError(f"{what}. What a lane reads depends on it: put the files back.")
         self._stand_at(state)
 
-    def forget(self, position: int) -> None:
-        """Keep no states before a position."""
-        while self.first_kept < min(position, self.position):
-            self._states.popleft()
-
     def jump(self, position: int) -> None:
         """Call the next row that of another position: for a rehearsal, where any rows will do."""
         last = self._states[-1]
@@ -153,7 +151,6 @@ class Lanes:
             self._stand_at(self._states[position - self.first_kept])
         while self.position < position:
             self._take()
-            self.forget(self.position)
 
     def _too_far_back(self, position: int) -> SourceError:
         return SourceError(
@@ -189,6 +186,8 @@ class Lanes:
                 if row is not None:
                     states = tuple(lane.state for lane in self._lanes)
                     self._states.append(LanesState(position + 1, self._epoch, self._turn, states))
+                    if len(self._states) > self.keep_rows + 1:
+                        self._states.popleft()
                     self._tell_notes()
                     return row
             self._start_over()
