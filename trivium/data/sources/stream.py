@@ -150,16 +150,17 @@ class Stream:
 
     def _tried(self, open_it: Callable[[], Any]) -> Any:
         """Opened, after some pauses where the remote does not answer."""
-        for pause in (*self.patience.pauses, None):
+        where, pauses = self.source.where, self.patience.pauses
+        for failures in range(len(pauses) + 1):
             try:
                 return open_it()
-            except (ConnectionError, TimeoutError) as error:
-                reason, cause = described(error), error
-            except SourceError:
-                raise
-            except Exception as error:  # what another try would not mend
-                raise SourceError(f"dataset: {self.source.where} cannot be opened: {described(error)}") from error
-            if pause is not None:
-                self.patience.sleep(pause)
-        tries = len(self.patience.pauses) + 1
-        raise SourceError(f"dataset: {self.source.where} did not answer {tries} times: {reason}") from cause
+            except Exception as error:
+                # Of an address, the library says that it found nothing when nobody answered.
+                may_answer = isinstance(error, OSError if "://" in where else (ConnectionError, TimeoutError))
+                if not may_answer:
+                    raise SourceError(f"dataset: {where} cannot be opened: {described(error)}") from error
+                if failures == len(pauses):
+                    tries = f"did not answer {failures + 1} times"
+                    raise SourceError(f"dataset: {where} {tries}, the last time with {described(error)}") from error
+            self.patience.sleep(pauses[failures])
+        raise AssertionError("the last try returns or raises")
