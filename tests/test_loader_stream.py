@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,8 +14,9 @@ import pytest
 
 from tests.corpus import make_config, write_source
 from tests.streams import write_jsonl
+from trivium.address import places_of, rows_of
 from trivium.config.schema import Config
-from trivium.data.batch import Batch
+from trivium.data.batch import PADDING, Batch
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader import Loader
 from trivium.plan.make import make_plan
@@ -164,7 +166,7 @@ def test_a_state_without_lanes_or_of_another_step_is_refused(plan: Plan) -> None
         ("column", "body", 'sources.web.column was "text" and is now "body"'),
     ],
 )
-def test_another_past_is_refused(plan: Plan, tmp_path: Path, key: str, value: object, message: str) -> None:
+def test_another_past_is_refused(plan: Plan, tmp_path: Path, key: str, value: Any, message: str) -> None:
     loader = Loader(plan)
     next(loader.batches())
     other = Loader(make_plan(stream_config(tmp_path, **{key: value})))
@@ -241,3 +243,33 @@ def test_one_two_and_three_readers_in_turn_read_the_rows_of_one(plan: Plan) -> N
         state = json.loads(json.dumps(loaders[-1].state_dict()))
         assert state["step"] == until
     assert all(np.array_equal(found, batch.tokens) for found, batch in zip(rows, whole, strict=True))
+
+
+def test_every_row_of_a_stream_has_an_address(plan: Plan, tmp_path: Path) -> None:
+    for step in (0, 9, 20):
+        batch = Loader(plan, prefetch=0).batch(step)
+        for found in rows_of(plan, step):
+            if found.source != "web":
+                continue
+            real = batch.segments[found.row] != PADDING
+            tokens = np.concatenate([piece.tokens for piece in found.pieces])
+            assert np.array_equal(tokens, batch.tokens[found.row][real])
+            for piece in found.pieces:
+                where = re.fullmatch(r"lane (\d), window \d+ \(file (\d+), example (\d+)\)", piece.file)
+                assert where is not None
+                lines = (tmp_path / "web" / f"00{where[2]}.jsonl").read_text().splitlines()
+                text = json.loads(lines[int(where[3])])["text"].encode() + b"\0"
+                assert piece.length == len(text)
+                stop = piece.start + len(piece.tokens)
+                assert (
+                    np.where(piece.tokens == 256, 0, piece.tokens).astype(np.uint8).tobytes()
+                    == text[piece.start : stop]
+                )
+
+
+def test_where_a_document_of_a_stream_is_read_cannot_be_told(plan: Plan) -> None:
+    with pytest.raises(PlanError) as error:
+        places_of(plan, "web", 3)
+    assert str(error.value) == (
+        "web is a stream: where a document of it is read is known only when it is. Ask for a step."
+    )

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from trivium.config.sources import StreamSource
-from trivium.data.ahead import Patience
 from trivium.data.batch import Batch
 from trivium.data.gather import gather
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
@@ -46,7 +45,6 @@ class Loader:
         *,
         prefetch: int | None = None,
         workers: int | None = None,
-        patience: Patience | None = None,
     ) -> None:
         _refuse_unknown(plan)
         _refuse_uneven(plan, rank, world_size)
@@ -60,7 +58,7 @@ class Loader:
         self.say: Callable[[str], None] = LOG.warning
         # Whoever takes batches stands behind the rows that were found, and may save there, or ask for a step again.
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
-        self.streams = Streams(plan, lambda text: self.say(text), keep_rows, patience)
+        self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         self._ahead: Rows | None = None
         self._last_step = -1

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trivium.config.sources import StreamSource
-from trivium.data.ahead import Patience
 from trivium.data.lanes import Lanes, Stretch
 from trivium.data.sources.stream import Stream
 from trivium.data.tokenizer import open_tokenizer
@@ -16,9 +15,7 @@ from trivium.plan.stage import PlannedStage
 class Streams:
     """Every stream that a plan reads; nothing is fetched before a row is asked for."""
 
-    def __init__(
-        self, plan: Plan, say: Callable[[str], None], keep_rows: int, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, say: Callable[[str], None], keep_rows: int) -> None:
         self.plan = plan
         given = {name for stage in plan.stages for name, given in stage.given.items() if given.rows}
         sources = {name: source for name, source in plan.config.sources.items() if name in given}
@@ -30,7 +27,7 @@ class Streams:
                 what = 'is a stream of text, and the config names no tokenizer. Write [tokenizer] with kind = "bytes"'
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
             _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
-            stream = Stream(name, source, tokenizer, patience)
+            stream = Stream(name, source, tokenizer)
             self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)
 
     def starts(self, stage: PlannedStage) -> dict[str, int]:

@@ -65,7 +65,9 @@ def test_a_reader_that_is_closed_or_let_go_leaves_no_thread_behind() -> None:
 
 
 def test_after_a_failure_it_reads_on_from_the_last_place_with_growing_pauses() -> None:
-    places, pauses, said = [], [], []
+    places: list[int] = []
+    pauses: list[float] = []
+    said: list[str] = []
 
     def read(place: int) -> Iterator[Number]:
         places.append(place)
@@ -131,4 +133,4 @@ def test_what_no_second_try_would_mend_is_not_tried_again() -> None:
         raise SourceError("no such column")
 
     with pytest.raises(SourceError, match="no such column"):
-        list(patiently(read, 0, Patience((1,), sleep=pytest.fail), lambda text: None))
+        list(patiently(read, 0, Patience((1,), sleep=lambda pause: pytest.fail("it paused")), lambda text: None))

@@ -26,10 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_lanes(dataset: Path, *stretches: Stretch, said: list[str] | None = None, **source: Any) -> Lanes:
-    source = {"lanes": 2, "shuffle_documents": 3} | source
-    return Lanes(
-        make_stream(dataset, **source), stretches or (Stretch(0, PLAIN),), [].append if said is None else said.append
-    )
+    heard: list[str] = [] if said is None else said
+    stream = make_stream(dataset, **({"lanes": 2, "shuffle_documents": 3} | source))
+    return Lanes(stream, stretches or (Stretch(0, PLAIN),), heard.append)
 
 
 def addresses(rows: LaneRows) -> list[Row]:
@@ -76,7 +75,7 @@ def test_every_token_is_read_once_an_epoch_whatever_changes(folder: Path, data: 
     starts = sorted(data.draw(st.sets(st.integers(1, 60), max_size=4)))
     kinds = st.builds(RowSettings, st.integers(2, 40), st.sampled_from(["bestfit", "concat", "pad"]), st.integers(1, 2))
     stretches = [Stretch(start, data.draw(kinds)) for start in (0, *starts)]
-    source = {"lanes": data.draw(st.integers(1, 7)), "shuffle_documents": data.draw(st.integers(1, 12))}
+    source: dict[str, Any] = {"lanes": data.draw(st.integers(1, 7)), "shuffle_documents": data.draw(st.integers(1, 12))}
     lanes = make_lanes(folder, *stretches, **source)
     rows: list[Row] = []
     while not rows or rows[-1][0] < 2:
@@ -111,7 +110,7 @@ def test_the_state_does_not_grow_with_the_run(folder: Path) -> None:
 
 def test_epochs_are_shuffled_in_other_orders_and_said(folder: Path) -> None:
     said: list[str] = []
-    rows = []
+    rows: list[Row] = []
     lanes = make_lanes(folder, said=said)
     while not rows or rows[-1][0] < 2:
         rows += read(lanes, 1)

@@ -130,7 +130,7 @@ class Stream:
 
     def _opened(self) -> Any:
         try:
-            import datasets  # type: ignore[import-untyped]
+            import datasets
         except ImportError:
             raise SourceError("the package datasets is not installed: pip install 'trivium[hf]'.") from None
         path, files = self._place_of_files()
