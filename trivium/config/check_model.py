@@ -7,7 +7,7 @@ from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
-from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, TextSource, TokensSource
+from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, StreamSource, TextSource, TokensSource
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
@@ -176,6 +176,8 @@ def source_rules(view: View) -> Iterator[Finding]:
         if isinstance(source, HubSource) and view.absent(*path, "dataset"):
             what = 'is missing. Write dataset = "name/on-the-hub", or a folder.'
             yield view.problem((*path, "dataset"), what)
+        if isinstance(source, StreamSource):
+            yield from _stream_rules(view, path, source)
         if isinstance(source, ChatSource):
             yield from _chat_rules(view, path, source)
         if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
@@ -184,6 +186,18 @@ def source_rules(view: View) -> Iterator[Finding]:
         if source.validation is not None and source.validation_only:
             what = "holds out a part, but validation_only keeps all of it out. Keep one of the two."
             yield view.problem((*path, "validation"), what)
+
+
+def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Finding]:
+    """What needs a size, or documents that can be chosen, a stream does not have."""
+    if source.validation is not None:
+        what = f"{path[1]} is a stream, of which nothing can be held out. Give validation a source of its own."
+        yield view.problem((*path, "validation"), what)
+    if source.validation_only:
+        what = f"{path[1]} is a stream, and evaluations read none. Give validation a source of another kind."
+        yield view.problem((*path, "validation_only"), what)
+    if source.max_epochs is not None:
+        yield view.problem((*path, "max_epochs"), f"{path[1]} is a stream, which has no epochs. Leave it out.")
 
 
 def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]:

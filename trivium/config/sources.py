@@ -95,7 +95,7 @@ class HubSource(BaseSource):
     """What the two kinds of Hugging Face source share."""
 
     dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
-    """A name on the Hub, or a folder on disk."""
+    """A name on the Hub, a folder on disk, or a data file."""
     subset: Name | None = Field(None, examples=["sample-10BT"])
     """The dataset's configuration."""
     split: Name = Field("train", examples=["train"])
@@ -122,8 +122,8 @@ class StreamSource(HubSource):
     """A streaming `datasets` dataset; not finite, so it has no epochs."""
     lanes: Count = Field(8, examples=[8])
     """Readers side by side; fixed, whatever the number of ranks."""
-    shuffle_documents: Whole = Field(10_000, examples=["10k"])
-    """Documents in a lane's shuffle buffer."""
+    shuffle_documents: Count = Field(10_000, examples=["10k"])
+    """Documents of a lane that are packed and shuffled together."""
 
 
 class ChatSource(PreparedSource):

@@ -17,10 +17,10 @@ from trivium.data.mixture import normalised
 from trivium.data.reading import Reading, RowSettings, Unread
 from trivium.data.source import OpenSource
 from trivium.engine.base import EvalStats, SourceFigures
-from trivium.loader import RowReader
 from trivium.plan.curve import exact
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
+from trivium.rows import RowReader
 from trivium.train.events import Evaluated
 
 VALIDATION_SEED = 0  # of its own, so that runs with other seeds can be compared

@@ -78,6 +78,7 @@ class Trainer:
         self.notes = () if loaded is None else loaded.warnings
         self.plan = make_plan(self.config, fetch=True)
         self.loader = Loader(self.plan)
+        self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -174,6 +175,7 @@ class Trainer:
         else:
             state = checkpoint.state()
             refuse_other_past(state, self.plan, str(self.folder.path))
+            self.loader.load_state_dict(state["loader"])
             self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
@@ -368,6 +370,7 @@ class Trainer:
                     self.watchdog.close()
                 if self._ahead is not None:
                     self._ahead.close()  # type: ignore[attr-defined]
+                self.loader.close()
                 for sink in self._sinks:
                     sink.close()
                 self._sinks = []
