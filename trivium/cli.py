@@ -2,13 +2,13 @@
 
 import io
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trivium.commands import tokenizer
+from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
@@ -24,20 +24,18 @@ app.add_typer(tokenizer.app, name="tokenizer")
 STOPPED = 3  # a run that was told to stop, and saved
 
 
-class DialectName(StrEnum):
-    """Whose config it is."""
-
-    trivium = "trivium"
-    torchtitan = "torchtitan"
-
-
 ConfigFile = Annotated[Path, typer.Argument(help="A config: run.toml, or another tool's.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Overrides, such as stages.0.tokens=1B or stages.long.seq_len=4096.", show_default=False),
 ]
 DialectOption = Annotated[
-    DialectName | None, typer.Option("--dialect", help="Whose config it is; else recognised by its tables.")
+    str | None,
+    typer.Option(
+        "--dialect",
+        help="Whose config it is; else recognised by its tables.",
+        metavar="|".join(("trivium", *DIALECT_NAMES)),
+    ),
 ]
 WorldSize = Annotated[
     int | None, typer.Option(min=1, help="Ranks, for configs of other tools that give a batch size per rank.")
@@ -102,6 +100,31 @@ def rehearse(
 
 
 @app.command()
+def fork(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
+    config: ConfigFile,
+    overrides: Overrides = None,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="The step of the checkpoint; else the last.")] = None,
+) -> None:
+    """Start another run from a run's checkpoint, with another future."""
+    from trivium.train.fork import fork_run
+
+    typer.echo(fork_run(run, at, config, overrides or ()))
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where runs live.")] = Path("runs"),
+) -> None:
+    """List runs: how far each is, its last checkpoint, and what it was forked from."""
+    from rich.console import Console
+
+    from trivium.train.runs import list_runs, show_runs
+
+    show_runs(list_runs(folder), Console())
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
@@ -138,6 +161,7 @@ def inspect(
 
     if [step, document, find].count(None) != 2 or find == "":
         raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
+    config = config / "config.toml" if config.is_dir() else config
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)

@@ -216,27 +216,27 @@ class Loader:
             raise PlanError(
                 [Problem("", f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}.")]
             )
-        if not self.prefetch:
-            while self.step < total:
-                batch = self.batch(self.step)
-                self.step += 1
-                yield self.step - 1, batch
+        if self.prefetch:
+            yield from self._prefetched(self.step, total)
             return
-        yield from self._prefetched(total)
+        for step in range(self.step, total):
+            batch = self.batch(step)
+            self.step = step + 1
+            yield step, batch
 
-    def _prefetched(self, total: int) -> Iterator[tuple[int, Batch]]:
+    def _prefetched(self, first: int, total: int) -> Iterator[tuple[int, Batch]]:
         """Rows are found here, in order; threads gather them ahead. All have ended when this generator has."""
         coming: deque[Future[Batch]] = deque()
-        ahead = self.step
+        ahead = first
         with ThreadPoolExecutor(self.workers, thread_name_prefix="trivium-loader") as pool:
             try:
-                while self.step < total:
+                for step in range(first, total):
                     while ahead < total and len(coming) <= self.prefetch:
                         coming.append(pool.submit(self._gather, ahead, self._rows(ahead)))
                         ahead += 1
                     batch = coming.popleft().result()
-                    self.step += 1
-                    yield self.step - 1, batch
+                    self.step = step + 1
+                    yield step, batch
             finally:
                 for future in coming:
                     future.cancel()

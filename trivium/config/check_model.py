@@ -142,6 +142,19 @@ def cadence_rules(view: View) -> Iterator[Finding]:
         yield view.problem(("checkpoint", "every"), what)
 
 
+def guard_rules(view: View) -> Iterator[Finding]:
+    """Steps to leave out are spans that do not overlap."""
+    before = 0
+    for number, (first, end) in enumerate(view.config.guard.skip_steps):
+        path = ("guard", "skip_steps", number)
+        if end <= first:
+            yield view.problem(path, f"is [{first}, {end}], which holds no step. Write [{first}, {first + 1}].")
+        elif first < before:
+            what = f"starts at {first:,}, before the one ahead of it ends, at {before:,}. Write one for both."
+            yield view.problem(path, what)
+        before = max(before, end)
+
+
 def source_rules(view: View) -> Iterator[Finding]:
     """Every source says where its documents are, and has a name that can be told from a number."""
     if not view.source_names and isinstance(view.raw.get("sources", {}), Mapping):

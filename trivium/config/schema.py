@@ -404,6 +404,26 @@ class Checkpoint(Table):
     """Checkpoints at multiples of so many steps stay for good; absent: none does."""
     background: bool = Field(True, alias="async")
     """Write while training goes on."""
+    copy_to: Text | None = Field(None, examples=["/backup/runs"])
+    """A second folder of runs, to which checkpoints are copied in the background; absent: none."""
+
+
+StepSpan = Annotated[tuple[Whole, Count], Field(strict=False)]
+
+
+class Guard(Table):
+    """What happens to steps that go wrong; an update that is not finite is always left out."""
+
+    skip_spikes: bool = False
+    """Leave out the update of a step whose loss spikes; else it is told of, with its rows."""
+    spike_deviations: Positive = Field(8.0, examples=[8.0])
+    """A spike is a loss so many robust deviations above the median of the stage's recent ones."""
+    most_left_out: Count = Field(5, examples=[5])
+    """So many updates left out in a row end the run."""
+    skip_steps: Annotated[tuple[StepSpan, ...], Field(strict=False, examples=[[[41300, 41350]]])] = ()
+    """Steps whose rows are left out, as pairs: the first step, and the first that is read again."""
+    stall_minutes: Positive = Field(30.0, examples=[30])
+    """A run without progress for so long ends, with the stacks of every rank in its folder."""
 
 
 class Evaluate(Table):
@@ -447,6 +467,8 @@ class Config(Table):
     """How batches get to the engine."""
     checkpoint: Checkpoint = Checkpoint()
     """When the run's state is written."""
+    guard: Guard = Guard()
+    """What happens to steps that go wrong."""
     evaluate: Evaluate = Evaluate()
     """Validation."""
     track: Track = Track()

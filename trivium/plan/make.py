@@ -21,6 +21,7 @@ from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_ra
 from trivium.plan.stage import Given, PlannedStage
 
 MANY_EPOCHS = 4
+LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 
 
 def make_plan(
@@ -55,6 +56,7 @@ class Builder:
         self._check_fades(stages)
         self._check_learnt(stages)
         self._check_epochs(stages)
+        self._check_muon()
         self._note_gaps(stages)
         curves = self._curves(stages)
         if self.problems:
@@ -216,6 +218,13 @@ class Builder:
                 self.problems.append(
                     Problem(f"stages[{stage.index}].fade", f"{lengths}. Write fade = {length} or less.")
                 )
+
+    def _check_muon(self) -> None:
+        """A rate made for AdamW moves Muon's matrices hardly at all."""
+        lr = self.config.optimizer.lr
+        if self.config.optimizer.name == "muon" and lr.matrix is None and lr.rest is not None and lr.rest < LOW_MUON_LR:
+            what = f"is not given, and {lr.rest:g} is low for muon. Write lr = {{ matrix = 0.02, rest = {lr.rest:g} }}."
+            self.warnings.append(Problem("optimizer.lr.matrix", what))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from trivium.config.schema import Config
 from trivium.data.source import OpenSource
@@ -26,6 +27,7 @@ class StepSettings:
     lr: Mapping[str, float]
     momentum: float
     weight_decay: float
+    loss_limit: float = inf  # above it, or where anything is not finite, no update is made
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ def record(
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for stage in taken:
         entries |= _stage_entries(stage, config, [each.name for each in stages])
+    left_out = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
+    if left_out:
+        entries["guard.skip_steps"] = left_out
     for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
         entries |= _source_entries(name, config, sources)
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
