@@ -403,6 +403,6 @@ def test_ids_over_the_tokenizers_vocabulary_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as error:
         make_plan(make_config({"web": folder}, [stage], tokenizer={"kind": "bytes"}))
     assert str(error.value) == (
-        f"sources.web: {folder / '000.ds'}: holds the token id 299, the model knows 0 to 255. "
+        f"sources.web: {folder / '000.ds'}: holds the token id 299, the model knows 0 to 265. "
         "Write model.vocab = 300 or more, or tokenise with the model's tokenizer."
     )
