@@ -28,6 +28,13 @@ def test_loader_compares_trivium_with_the_copy_of_rows_and_names_every_peer() ->
 
 
 @pytest.mark.slow
+def test_kl_measures_every_direction_beside_plain_steps() -> None:
+    printed = run("kl.py", "--small")
+    for name in ("plain", "forward", "reverse", "nll_gap"):
+        assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
 def test_scale_measures_every_size() -> None:
     printed = run("scale.py", "--small")
     assert "1,000,000 documents" in printed

@@ -5,17 +5,27 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.engine.rows import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
 from trivium.data.batch import IGNORED, PADDING, Batch
-from trivium.engine.base import Engine, EngineSettings, OptimizerSettings, Precision, StageSettings
+from trivium.engine.base import (
+    Direction,
+    Engine,
+    EngineSettings,
+    KlSettings,
+    OptimizerSettings,
+    Precision,
+    StageSettings,
+)
 from trivium.engine.spec import RopeSpec
 from trivium.errors import ResumeError
 
 STAGE = StageSettings(SEQ_LEN)
+DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
 OPTIMIZERS = [OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon")]
 
 
@@ -190,6 +200,148 @@ class EngineContract(ABC):
         assert other.loss == one.loss
         assert other.extra["z_loss"] > 0
         assert other.gradient_norm != one.gradient_norm
+
+    def anchored(self, folder: Path, steps: int = 0, **said: Any) -> Engine:
+        """An engine some steps away from its own first weights, in a stage with KL to them."""
+        engine = self.tiny(micro_batch=said.pop("micro_batch", None), precision=said.pop("engine_precision", "float32"))
+        engine.save(folder).wait()
+        for step in range(steps):
+            engine.step(make_batch(seed=50 + step), settings_at(step))
+        engine.enter(replace(STAGE, kl=replace(KlSettings(0.5, folder), **said)))
+        return engine
+
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    def test_at_the_reference_itself_kl_is_zero(
+        self, direction: Direction, precision: Precision, tmp_path: Path
+    ) -> None:
+        batch = make_batch()
+        engine = self.anchored(tmp_path, direction=direction, engine_precision=precision)
+        plain = self.tiny(precision=precision).step(batch, settings_at())
+        stats = engine.step(batch, settings_at())
+        assert stats.loss == pytest.approx(plain.loss, rel=1e-6)
+        assert stats.extra["kl"] == pytest.approx(0, abs=1e-6)
+        assert stats.extra["reference_loss"] == pytest.approx(stats.loss, rel=1e-6)
+        assert stats.extra["objective"] == pytest.approx(stats.loss, rel=1e-6)
+        times = 1.5 if direction == "nll_gap" else 1.0
+        rounding = 1e-4 if precision == "float32" else 1e-2
+        assert stats.gradient_norm == pytest.approx(times * plain.gradient_norm, rel=rounding)
+
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    def test_away_from_the_reference_kl_is_reported_and_pulls(self, direction: Direction, tmp_path: Path) -> None:
+        batch = make_batch()
+        engine = self.anchored(tmp_path / "first", steps=5, direction=direction)
+        engine.save(tmp_path / "now").wait()
+        first, now = self.tiny(seed=2), self.tiny(seed=3)
+        first.start_from(tmp_path / "first")
+        now.start_from(tmp_path / "now")
+        plain, stats = now.step(batch, settings_at()), engine.step(batch, settings_at(5))
+        reference_loss = nats_of(first, batch) / batch.learnt()
+        assert stats.loss == pytest.approx(plain.loss, rel=1e-6)
+        assert stats.nats_by_source == pytest.approx(plain.nats_by_source)
+        assert stats.extra["reference_loss"] == pytest.approx(reference_loss, rel=1e-5)
+        gap = plain.loss - reference_loss
+        if direction == "nll_gap":
+            assert stats.extra["kl"] == pytest.approx(gap, rel=1e-4)
+            assert stats.gradient_norm == pytest.approx(1.5 * plain.gradient_norm, rel=1e-5)
+        else:
+            assert stats.extra["kl"] > 0.01
+            assert stats.extra["kl"] != pytest.approx(gap, rel=1e-2)
+        assert stats.extra["objective"] == pytest.approx(stats.loss + 0.5 * stats.extra["kl"], rel=1e-9)
+
+    def test_a_heavy_penalty_brings_the_model_back_to_the_reference(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        engine = self.anchored(tmp_path, steps=5, beta=100.0)
+        kl = [engine.step(batch, settings_at(step)).extra["kl"] for step in range(5, 40)]
+        assert kl[-1] < kl[0] / 10
+
+    def test_kl_does_not_depend_on_the_micro_batch(self, tmp_path: Path) -> None:
+        whole, parts = (self.anchored(tmp_path / f"{size}", steps=3, micro_batch=size) for size in (None, 1))
+        for step in range(3, 6):
+            batch = make_batch(seed=step)
+            one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
+            assert dict(other.extra) == pytest.approx(dict(one.extra), rel=1e-4)
+            assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
+
+    def test_a_reference_sees_documents_as_the_model_does(self, tmp_path: Path) -> None:
+        engine = self.anchored(tmp_path)
+        batch = only_learn(make_batch(), 1)
+        figures = [engine.step(each, settings_at(lr=0.0)).extra for each in (batch, change_segment(batch, 0))]
+        assert dict(figures[1]) == pytest.approx(dict(figures[0]), rel=1e-5, abs=1e-6)
+
+    def test_a_reference_keeps_its_own_rotary_positions(self, tmp_path: Path) -> None:
+        batch, other = make_batch(), RopeSpec(theta=50.0)
+        own = self.anchored(tmp_path / "own").step(batch, settings_at())
+        kept = self.anchored(tmp_path / "kept", rope=other)
+        kept_stats = kept.step(batch, settings_at())
+        first = self.tiny()
+        first.enter(replace(STAGE, rope=other))
+        assert kept_stats.extra["reference_loss"] == pytest.approx(nats_of(first, batch) / batch.learnt(), rel=1e-6)
+        assert kept_stats.loss == pytest.approx(own.loss, rel=1e-6)
+        assert kept_stats.extra["kl"] > 1e-4
+
+    def test_a_reference_of_less_precision_is_near(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        exact = self.anchored(tmp_path / "exact", steps=3).step(batch, settings_at(3))
+        rounded = self.anchored(tmp_path / "rounded", steps=3, precision="bfloat16").step(batch, settings_at(3))
+        assert rounded.loss == exact.loss
+        assert rounded.extra["kl"] != exact.extra["kl"]
+        assert rounded.extra["kl"] == pytest.approx(exact.extra["kl"], rel=0.05)
+
+    def test_a_hugging_face_folder_is_a_reference_too(self, tmp_path: Path) -> None:
+        engine = self.tiny()
+        engine.export(tmp_path)
+        engine.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
+        stats = engine.step(make_batch(), settings_at())
+        assert stats.extra["kl"] == pytest.approx(0, abs=1e-6)
+        assert math.isfinite(stats.gradient_norm)
+
+    def test_the_reference_stands_still_and_is_not_saved(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        engine = self.anchored(tmp_path / "first")
+        reference = [engine.step(batch, settings_at(step)).extra["reference_loss"] for step in range(4)]
+        assert reference == [reference[0]] * 4
+        engine.save(tmp_path / "now").wait()
+        sizes = [sum(path.stat().st_size for path in (tmp_path / name).iterdir()) for name in ("first", "now")]
+        adam = 2 * 4 * TINY.parameters
+        assert sizes[1] - sizes[0] < 2 * adam
+
+    def test_a_resume_in_a_stage_with_kl_goes_on_bit_for_bit(self, tmp_path: Path) -> None:
+        never_stopped = self.anchored(tmp_path / "first")
+        for step in range(3):
+            never_stopped.step(make_batch(seed=step), settings_at(step))
+        never_stopped.save(tmp_path / "middle").wait()
+        resumed = self.tiny(seed=2)
+        resumed.load(tmp_path / "middle")
+        resumed.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path / "first")))
+        for step in range(3, 6):
+            stats = never_stopped.step(make_batch(seed=step), settings_at(step))
+            assert resumed.step(make_batch(seed=step), settings_at(step)) == stats
+        assert hash_of(resumed, tmp_path / "resumed") == hash_of(never_stopped, tmp_path / "end")
+
+    def test_validation_is_plain_cross_entropy_in_a_stage_with_kl_too(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        engine = self.anchored(tmp_path, steps=3, beta=10.0)
+        with_kl = engine.evaluate(batch)
+        engine.enter(STAGE)
+        assert engine.evaluate(batch) == with_kl
+
+    def test_after_a_stage_with_kl_comes_a_plain_one(self, tmp_path: Path) -> None:
+        plain, engine, batch = self.tiny(), self.anchored(tmp_path), make_batch()
+        engine.enter(STAGE)
+        assert engine.step(batch, settings_at()) == plain.step(batch, settings_at())
+
+    def test_kl_with_nothing_to_learn_is_no_nan(self, tmp_path: Path) -> None:
+        batch = make_batch()
+        nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
+        stats = self.anchored(tmp_path, steps=2).step(nothing, settings_at(2))
+        assert (stats.loss, stats.gradient_norm) == (0.0, 0.0)
+        assert dict(stats.extra) == {"kl": 0.0, "reference_loss": 0.0, "objective": 0.0}
+
+    def test_another_model_is_no_reference(self, tmp_path: Path) -> None:
+        self.make(EngineSettings(replace(TINY, ffn=128), device="cpu")).save(tmp_path).wait()
+        with pytest.raises(ResumeError, match="holds another model: ffn was 128 and is now 64"):
+            self.tiny().enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
 
     def test_evaluation_counts_bytes_and_learns_nothing(self, tmp_path: Path) -> None:
         engine, batch = self.tiny(), make_batch()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from trivium.config.schema import Config, Engine, Kl, Model, Optimizer, Rope, Run, Stage
-from trivium.engine.base import EngineSettings, StageSettings
+from trivium.engine.base import EngineSettings, KlSettings, StageSettings
 from trivium.engine.folder import write_spec
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.make import FrozenModel, engine_settings, make_engine, resolve_spec, stage_settings
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import ConfigError
 
@@ -61,10 +61,13 @@ def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
     assert not stage_settings(stage, SPEC, begins=False).reset_optimizer
 
 
-def test_an_objective_that_is_not_built_is_refused() -> None:
-    with pytest.raises(ConfigError) as refusal:
-        stage_settings(Stage(name="chat", kl=Kl(beta=0.1)), SPEC, begins=True)
-    assert str(refusal.value) == "stages.chat.kl: the engine has no KL to a reference yet. Leave kl out."
+def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
+    stage = Stage(name="chat", kl=Kl(beta=0.1, direction="reverse", precision="bfloat16"))
+    frozen = FrozenModel(Path("folder"), RopeSpec(5e5))
+    expected = KlSettings(0.1, Path("folder"), "reverse", "bfloat16", RopeSpec(5e5))
+    assert stage_settings(stage, SPEC, begins=True, reference=frozen).kl == expected
+    assert stage_settings(stage, SPEC, begins=True).kl is None
+    assert stage_settings(Stage(name="chat"), SPEC, begins=True, reference=frozen).kl is None
 
 
 def test_an_engine_that_is_not_built_is_refused() -> None:

@@ -33,6 +33,15 @@ def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> Non
     assert (started["lineage"]["run"], started["lineage"]["step"]) == ("runs/run", 11)
 
 
+def test_a_fork_in_a_stage_with_kl_takes_its_reference_along(folder: Path) -> None:  # noqa: F811
+    kl = "stages.1.kl={ beta = 0.1 }"
+    run(kl, "checkpoint.keep=9")
+    fork_run(Path("runs/run"), 9, CONFIG, [kl, "run.name=fork"])
+    assert [each.step for each in RunFolder(Path("runs/fork")).checkpoints()] == [6, 9]
+    Trainer("run.toml", [kl, "run.name=fork"], show=False).run()
+    assert losses("fork") == {step: loss for step, loss in losses().items() if step > 9}
+
+
 def test_what_differs_in_the_past_is_refused_by_key(folder: Path) -> None:  # noqa: F811
     run()
     with pytest.raises(ResumeError) as error:

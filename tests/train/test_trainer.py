@@ -18,7 +18,7 @@ from tests.corpus import write_source
 from trivium.config.load import load_config
 from trivium.config.schema import Config
 from trivium.data.batch import IGNORED, Batch
-from trivium.errors import ConfigError, ResumeError, UsageError
+from trivium.errors import ResumeError, UsageError
 from trivium.train.events import read_events, steps_taken
 from trivium.train.export import export_checkpoint
 from trivium.train.rehearse import rehearse_run
@@ -354,9 +354,3 @@ def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: P
     assert "told to stop: the step is finished, a checkpoint comes next" in rest
     last = RunFolder(Path("runs/run")).checkpoints()[-1]
     assert last.step == max(steps_taken(Path("runs/run/events.jsonl")))
-
-
-def test_kl_is_refused_before_anything_is_trained(folder: Path) -> None:
-    with pytest.raises(ConfigError):
-        run("stages.1.kl={ beta = 0.1 }")
-    assert not RunFolder(Path("runs/run")).checkpoints()

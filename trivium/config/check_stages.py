@@ -303,6 +303,9 @@ def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) ->
             what = 'needs exactly one of stage and path. Write reference = { path = "runs/base" }.'
             yield view.problem((*path, "reference"), what)
         return
+    if reference is not None and reference.step is not None and reference.path is None:
+        what = 'is given without path. Write path = "runs/base" too, or leave it out.'
+        yield view.problem((*path, "reference", "step"), what)
     if reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
         known = [name for name in names[: number + 1] if name]
         what = (

@@ -84,7 +84,9 @@ class Reference(Table):
     stage: Name | None = Field(None, examples=["general"])
     """The model as it was when the named stage began."""
     path: Text | None = Field(None, examples=["runs/base"])
-    """A checkpoint folder: a run's, or a Hugging Face one."""
+    """A given model of the same shape: a run's folder, one of its checkpoints, or a Hugging Face folder."""
+    step: Whole | None = Field(None, examples=[4000])
+    """With `path` a run's folder: the step; absent: its last checkpoint."""
 
 
 class Kl(Table):

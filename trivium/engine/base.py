@@ -23,6 +23,7 @@ from trivium.plan.plan import StepSettings
 
 Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
+Direction = Literal["forward", "reverse", "nll_gap"]
 OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
 """Named parameters -> a `torch.optim.Optimizer`; the schedule multiplies each of its groups' learning rates."""
 
@@ -56,6 +57,17 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class KlSettings:
+    """A penalty for leaving a frozen reference model."""
+
+    beta: float
+    reference: Path  # what `save` wrote, or a Hugging Face folder: a model of the same shape
+    direction: Direction = "forward"
+    precision: Precision | None = None  # in which the reference is held; absent: the engine's
+    rope: RopeSpec | None = None  # the reference's own; absent: the model's
+
+
+@dataclass(frozen=True, slots=True)
 class StageSettings:
     """What changes from stage to stage inside an engine."""
 
@@ -63,6 +75,7 @@ class StageSettings:
     rope: RopeSpec | None = None  # absent: the model's
     documents: Literal["masked", "joined"] = "masked"
     z_loss: float | None = None
+    kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: a resume in its middle says False
 
 
@@ -75,7 +88,8 @@ class StepStats:
     gradient_norm: float  # before clipping
     nats_by_source: Mapping[str, float]
     learnt_by_source: Mapping[str, int]
-    extra: Mapping[str, float] = field(default_factory=dict)  # further terms of the objective, a learnt token
+    extra: Mapping[str, float] = field(default_factory=dict)  # of an objective with further terms, a learnt token:
+    # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     left_out: str | None = None  # why no update was made, where none was
 
     @staticmethod

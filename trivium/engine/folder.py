@@ -47,10 +47,11 @@ def read_spec(folder: Path) -> ModelSpec:
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
     """A folder's weights must have the shape and meaning of this model's."""
     theirs = read_spec(folder)
-    other = [
-        f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}"
-        for key in SHAPE_KEYS
-        if getattr(theirs, key) != getattr(spec, key)
-    ]
+    other = [f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}" for key in other_shape(theirs, spec)]
     if other:
         raise ResumeError(f"{folder}: holds another model: {', '.join(other)}. Put it back, or start a new run.")
+
+
+def other_shape(one: ModelSpec, other: ModelSpec) -> list[str]:
+    """Keys in which two models' weights differ in shape or meaning."""
+    return [key for key in SHAPE_KEYS if getattr(one, key) != getattr(other, key)]

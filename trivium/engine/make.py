@@ -3,17 +3,25 @@
 Nothing else turns config into engine settings; a framework is imported only when its engine is made.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.config.schema import Config, Stage
-from trivium.engine.base import Engine, EngineSettings, OptimizerSettings, StageSettings
+from trivium.config.schema import Config, Kl, Stage
+from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.folder import read_spec
-from trivium.engine.spec import ModelSpec, model_spec, rope_spec
+from trivium.engine.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 from trivium.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenModel:
+    """A model that stands still: its weights' folder, and the rotary positions it was trained with."""
+
+    folder: Path
+    rope: RopeSpec
 
 
 def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
@@ -58,16 +66,28 @@ def resolve_spec(config: Config, vocab: int, init: Path | None = None) -> ModelS
     return spec
 
 
-def stage_settings(stage: Stage, spec: ModelSpec, *, begins: bool) -> StageSettings:
-    """What a stage changes in the engine; `begins` is False where a run resumes in its middle."""
-    if stage.kl is not None:
-        raise ConfigError(
-            [Problem(f"stages.{stage.name}.kl", "the engine has no KL to a reference yet. Leave kl out.")]
-        )
+def stage_settings(
+    stage: Stage, spec: ModelSpec, *, begins: bool, reference: FrozenModel | None = None
+) -> StageSettings:
+    """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
+
+    Without a reference the stage's `kl` is left out: enough to evaluate and to export.
+    """
     return StageSettings(
         seq_len=stage.seq_len,
-        rope=rope_spec(stage.rope, spec.rope, spec.max_seq_len),
+        rope=stage_rope(stage, spec),
         documents=stage.documents,
         z_loss=stage.z_loss,
+        kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
         reset_optimizer=begins and stage.reset_optimizer,
     )
+
+
+def _kl_settings(kl: Kl, reference: FrozenModel) -> KlSettings:
+    assert kl.beta is not None, "a checked stage has a beta"
+    return KlSettings(kl.beta, reference.folder, kl.direction, kl.precision, reference.rope)
+
+
+def stage_rope(stage: Stage, spec: ModelSpec) -> RopeSpec:
+    """The rotary positions that a model is trained with in a stage."""
+    return rope_spec(stage.rope, spec.rope, spec.max_seq_len)

@@ -94,8 +94,9 @@ class StepTaken(Event):
     def line(self) -> str:
         """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""
         mfu = "" if self.mfu is None else f"  mfu {self.mfu:.1%}"
+        kl = f"kl {self.extra['kl']:.4f}  " if "kl" in self.extra else ""
         return (
-            f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  "
+            f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  {kl}"
             f"lr {self.lr['matrix']:.3g}  norm {self.gradient_norm:.3g}  "
             f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
         )

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trivium.config.load import load
+from trivium.engine.folder import read_spec
 from trivium.errors import ResumeError
 from trivium.files import draft
 from trivium.plan.make import make_plan
 from trivium.train.checkpoint import find_checkpoint
+from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
 from trivium.train.run_folder import LINEAGE, RunFolder
 
@@ -30,12 +32,16 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
         raise ResumeError(f"{fault}. Fork from another checkpoint.")
     state = checkpoint.state()
     refuse_other_past(state, plan, str(run))
+    needed = References(plan, read_spec(checkpoint.engine), new).boundaries
+    own = checkpoint.path.parent.parent
+    references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
     new.lock()
     try:
         lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
         with draft(new.path / LINEAGE) as file:
             file.write(json.dumps(lineage, indent=1).encode())
-        new.take(checkpoint)
+        for each in (*references, checkpoint):
+            new.take(each)
     finally:
         new.unlock()
     return f"{new.path}: forked from {run} at step {checkpoint.step:,}. Go on with: trivium train {config}"

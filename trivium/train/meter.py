@@ -51,7 +51,8 @@ class Meter:
         """One step is done: its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
-        work = self.spec.flops(stage.seq_len) * stage.step_tokens
+        of_reference = 0.0 if stage.said.kl is None else self.spec.forward_flops(stage.seq_len)
+        work = (self.spec.flops(stage.seq_len) + of_reference) * stage.step_tokens
         self.flops += work
         self.steps_here += 1
         if self.steps_here > WARM_STEPS:

@@ -7,7 +7,8 @@ from pathlib import Path
 from trivium.config.schema import Config
 from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.huggingface import CONFIG_FILE
+from trivium.engine.make import engine_settings, make_engine, resolve_spec
 from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan
@@ -27,20 +28,17 @@ def run_engine(
         settings = replace(settings, optimizer=optimizer)
     elif optimizer is not None:
         settings = replace(settings, own_optimizer=optimizer)
-    for stage in plan.stages:
-        stage_settings(stage.said, spec, begins=False)  # what cannot be done is refused before it costs anything
     return make_engine(settings, config.engine.name), spec
 
 
 def init_folder(config: Config) -> Path | None:
     """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
-    said = config.model.init
-    if said is None:
-        return None
-    folder = Path(said)
-    if (folder / "config.json").is_file():
-        return folder
-    return find_checkpoint(folder, config.model.init_step).engine
+    return None if config.model.init is None else weights_folder(Path(config.model.init), config.model.init_step)
+
+
+def weights_folder(path: Path, step: int | None) -> Path:
+    """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
+    return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine
 
 
 def larger_micro_batch(config: Config, init: Path) -> str | None:

@@ -70,6 +70,8 @@ class LiveView:
         mfu = "" if event.mfu is None else f"mfu {event.mfu:.1%}"
         speed = f"{show_count(event.tokens_per_second)} tokens/s"
         _add(table, f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
+        if event.extra:
+            _add(table, *(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
         shares = self._plan.stage_at(event.step - 1).shares or {}
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():

@@ -45,6 +45,7 @@ from trivium.train.guard import Guard
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.mirror import Mirror
+from trivium.train.reference import References
 from trivium.train.resume import changed_keys, refuse_other_past
 from trivium.train.rows import row_list
 from trivium.train.run_folder import Checkpoint, RunFolder
@@ -90,6 +91,7 @@ class Trainer:
         self.engine: Engine
         self.meter: Meter
         self.saver: Saver
+        self.references: References
         self.folder: RunFolder
         self._sinks: list[Sink] = []
         self._ahead: Iterator[tuple[int, Batch]] | None = None
@@ -182,15 +184,17 @@ class Trainer:
             self.guard.load_state(state["guard"])
             self.best = dict(state["best"])
             self.saver.best_step = state["best_step"]
+            self.references.found = dict(state.get("references", {}))
             changes = changed_keys(state["config"], self._raw_config())
+        self.references.check(self.step)
         self._tell_start(resumed=checkpoint is not None, changes=changes)
 
     def save(self, reason: str = "asked") -> None:
         """Write a checkpoint of the steps taken so far."""
-        if self.dry_run:
+        if self.dry_run and self.step not in self.references.boundaries:
             return
         in_background = self.config.checkpoint.background and reason == "cadence"
-        must_succeed = reason in ("final", "stopped")
+        must_succeed = reason in ("final", "stopped") or self.step in self.references.boundaries
         self.saver.save(
             self.engine, self.step, self.state(), reason, background=in_background, must_succeed=must_succeed
         )
@@ -230,6 +234,7 @@ class Trainer:
                 for name, source in self.plan.sources.items()
             },
             "config": self._raw_config(),
+            "references": self.references.found,
             "meter": self.meter.state(),
             "guard": self.guard.state(),
             "best": self.best,
@@ -269,7 +274,10 @@ class Trainer:
                 self.save("boundary")
         elif begins:
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
-        self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins))
+            if self.references.lacks(step):
+                self.save("boundary")
+        reference = self.references.of(stage)
+        self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins, reference=reference))
         self._entered = stage.index
         self.guard.enter(stage.index)
         if begins and stage.said.evaluate:
@@ -380,7 +388,8 @@ class Trainer:
         optimizer = self.optimizer()
         self.engine, spec = run_engine(self.config, self.plan, None if isinstance(optimizer, str) else optimizer)
         self.meter = Meter(self.plan, spec, self.engine.peak_flops())
-        boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
+        self.references = References(self.plan, spec, self.folder)
+        boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start) | self.references.boundaries
         checkpoint = self.config.checkpoint
         retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
         self.saver = Saver(self.folder, retention, self.tell, self._mirror(name))

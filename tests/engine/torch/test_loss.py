@@ -1,15 +1,20 @@
 """The sliced loss is the direct one, backward too."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from trivium.engine.base import Direction
 from trivium.engine.torch import loss
-from trivium.engine.torch.loss import Learnt, Losses, Objective, sliced_loss
+from trivium.engine.torch.kl import Compared, Penalty, kl_and_its_gradient
+from trivium.engine.torch.loss import Learnt, Losses, Objective, ReferenceStates, sliced_loss
 
 TOKENS, WIDTH, VOCAB, PADDED = 23, 8, 50, 128
 IGNORED = -100
+DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +108,113 @@ def test_no_more_than_a_slice_of_logits_exists(monkeypatch: pytest.MonkeyPatch) 
     hidden, weight, targets = inputs(torch.float32)
     sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
     assert seen == [(5, PADDED)] * 3 + [(2, PADDED)]
+
+
+def reference_states(dtype: torch.dtype = torch.float32) -> ReferenceStates:
+    random = torch.Generator().manual_seed(1)
+    hidden, weight = (torch.randn(rows, WIDTH, generator=random).to(dtype) for rows in (TOKENS, PADDED))
+    return ReferenceStates(hidden, weight)
+
+
+def direct_kl(
+    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, reference: ReferenceStates
+) -> Losses:
+    """From whole logits, by the formulas as they stand in a textbook."""
+    assert objective.penalty is not None
+    plain = direct(hidden, weight, targets, objective)
+    theirs = (reference.hidden @ reference.unembedding[:VOCAB].T).float()
+    reference_nats = cross_entropy(theirs, targets, ignore_index=IGNORED, reduction="none")
+    log_p, log_q = (hidden @ weight[:VOCAB].T).float().log_softmax(1), theirs.log_softmax(1)
+    kl = {
+        "forward": (log_q.exp() * (log_q - log_p)).sum(1),
+        "reverse": (log_p.exp() * (log_p - log_q)).sum(1),
+        "nll_gap": plain.nats - reference_nats,
+    }[objective.penalty.direction]
+    kl = torch.where(targets == IGNORED, 0, kl)
+    total = plain.objective + objective.scale * objective.penalty.beta * kl.sum()
+    return Losses(total, plain.nats, plain.z, reference_nats, kl)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("all_learnt", [True, False])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_kl_and_its_gradients_are_those_of_whole_logits(
+    direction: Direction, all_learnt: bool, z_loss: float, dtype: torch.dtype
+) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    targets = targets.clamp(min=0) if all_learnt else targets
+    objective = Objective(0.01, z_loss, Penalty(0.7, direction))
+    reference = reference_states(dtype)
+    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, reference)
+    wanted = direct_kl(hidden, weight, targets, objective, reference)
+    for part in ("objective", "nats", "z", "reference_nats", "kl"):
+        torch.testing.assert_close(getattr(got, part), getattr(wanted, part), rtol=1e-5, atol=1e-5)
+    gradients = torch.autograd.grad(2 * got.objective, (hidden, weight))
+    expected = torch.autograd.grad(2 * wanted.objective, (hidden, weight))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)
+    assert not gradients[1][VOCAB:].any()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_at_the_reference_itself_kl_and_its_gradient_are_zero(direction: Direction) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    reference = ReferenceStates(hidden.detach(), weight.detach())
+    plain = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+    gradients = torch.autograd.grad(plain.objective, (hidden, weight))
+    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective(penalty=Penalty(3.0, direction)), reference)
+    assert got.kl is not None
+    torch.testing.assert_close(got.kl, torch.zeros(TOKENS), rtol=0, atol=1e-6)
+    times = 4.0 if direction == "nll_gap" else 1.0
+    for own, penalised in zip(gradients, torch.autograd.grad(got.objective, (hidden, weight)), strict=True):
+        torch.testing.assert_close(penalised, times * own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_only_the_gap_of_token_losses_has_a_multiple_of_the_plain_gradient(direction: Direction) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    plain = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+    objective = Objective(penalty=Penalty(0.5, direction))
+    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, reference_states())
+    (own,) = torch.autograd.grad(plain.objective, weight)
+    (penalised,) = torch.autograd.grad(got.objective, weight)
+    cosine = torch.cosine_similarity(own.flatten(), penalised.flatten(), dim=0).item()
+    if direction == "nll_gap":
+        torch.testing.assert_close(penalised, 1.5 * own, rtol=1e-5, atol=1e-6)
+    else:
+        assert cosine < 0.999
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_kl_of_logits_of_any_size_overflows_nothing(direction: Direction) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    reference = ReferenceStates(-1e4 * hidden.detach(), weight.detach())
+    objective = Objective(penalty=Penalty(1.0, direction))
+    got = sliced_loss(hidden * 1e4, weight, learnt(targets), VOCAB, objective, reference)
+    assert got.kl is not None
+    (gradient,) = torch.autograd.grad(got.objective, hidden)
+    assert got.kl.isfinite().all()
+    assert gradient.isfinite().all()
+
+
+def test_what_pads_the_references_vocabulary_never_counts() -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    objective, clean, dirty = Objective(penalty=Penalty(1.0)), reference_states(), reference_states()
+    dirty.unembedding[VOCAB:] = torch.nan
+    one, other = (sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, each) for each in (clean, dirty))
+    assert one.objective == other.objective
+    gradients = [torch.autograd.grad(each.objective, (hidden, weight)) for each in (one, other)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
+
+
+def test_no_more_than_a_slice_of_either_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(logits: Tensor, reference: Tensor, *rest: Any) -> Compared:
+        seen.append((tuple(logits.shape), tuple(reference.shape)))
+        return kl_and_its_gradient(logits, reference, *rest)
+
+    monkeypatch.setattr(loss, "kl_and_its_gradient", spy)
+    hidden, weight, targets = inputs(torch.float32)
+    sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective(penalty=Penalty(1.0)), reference_states())
+    assert seen == [((5, VOCAB), (5, VOCAB))] * 3 + [((2, VOCAB), (2, VOCAB))]

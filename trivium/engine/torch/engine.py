@@ -6,7 +6,7 @@ activations take and nothing else.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from trivium.data.batch import Batch
 from trivium.engine.base import EngineSettings, EvalStats, SaveHandle, StageSettings, StepStats, figures_by_source
-from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.exact import exactly
 from trivium.engine.torch.initial import initialise
-from trivium.engine.torch.loss import Objective
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.kl import Penalty
+from trivium.engine.torch.loss import Losses, Objective
 from trivium.engine.torch.optim import Optimizers
+from trivium.engine.torch.reference import Reference
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
 from trivium.engine.torch.state import (
@@ -35,10 +35,10 @@ from trivium.engine.torch.state import (
     read_part,
     set_random_state,
 )
+from trivium.engine.torch.weights import empty_decoder, engine_precision, fill
 from trivium.plan.plan import StepSettings
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class TorchEngine:
@@ -47,16 +47,11 @@ class TorchEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.device = torch.device(settings.device or find_device())
-        precision = PRECISIONS[settings.precision or ("bfloat16" if self.device.type == "cuda" else "float32")]
         if settings.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
-        with torch.device("meta"):
-            self.model = Decoder(settings.spec, precision, settings.recompute_activations)
-        self.model.to_empty(device=self.device)
+        self.model = empty_decoder(settings, self.device, engine_precision(settings, self.device))
         initialise(self.model, settings.seed)
-        if settings.compile:
-            for layer in self.model.layers:
-                layer.compile(dynamic=False)
+        self.reference: Reference | None = None
         self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
         self.writer = Writer()
         self.stage = StageSettings(settings.spec.max_seq_len)
@@ -66,6 +61,7 @@ class TorchEngine:
         """Take over a stage's row length, rotary positions, documents and objective."""
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
+        self._hold_reference(stage)
         if self.settings.compile:
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         if stage.reset_optimizer:
@@ -74,7 +70,7 @@ class TorchEngine:
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
         with exactly(self.settings.deterministic):
-            nats_by_row, z = self._gradients(batch)
+            nats_by_row, terms = self._gradients(batch)
             learnt = max(1, batch.learnt())
             loss, norm = float(nats_by_row.sum()) / learnt, self.optimizers.gradient_norm()
             left_out = StepStats.why_left_out(loss, norm.item(), now.loss_limit)
@@ -82,14 +78,13 @@ class TorchEngine:
                 self.optimizers.step(now, norm)
             self.optimizers.forget()
         figures = figures_by_source(batch, nats_by_row)
-        extra = {} if self.stage.z_loss is None else {"z_loss": self.stage.z_loss * z / learnt}
         return StepStats(
             loss=loss,
             learnt=batch.learnt(),
             gradient_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
-            extra=extra,
+            extra=self._extra(loss, {name: total / learnt for name, total in terms.items()}),
             left_out=left_out,
         )
 
@@ -97,7 +92,7 @@ class TorchEngine:
     def evaluate(self, batch: Batch) -> EvalStats:
         """Plain cross-entropy of a batch; nothing is learnt."""
         with exactly(self.settings.deterministic):
-            losses = [self.model(rows, Objective()) for rows in self._micro_batches(batch)]
+            losses = [self.model(rows, Objective()) for _, rows in self._micro_batches(batch)]
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
         return EvalStats(figures_by_source(batch, nats_by_row, self.settings.token_bytes))
 
@@ -117,11 +112,7 @@ class TorchEngine:
 
     def start_from(self, folder: Path) -> None:
         """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
-        if is_saved(folder):
-            self.model.load_state_dict(read_part(folder, WEIGHTS, self.settings.spec))
-        else:
-            refuse_other_model(folder, self.settings.spec)
-            huggingface.read_weights(self.model, folder)
+        fill(self.model, folder)
 
     def peak_flops(self) -> float | None:
         """A GPU's peak from the table; a CPU's as a product of float32 matrices reaches it."""
@@ -136,22 +127,46 @@ class TorchEngine:
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
 
-    def _gradients(self, batch: Batch) -> tuple[NDArray[np.float64], float]:
-        """Leaves every parameter's gradient in place; gives nats by row and the summed squares of the z-loss."""
-        objective = Objective(scale=1 / max(1, batch.learnt()), z_loss=self.stage.z_loss or 0.0)
-        nats, z = [], []
-        for rows in self._micro_batches(batch):
-            losses = self.model(rows, objective)
+    def _hold_reference(self, stage: StageSettings) -> None:
+        """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
+        if stage.kl is None:
+            self.reference = None
+        elif self.reference is None or not self.reference.serves(stage.kl, self.settings):
+            self.reference = None
+            self.reference = Reference(stage.kl, self.settings, self.device)
+
+    def _gradients(self, batch: Batch) -> tuple[NDArray[np.float64], dict[str, float]]:
+        """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
+        kl, documents = self.stage.kl, self.stage.documents
+        penalty = None if kl is None else Penalty(kl.beta, kl.direction)
+        objective = Objective(1 / max(1, batch.learnt()), self.stage.z_loss or 0.0, penalty)
+        nats, sums = [], []
+        for part, rows in self._micro_batches(batch):
+            reference = None if self.reference is None else self.reference.states(part, rows, documents)
+            losses = self.model(rows, objective, reference)
             losses.objective.backward()
             nats.append(losses.nats)
-            z.append(losses.z.sum())
-        return _by_row(nats, batch.seq_len), float(torch.stack(z).sum().item())
+            sums.append(_sums(losses))
+        return _by_row(nats, batch.seq_len), _total(sums)
 
-    def _micro_batches(self, batch: Batch) -> Iterator[Rows]:
+    def _extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
+        """What a stage's objective has beside the plain loss, and their weighted sum; nothing where it has nothing."""
+        extra, objective = {}, loss
+        if self.stage.z_loss is not None:
+            extra["z_loss"] = self.stage.z_loss * terms["z"]
+            objective += extra["z_loss"]
+        if self.stage.kl is not None:
+            extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
+            objective += self.stage.kl.beta * terms["kl"]
+        return {**extra, "objective": objective} if extra else {}
+
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows]]:
+        """Parts of a batch, and the same on the device."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         size = self.settings.micro_batch or batch.num_rows
         for start in range(0, batch.num_rows, size):
-            yield Rows.of(batch.rows(start, start + size), table, self.stage.documents)
+            part = batch.rows(start, start + size)
+            yield part, Rows.of(part, table, self.stage.documents)
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
@@ -170,3 +185,14 @@ def _by_row(nats: list[Tensor], seq_len: int) -> NDArray[np.float64]:
     by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
     by_row: NDArray[np.float64] = by_token.reshape(-1, seq_len).sum(axis=1, dtype=np.float64)
     return by_row
+
+
+def _sums(losses: Losses) -> dict[str, Tensor]:
+    """Over a micro-batch's tokens, still on the device."""
+    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
+    return {name: part.sum() for name, part in parts.items() if part is not None}
+
+
+def _total(sums: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Over all micro-batches."""
+    return {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}

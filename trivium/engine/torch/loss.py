@@ -1,10 +1,10 @@
-"""Hidden states and targets -> cross-entropy by token, in slices.
+"""Hidden states and targets -> cross-entropy by token, and KL to a reference's hidden states, in slices.
 
 A slice's logits exist once, in float32, and are turned in place into their own gradient while they are still
 in the cache; the gradients of the hidden states and of the unembedding are finished when the forward pass is.
 Whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are held. Against `cross_entropy` on
 whole logits at 4096 tokens and a vocabulary of 8192: 0.6 of the time, and 32 MB where that holds 400.
-Targets that are not learnt cost nothing.
+Targets that are not learnt cost nothing. With a reference a slice holds its logits too, and once their difference.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivium.engine.torch.kl import Penalty, exponentials, kl_and_its_gradient
+
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is minimised: `scale` times the sum over learnt tokens of cross-entropy + z_loss * log(sum exp)^2."""
+    """What is minimised: `scale` times the sum over learnt tokens of the terms.
+
+    They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
+    """
 
     scale: float = 1.0  # one over the learnt tokens of the whole batch
     z_loss: float = 0.0
+    penalty: Penalty | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStates:
+    """What a frozen model makes of the same tokens; None of it has a gradient."""
+
+    hidden: Tensor  # (tokens, width)
+    unembedding: Tensor  # (padded vocabulary, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,8 @@ class Losses:
     objective: Tensor  # ()
     nats: Tensor  # (tokens,) plain cross-entropy
     z: Tensor  # (tokens,) squared log of the softmax's sum
+    reference_nats: Tensor | None = None  # (tokens,) the reference's plain cross-entropy
+    kl: Tensor | None = None  # (tokens,) the penalty, before its weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +58,19 @@ class Learnt:
     at: Tensor | None  # (learnt,)
 
 
-def sliced_loss(hidden: Tensor, unembedding: Tensor, learnt: Learnt, vocab: int, objective: Objective) -> Losses:
+def sliced_loss(
+    hidden: Tensor,
+    unembedding: Tensor,
+    learnt: Learnt,
+    vocab: int,
+    objective: Objective,
+    reference: ReferenceStates | None = None,
+) -> Losses:
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
+    assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
-    total, nats, z = _SlicedLoss.apply(hidden, unembedding, learnt, vocab, objective, wants_gradient)  # type: ignore[no-untyped-call]
-    return Losses(total, nats, z)
+    parts = _SlicedLoss.apply(hidden, unembedding, learnt, vocab, objective, reference, wants_gradient)  # type: ignore[no-untyped-call]
+    return Losses(*parts)
 
 
 class _SlicedLoss(torch.autograd.Function):
@@ -60,11 +84,13 @@ class _SlicedLoss(torch.autograd.Function):
         learnt: Learnt,
         vocab: int,
         objective: Objective,
+        reference: ReferenceStates | None,
         wants_gradient: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         weight = unembedding.to(hidden.dtype)
         nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
         z = torch.zeros_like(nats)
+        anchor = None if reference is None else _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats))
         hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
         weight_gradient = torch.zeros_like(unembedding) if wants_gradient else None
         size = max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(weight))
@@ -73,31 +99,58 @@ class _SlicedLoss(torch.autograd.Function):
             here = slice(start, start + len(targets)) if learnt.at is None else learnt.at[start : start + size]
             states = hidden[here]
             logits = (states @ weight.T).float()
-            logits[:, vocab:] = -torch.inf
-            nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective)
+            if anchor is None:
+                logits[:, vocab:] = -torch.inf
+                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective)
+            else:
+                nats[here], log_sum = anchor.penalise(logits, targets, here, vocab, objective)
             z[here] = log_sum.square()
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = logits.to(hidden.dtype)
                 hidden_gradient[here] = gradient @ weight
                 _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
-        ctx.mark_non_differentiable(nats, z)
-        total = objective.scale * (nats.sum() + objective.z_loss * z.sum())
-        return total, nats, z
+        total = nats.sum() + objective.z_loss * z.sum()
+        parts = [nats, z]
+        if anchor is not None and objective.penalty is not None:
+            total = total + objective.penalty.beta * anchor.kl.sum()
+            parts += [anchor.nats, anchor.kl]
+        ctx.mark_non_differentiable(*parts)
+        return objective.scale * total, *parts
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
         del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
-        return hidden_gradient, weight_gradient, None, None, None, None
+        return hidden_gradient, weight_gradient, None, None, None, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A reference's states, and what is measured to them slice by slice."""
+
+    states: ReferenceStates
+    nats: Tensor  # (tokens,)
+    kl: Tensor  # (tokens,)
+
+    def penalise(
+        self, logits: Tensor, targets: Tensor, here: slice | Tensor, vocab: int, objective: Objective
+    ) -> tuple[Tensor, Tensor]:
+        """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
+        assert objective.penalty is not None
+        reference = (self.states.hidden[here] @ self.states.unembedding.T).float()
+        found = kl_and_its_gradient(
+            logits[:, :vocab], reference[:, :vocab], targets, objective.penalty, objective.scale, objective.z_loss
+        )
+        logits[:, vocab:] = 0
+        self.nats[here], self.kl[here] = found.reference_nats, found.kl
+        return found.nats, found.log_sums
 
 
 def _cross_entropy_and_its_gradient(logits: Tensor, targets: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
     of_targets = logits.gather(1, targets)
-    largest = logits.amax(dim=1, keepdim=True)
-    sums = logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
-    log_sums = largest + sums.log()
+    sums, log_sums = exponentials(logits)
     # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
     logits.mul_(objective.scale * (1 + 2 * objective.z_loss * log_sums) / sums)
     logits.scatter_(1, targets, logits.gather(1, targets) - objective.scale)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.attention import Layout
-from trivium.engine.torch.loss import Losses, Objective, sliced_loss
+from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, sliced_loss
 from trivium.engine.torch.norm import RMSNorm
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
@@ -108,10 +108,10 @@ class Decoder(nn.Module):
         """From hidden states to logits."""
         return self.embedding if self.unembedding is None else self.unembedding
 
-    def forward(self, rows: Rows, objective: Objective) -> Losses:
+    def forward(self, rows: Rows, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
         """Losses of every token of the rows."""
         hidden = self.hidden(rows).flatten(0, 1)
-        return sliced_loss(hidden, self.last_matrix.weight, rows.learnt, self.spec.vocab, objective)
+        return sliced_loss(hidden, self.last_matrix.weight, rows.learnt, self.spec.vocab, objective, reference)
 
     def hidden(self, rows: Rows) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""

@@ -1,0 +1,56 @@
+"""A folder -> a frozen model that a stage's KL is measured to: weights alone, no gradients, no optimizer.
+
+It is made as the trained model is, so that whatever spreads that one over devices can spread this one. Its matrices
+are held in the precision that flows through it: the model that it was saved from casts them to that anyway, so
+that at the same weights both give the same bits. One more forward pass a step, and half or all of the weights'
+memory; both only in stages with `kl`.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from trivium.data.batch import Batch
+from trivium.engine.base import EngineSettings, KlSettings, Precision
+from trivium.engine.torch.loss import ReferenceStates
+from trivium.engine.torch.rotary import Rotation
+from trivium.engine.torch.rows import Rows, rotation_of
+from trivium.engine.torch.weights import PRECISIONS, empty_decoder, engine_precision, fill
+
+
+class Reference:
+    """A decoder that stands still; it reads rows with its own rotary positions."""
+
+    def __init__(self, said: KlSettings, settings: EngineSettings, device: torch.device) -> None:
+        self.said = said
+        self.precision = _precision(said, settings, device)
+        self.model = empty_decoder(settings, device, self.precision, PRECISIONS[self.precision])
+        self.model.requires_grad_(False)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.zero_()  # a Hugging Face folder has no padded vocabulary
+        fill(self.model, said.reference)
+        self.rope = said.rope or settings.spec.rope
+        self.device = device
+        self._table: Rotation | None = None
+
+    def serves(self, said: KlSettings, settings: EngineSettings) -> bool:
+        """Whether a stage that says this asks for the model that is held already."""
+        same = (said.reference, _precision(said, settings, self.device)) == (self.said.reference, self.precision)
+        return same and (said.rope or settings.spec.rope) == self.rope
+
+    @torch.no_grad()
+    def states(self, batch: Batch, rows: Rows, documents: Literal["masked", "joined"]) -> ReferenceStates:
+        """What it makes of a micro-batch, whose rows are on the device already."""
+        own = replace(rows, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
+        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.last_matrix.weight)
+
+    def _table_for(self, seq_len: int) -> Rotation:
+        if self._table is None or self._table.cos.shape[1] < seq_len:
+            self._table = Rotation.table(self.rope, self.model.spec.head_dim, seq_len, self.device)
+        return self._table
+
+
+def _precision(said: KlSettings, settings: EngineSettings, device: torch.device) -> Precision:
+    return said.precision or engine_precision(settings, device)

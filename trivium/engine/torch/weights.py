@@ -1,0 +1,43 @@
+"""A device -> a decoder on it, still empty; a folder of either kind -> its weights."""
+
+from pathlib import Path
+
+import torch
+
+from trivium.engine.base import EngineSettings, Precision
+from trivium.engine.folder import is_saved, refuse_other_model
+from trivium.engine.torch import huggingface
+from trivium.engine.torch.model import Decoder, Matrix
+from trivium.engine.torch.state import WEIGHTS, read_part
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def engine_precision(settings: EngineSettings, device: torch.device) -> Precision:
+    """What flows between weights where nothing else is said."""
+    return settings.precision or ("bfloat16" if device.type == "cuda" else "float32")
+
+
+def empty_decoder(
+    settings: EngineSettings, device: torch.device, precision: Precision, held: torch.dtype = torch.float32
+) -> Decoder:
+    """A decoder whose weights are memory and no more; `held` is the type of its matrices, norms stay float32."""
+    with torch.device("meta"):
+        model = Decoder(settings.spec, PRECISIONS[precision], settings.recompute_activations)
+    for module in model.modules():
+        if isinstance(module, Matrix):
+            module.to(held)
+    model.to_empty(device=device)
+    if settings.compile:
+        for layer in model.layers:
+            layer.compile(dynamic=False)
+    return model
+
+
+def fill(model: Decoder, folder: Path) -> None:
+    """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused."""
+    if is_saved(folder):
+        model.load_state_dict(read_part(folder, WEIGHTS, model.spec))
+    else:
+        refuse_other_model(folder, model.spec)
+        huggingface.read_weights(model, folder)
