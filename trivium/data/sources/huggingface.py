@@ -59,7 +59,7 @@ def locate(name: str, source: HuggingFaceSource, means: Means) -> Located | None
     """The token files of a dataset; None where it is neither on disk nor fetched."""
     assert source.dataset is not None, "a checked source has a dataset"
     local = Path(source.dataset).exists()
-    if not local and not means.fetch and not source.tokenised and means.said is None:
+    if not local and not means.fetch and not source.tokenised and means.lacks_tokenizer:
         return None  # it is asked for a tokenizer when it is there
     note = None if local else Note(_asked(source, means))
     if note is not None and (there := note.followed()) is not None:

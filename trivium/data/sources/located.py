@@ -50,6 +50,15 @@ class Means:
         return opened
 
 
+    @property
+    def lacks_tokenizer(self) -> bool:
+        """Whether the tokenizer is not there, or not there yet."""
+        try:
+            return self.tokenizer is None
+        except SourceError:
+            return True
+
+
 def exists(paths: Sequence[str]) -> bool:
     """Whether anything of these paths is on disk; a pattern may match nothing yet."""
     return any(Path(path).exists() or glob(path, recursive=True) for path in paths)
