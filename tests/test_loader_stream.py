@@ -105,6 +105,8 @@ def test_a_state_of_any_step_goes_on_with_the_same_rows_on_any_world(plan: Plan)
         for rank in range(world_size):
             again = Loader(plan, rank, world_size, prefetch=step % 2)
             again.load_state_dict(state)
+            lanes, position = again.streams.lanes["web"], again.streams.positions(step)["web"]
+            assert lanes.first_kept == lanes.position == position, "nothing before it is read again"
             found = next(again.batches())[1]
             again.close()
             size = whole[step].num_rows // world_size
