@@ -11,12 +11,13 @@ do. An engine is entered stage by stage and then stepped:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.batch import IGNORED, Batch
+from trivium.engine.mesh import MeshShape
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.plan.plan import StepSettings
 
@@ -51,6 +52,7 @@ class EngineSettings:
     deterministic: bool = True
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
+    mesh: MeshShape = MeshShape()  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
 
 
@@ -109,14 +111,21 @@ class EvalStats:
         return sum(known) if len(known) == len(self.by_source) else None
 
 
+class FileFacts(TypedDict):
+    """A written file's size, and the hash of its content."""
+
+    bytes: int
+    hash: str
+
+
 class SaveHandle(Protocol):
     """A save under way."""
 
     def done(self) -> bool:
         """Whether everything is written, or writing has failed."""
 
-    def wait(self) -> None:
-        """Return when everything is written; raise what went wrong."""
+    def wait(self) -> dict[str, FileFacts]:
+        """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
 
 
 class Engine(Protocol):

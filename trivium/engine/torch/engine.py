@@ -1,8 +1,8 @@
-"""Batches -> updates on one device: the Engine protocol in torch.
+"""Batches -> updates: the Engine protocol in torch, on one device or shared by many ranks.
 
 A step passes its micro-batches forward and backward, adding up gradients of an objective that was divided by
-the learnt tokens of the whole batch beforehand, and then updates once. Micro-batches change the memory that
-activations take and nothing else.
+the learnt tokens of the whole batch, on all ranks, beforehand, and then updates once. Micro-batches change the
+memory that activations take and nothing else. A rank is given its own rows; figures are those of all ranks.
 """
 
 import os
@@ -24,6 +24,7 @@ from trivium.engine.torch.initial import initialise
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.optim import Optimizers
+from trivium.engine.torch.parallel import sharing, summed_figures
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
 from trivium.engine.torch.state import (
@@ -31,9 +32,11 @@ from trivium.engine.torch.state import (
     RANDOM,
     WEIGHTS,
     Writer,
+    load_random_state,
     random_state,
-    read_part,
-    set_random_state,
+    read_into,
+    saved_tensors,
+    under,
 )
 from trivium.plan.plan import StepSettings
 
@@ -42,7 +45,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class TorchEngine:
-    """One process, one device; needs no launcher and no process group."""
+    """One process on one device; without a launcher it needs no process group."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -52,6 +55,8 @@ class TorchEngine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
         with torch.device("meta"):
             self.model = Decoder(settings.spec, precision, settings.recompute_activations)
+        self.sharing = sharing(settings.mesh, self.device)
+        self.sharing.split(self.model)
         self.model.to_empty(device=self.device)
         initialise(self.model, settings.seed)
         if settings.compile:
@@ -73,15 +78,18 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
+        learnt = int(self.sharing.sum(np.array([batch.learnt()], np.float64)).item())
         with exactly(self.settings.deterministic):
-            nats_by_row, z = self._gradients(batch)
+            nats_by_row, z = self._gradients(batch, 1 / max(1, learnt))
             norm = self.optimizers.step(now)
-        figures = figures_by_source(batch, nats_by_row)
-        learnt = max(1, batch.learnt())
-        extra = {} if self.stage.z_loss is None else {"z_loss": self.stage.z_loss * z / learnt}
+        figures = summed_figures(self.sharing, batch.sources, figures_by_source(batch, nats_by_row))
+        nats = sum(part.nats for part in figures.values())
+        extra = {}
+        if self.stage.z_loss is not None:
+            extra["z_loss"] = self.stage.z_loss * self.sharing.sum(np.array([z])).item() / max(1, learnt)
         return StepStats(
-            loss=float(nats_by_row.sum()) / learnt,
-            learnt=batch.learnt(),
+            loss=nats / max(1, learnt),
+            learnt=learnt,
             gradient_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
@@ -92,28 +100,31 @@ class TorchEngine:
     def evaluate(self, batch: Batch) -> EvalStats:
         """Plain cross-entropy of a batch; nothing is learnt."""
         with exactly(self.settings.deterministic):
-            losses = [self.model(rows, Objective()) for rows in self._micro_batches(batch)]
+            losses = [self.model(rows, Objective()) for rows, _ in self._micro_batches(batch)]
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
-        return EvalStats(figures_by_source(batch, nats_by_row, self.settings.token_bytes))
+        figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
+        return EvalStats(summed_figures(self.sharing, batch.sources, figures))
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on."""
-        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        state = {WEIGHTS: weights, OPTIMIZER: dict(self.optimizers.state()), RANDOM: random_state()}
+        state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
+        state |= under(RANDOM, random_state(self.sharing.rank))
         return self.writer.save(folder, self.settings.spec, state, background=background)
 
     def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote, exact to the bit."""
-        spec = self.settings.spec
-        self.model.load_state_dict(read_part(folder, WEIGHTS, spec))
-        optimizer = read_part(folder, OPTIMIZER, spec)
-        self.optimizers.load({name: tensor.to(self.device, copy=True) for name, tensor in optimizer.items()})
-        set_random_state(read_part(folder, RANDOM, spec))
+        """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
+        saved = saved_tensors(folder, self.settings.spec)
+        kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
+        optimizer = self.optimizers.room_for(kept)
+        read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
+        self.optimizers.load(optimizer)
+        load_random_state(folder, saved, self.sharing.rank)
 
     def start_from(self, folder: Path) -> None:
         """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
         if is_saved(folder):
-            self.model.load_state_dict(read_part(folder, WEIGHTS, self.settings.spec))
+            saved_tensors(folder, self.settings.spec)
+            read_into(folder, under(WEIGHTS, self._weights()))
         else:
             refuse_other_model(folder, self.settings.spec)
             huggingface.read_weights(self.model, folder)
@@ -131,22 +142,28 @@ class TorchEngine:
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
 
-    def _gradients(self, batch: Batch) -> tuple[NDArray[np.float64], float]:
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float64], float]:
         """Leaves every parameter's gradient in place; gives nats by row and the summed squares of the z-loss."""
-        objective = Objective(scale=1 / max(1, batch.learnt()), z_loss=self.stage.z_loss or 0.0)
+        objective = Objective(scale=scale, z_loss=self.stage.z_loss or 0.0)
         nats, z = [], []
-        for rows in self._micro_batches(batch):
+        for rows, is_last in self._micro_batches(batch):
+            self.sharing.pass_begins(self.model, is_last=is_last)
             losses = self.model(rows, objective)
             losses.objective.backward()
             nats.append(losses.nats)
             z.append(losses.z.sum())
         return _by_row(nats, batch.seq_len), float(torch.stack(z).sum().item())
 
-    def _micro_batches(self, batch: Batch) -> Iterator[Rows]:
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Rows, bool]]:
+        """Rows of each pass, and whether it is the last."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         size = self.settings.micro_batch or batch.num_rows
         for start in range(0, batch.num_rows, size):
-            yield Rows.of(batch.rows(start, start + size), table, self.stage.documents)
+            rows = Rows.of(batch.rows(start, start + size), table, self.stage.documents)
+            yield rows, start + size >= batch.num_rows
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec

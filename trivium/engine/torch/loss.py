@@ -8,7 +8,7 @@ Targets that are not learnt cost nothing.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ class Objective:
     z_loss: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
+class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     """The objective, to go backward from, and its parts by token in nats (0 where nothing is learnt)."""
 
     objective: Tensor  # ()
