@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.batch import IGNORED, Batch
-from trivium.engine.mesh import MeshShape
+from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.plan.plan import StepSettings
 
@@ -52,7 +52,7 @@ class EngineSettings:
     deterministic: bool = True
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
-    mesh: MeshShape = MeshShape()  # how the ranks of this launch share the model
+    mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
 
 
@@ -77,6 +77,7 @@ class StepStats:
     nats_by_source: Mapping[str, float]
     learnt_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of the objective, a learnt token
+    waited: float = 0.0  # seconds for the other ranks to begin their step
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +136,10 @@ class Engine(Protocol):
         """Take over a stage's row length, rotary positions, documents and objective."""
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        """One update from one batch, in micro-batches that do not change it."""
+        """One update from one batch, of which a rank is given its shard; micro-batches do not change it."""
 
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; nothing is learnt."""
+        """Plain cross-entropy of a batch; nothing is learnt. On many ranks: of all their shards, as many rows each."""
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on. Wait to know it is whole."""

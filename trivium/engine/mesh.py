@@ -39,6 +39,9 @@ class MeshShape:
         return {"replicate": self.replicate, "shard": self.shard, "tensor": self.tensor}
 
 
+ONE_RANK = MeshShape()
+
+
 def mesh_shape(said: Parallel, world_size: int) -> MeshShape:
     """The shape for so many ranks; refused where the products differ."""
     fixed = said.replicate * said.tensor
@@ -57,5 +60,5 @@ def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:
     sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn}
     uneven = [f"{name} {size}" for name, size in sizes.items() if size % shape.tensor]
     if uneven:
-        what = f"is {shape.tensor}, which does not divide the model's {', '.join(uneven)}. Lower it, or change the model."
+        what = f"is {shape.tensor}, which does not divide the model's {', '.join(uneven)}. Lower it."
         raise ConfigError([Problem("engine.parallel.tensor", what)])

@@ -1,7 +1,8 @@
 """Checkpoints of a run: one save at a time, whole or absent, and which of them stay.
 
 `save` returns when training may go on; a thread waits for the engine's files, adds the run's state and
-commits. What was left of a save that failed is a draft, which the next one clears away.
+commits. What was left of a save that failed is a draft, which the next one clears away. Of many ranks all write
+their parts; rank 0 commits, once all of these are whole.
 """
 
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.engine.base import Engine
+from trivium.engine.ranks import Ranks
 from trivium.errors import Problem, ResumeError
 from trivium.train.events import Saved
 from trivium.train.run_folder import Checkpoint, RunFolder
@@ -36,8 +38,11 @@ class Retention:
 class Saver:
     """Writes a run's checkpoints, one after the other."""
 
-    def __init__(self, folder: RunFolder, retention: Retention, tell: Callable[[Saved], None]) -> None:
+    def __init__(
+        self, folder: RunFolder, retention: Retention, tell: Callable[[Saved], None], ranks: Ranks | None = None
+    ) -> None:
         self.folder = folder
+        self.ranks = ranks or Ranks()
         self.retention = retention
         self._tell = tell
         self._thread: threading.Thread | None = None
@@ -48,13 +53,17 @@ class Saver:
         """Write a checkpoint of this step; waits for the one before."""
         self.wait()
         started = time.perf_counter()
-        draft = self.folder.draft_path(step)
-        handle = engine.save(draft / "engine", background=background)
+        if self.ranks.speaks:
+            self.folder.fresh_draft(step)
+        self.ranks.agree()  # no rank writes before the draft is empty
+        handle = engine.save(self.folder.draft_path(step) / "engine", background=background)
 
         def commit() -> None:
             try:
-                handle.wait()
-                checkpoint = self.folder.commit(draft, step, state)
+                written = handle.wait()
+                if not self.ranks.speaks:
+                    return
+                checkpoint = self.folder.commit(step, state, written)
                 size = sum(file["bytes"] for file in checkpoint.files().values())
                 seconds = time.perf_counter() - started
                 self._tell(Saved(step=step, path=str(checkpoint.path), bytes=size, seconds=seconds, reason=reason))
@@ -80,10 +89,15 @@ class Saver:
             raise failure
 
 
-def last_sound(folder: RunFolder, tell: Callable[[Problem], None]) -> Checkpoint | None:
-    """The last checkpoint whose files are as they were written; one that is not is named and passed over."""
-    for checkpoint in reversed(folder.checkpoints()):
-        fault = checkpoint.verify()
+def last_sound(folder: RunFolder, tell: Callable[[Problem], None], ranks: Ranks | None = None) -> Checkpoint | None:
+    """The last checkpoint whose files are as they were written; one that is not is named and passed over.
+
+    Of many ranks each looks at some of the files, and all come to the same end.
+    """
+    ranks = ranks or Ranks()
+    for checkpoint in reversed(ranks.share(folder.checkpoints())):
+        faults = ranks.gather(checkpoint.verify(ranks.rank, ranks.size))
+        fault = next((fault for fault in faults if fault is not None), None)
         if fault is None:
             return checkpoint
         tell(Problem(str(checkpoint.path), f"is damaged ({fault}); the checkpoint before it is used."))

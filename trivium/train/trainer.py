@@ -19,7 +19,8 @@ from trivium.config.load import load
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
-from trivium.engine.make import stage_settings
+from trivium.engine.make import join_ranks, stage_settings
+from trivium.engine.mesh import mesh_shape
 from trivium.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
@@ -29,6 +30,7 @@ from trivium.train.cadence import Cadence, stops_on_signals
 from trivium.train.checkpoint import Retention, Saver, last_sound
 from trivium.train.evaluate import evaluate, validation_batches
 from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Sink, StageBegan, Started
+from trivium.train.lag import Lag
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.resume import changed_keys, refuse_other_past
@@ -55,13 +57,17 @@ class Trainer:
         dry_run: bool = False,
         show: bool = True,
     ) -> None:
-        loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=world_size)
-        said = config if loaded is None else loaded.config
-        assert isinstance(said, Config), "a path has been loaded"
-        self.config = self._configured(said)
-        self.notes = () if loaded is None else loaded.warnings
-        self.plan = make_plan(self.config)
-        self.loader = Loader(self.plan)
+        self.ranks = join_ranks()
+        with self.ranks.as_one():
+            many = world_size or self.ranks.size
+            loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=many)
+            said = config if loaded is None else loaded.config
+            assert isinstance(said, Config), "a path has been loaded"
+            self.config = self._configured(said)
+            self.notes = () if loaded is None else loaded.warnings
+            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size)
+            self.plan = make_plan(self.config)
+            self.loader = Loader(self.plan, self.mesh.data_rank(self.ranks.rank), self.mesh.data_size)
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -75,7 +81,9 @@ class Trainer:
         self._sinks: list[Sink] = []
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
+        self._signalled = False
         self.cadence: Cadence
+        self.lag = Lag(self.ranks, lambda text: self.tell(Said(step=self.step, text=text)))
 
     # What people override.
 
@@ -92,7 +100,7 @@ class Trainer:
         return None
 
     def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
-        """The rows of a step; those of training come made ahead. For validation, the first batch of the stage's."""
+        """This rank's rows of a step, those of training made ahead. For validation, the first batch of the stage's."""
         if split == "validation":
             return next(self.validation_batches())
         if self._ahead is None:
@@ -146,19 +154,21 @@ class Trainer:
 
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
-        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))))
+        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
         changes: dict[str, str] = {}
         if checkpoint is None:
             self._initial_weights()
         else:
             state = checkpoint.state()
-            refuse_other_past(state, self.plan, str(self.folder.path))
-            self.engine.load(checkpoint.engine)
+            with self.ranks.as_one():
+                refuse_other_past(state, self.plan, str(self.folder.path))
+                self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
             self.best = dict(state["best"])
             self.saver.best_step = state["best_step"]
             changes = changed_keys(state["config"], self._raw_config())
+            changes |= changed_keys(_layout(state), _layout(self.state()))
         self._tell_start(resumed=checkpoint is not None, changes=changes)
 
     def save(self, reason: str = "asked") -> None:
@@ -187,7 +197,7 @@ class Trainer:
         stage = self.plan.stage_at(max(0, min(self.step, (self.plan.total_steps or 1) - 1)))
         stage = self.plan.stages[self._entered] if self._entered >= 0 else stage
         rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
-        return validation_batches(self.plan, stage, rows)
+        return validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size)
 
     def state(self) -> dict[str, Any]:
         """The run's own part of a checkpoint: plain values."""
@@ -208,7 +218,7 @@ class Trainer:
             "best_step": self.saver.best_step,
             "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
             "versions": versions(),
-            "world_size": 1,
+            "world_size": self.ranks.size,
             "settings": self._settings(),
         }
 
@@ -249,8 +259,10 @@ class Trainer:
     def step_taken(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count the step and tell of it."""
         self.step = step + 1
-        self.tell(self.meter.took(step, now, stats))
+        taken = self.meter.took(step, now, stats)
+        self.tell(replace(taken, **self.lag.took(taken.seconds - stats.waited)))
         self.on_step(step, stats)
+        (self.stopping,) = self.ranks.agree(self.stopping or self._signalled)
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due once so many steps are taken."""
@@ -269,7 +281,7 @@ class Trainer:
             self.evaluate()
         if not self.finished:
             self.tell(Said(step=self.step, text="told to stop: the step is finished, a checkpoint comes next"))
-        if not self._saved_already():
+        if not self.ranks.share(self._saved_already()):
             self.save("final" if self.finished else "stopped")
         self.saver.wait()
         self.tell(
@@ -280,7 +292,7 @@ class Trainer:
                 peak_memory=peak_memory(),
                 training_seconds=self.meter.training_seconds,
                 best=self.best,
-                world_size=1,
+                world_size=self.ranks.size,
             )
         )
 
@@ -306,11 +318,14 @@ class Trainer:
     def session(self) -> Iterator[None]:
         """The run's folder, locked; its sinks, open; signals that stop it after a step."""
         name = self.config.run.name or "run"
-        with tempfile.TemporaryDirectory() as scratch:
+        with self.ranks.watched(), tempfile.TemporaryDirectory() as scratch:
             self.folder = RunFolder(Path(scratch) if self.dry_run else Path(self.config.run.folder) / name)
-            self.folder.lock()
+            with self.ranks.as_one():
+                if self.ranks.speaks:
+                    self.folder.lock()
             try:
-                self._set_up(name)
+                with self.ranks.as_one():
+                    self._set_up(name)
                 with stops_on_signals(self._stop):
                     yield
                 self.saver.wait()
@@ -321,16 +336,23 @@ class Trainer:
                     sink.close()
                 self._sinks = []
                 self.folder.unlock()
+            self.ranks.agree()  # a launcher may end all ranks when one has ended
 
     def _set_up(self, name: str) -> None:
         optimizer = self.optimizer()
-        self.engine, spec = run_engine(self.config, self.plan, None if isinstance(optimizer, str) else optimizer)
-        self.meter = Meter(self.plan, spec, self.engine.peak_flops())
+        own = None if isinstance(optimizer, str) else optimizer
+        self.engine, spec = run_engine(self.config, self.plan, own, self.mesh)
+        peak = self.engine.peak_flops()
+        self.meter = Meter(self.plan, spec, None if peak is None else peak * self.ranks.size)
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
         checkpoint = self.config.checkpoint
         retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
-        self.saver = Saver(self.folder, retention, self.tell)
-        self.cadence = Cadence(self.config.checkpoint.every)
+        self.saver = Saver(self.folder, retention, self.tell, self.ranks)
+        self.cadence = Cadence(self.config.checkpoint.every, self.ranks)
+        if self.ranks.speaks:
+            self._open_sinks(name)
+
+    def _open_sinks(self, name: str) -> None:
         self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
         self._sinks = [EventFile(self.folder.events)]
         self._sinks += tracker_sinks(self.config.track.sinks, self.folder.path, name, self._raw_config())
@@ -353,7 +375,7 @@ class Trainer:
             run=self.config.run.name or "run",
             resumed=resumed,
             total_steps=self.plan.total_steps or 0,
-            world_size=1,
+            world_size=self.ranks.size,
             versions=versions(),
             settings=self._settings(),
             changes=dict(changes),
@@ -370,6 +392,7 @@ class Trainer:
             "micro_batch": engine.micro_batch,
             "compile": engine.compile,
             "deterministic": engine.deterministic,
+            "layout": self.mesh.said(),
         }
 
     def _raw_config(self) -> dict[str, Any]:
@@ -382,4 +405,9 @@ class Trainer:
 
     def _stop(self) -> None:
         # Called by a signal, in the middle of anything: leaves a mark and no more.
-        self.stopping = True
+        self._signalled = True
+
+
+def _layout(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's state says of ranks."""
+    return {"world_size": state["world_size"], "layout": state["settings"]["layout"]}

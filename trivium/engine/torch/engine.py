@@ -6,6 +6,7 @@ memory that activations take and nothing else. A rank is given its own rows; fig
 """
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,7 +79,9 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
+        arrived = time.perf_counter()
         learnt = int(self.sharing.sum(np.array([batch.learnt()], np.float64)).item())
+        waited = time.perf_counter() - arrived
         with exactly(self.settings.deterministic):
             nats_by_row, z = self._gradients(batch, 1 / max(1, learnt))
             norm = self.optimizers.step(now)
@@ -94,6 +97,7 @@ class TorchEngine:
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
             extra=extra,
+            waited=waited if self.settings.mesh.size > 1 else 0.0,
         )
 
     @torch.no_grad()
@@ -101,6 +105,7 @@ class TorchEngine:
         """Plain cross-entropy of a batch; nothing is learnt."""
         with exactly(self.settings.deterministic):
             losses = [self.model(rows, Objective()) for rows, _ in self._micro_batches(batch)]
+            self.sharing.passes_end(self.model)
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
         figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
         return EvalStats(summed_figures(self.sharing, batch.sources, figures))

@@ -22,7 +22,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Normalised vectors, in the type they came in."""
-        weight = self.weight
+        weight: Tensor = self.weight
         if isinstance(weight, DTensor):  # of heads that are split over ranks: each learns from its own
             weight = weight.to_local(grad_placements=[Partial()])
         if vectors.device.type != "cpu" or vectors.dtype != torch.float32 or torch.compiler.is_compiling():

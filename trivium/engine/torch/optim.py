@@ -73,7 +73,8 @@ class Optimizers:
         each: list[Optimizer] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
             first = next(iter(self.names))
-            each.append(WideMuon(by_muon) if first.device.type == "cpu" or isinstance(first, DTensor) else Muon(by_muon))
+            ours = first.device.type == "cpu" or isinstance(first, DTensor)
+            each.append(WideMuon(by_muon) if ours else Muon(by_muon))
         return each
 
     def step(self, now: StepSettings) -> Tensor:

@@ -46,6 +46,9 @@ class OneRank:
     def pass_begins(self, model: Decoder, *, is_last: bool) -> None:
         """Before each micro-batch's pass."""
 
+    def passes_end(self, model: Decoder) -> None:
+        """After passes that nothing goes backward from."""
+
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Summed over the ranks that have rows of their own."""
         return values
@@ -82,6 +85,11 @@ class ManyRanks(OneRank):
         """Copies of the model add up their gradients once a step; the ranks of one, in every pass."""
         if self.shape.replicate > 1 and isinstance(model, FSDPModule):
             model.set_requires_all_reduce(is_last)
+
+    def passes_end(self, model: Decoder) -> None:
+        """Let go what a backward pass would have used: until then the gathered weights pass for the model's own."""
+        assert isinstance(model, FSDPModule)
+        model.reshard()
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Summed over the ranks that have rows of their own."""
@@ -147,7 +155,7 @@ def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     """What this rank holds of a tensor, and where that lies in the whole one."""
     if not isinstance(tensor, DTensor):
         return tensor, tuple(slice(0, size) for size in tensor.shape)
-    (chunk,) = tensor.__create_chunk_list__()
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
     where = tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
     return tensor.to_local(), where
 
@@ -177,9 +185,11 @@ def like(parameter: Tensor, tensor: Tensor) -> Tensor:
 def total_norm(gradients: Iterable[Tensor]) -> Tensor:
     """The norm over all parameters and ranks; what several ranks hold is counted once."""
     each = list(gradients)
-    if not any(isinstance(gradient, DTensor) for gradient in each):
+    shared = [gradient for gradient in each if isinstance(gradient, DTensor)]
+    if not shared:
         return get_total_norm(each)
-    squares = [gradient.to_local().square().sum() / _copies(gradient) for gradient in each]  # type: ignore[attr-defined]
+    assert len(shared) == len(each), "ranks share all parameters or none"
+    squares = [gradient.to_local().square().sum() / _copies(gradient) for gradient in shared]
     summed = torch.stack(squares).sum()
     dist.all_reduce(summed)
     return summed.sqrt()
@@ -187,9 +197,8 @@ def total_norm(gradients: Iterable[Tensor]) -> Tensor:
 
 def _copies(tensor: DTensor) -> float:
     """How many ranks hold the same part."""
-    mesh = tensor.device_mesh
-    parts = math.prod(mesh.size(axis) for axis, placement in enumerate(tensor.placements) if not placement.is_replicate())
-    return dist.get_world_size() / parts
+    axes = [axis for axis, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+    return dist.get_world_size() / math.prod(tensor.device_mesh.size(axis) for axis in axes)
 
 
 def summed_figures(

@@ -15,6 +15,7 @@ from functools import cache
 
 import torch
 from torch import distributed as dist
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from trivium.engine.ranks import Ranks, Value
 from trivium.errors import TriviumError, UsageError
@@ -27,7 +28,7 @@ FIRST_PORT, PORTS = 15_000, 20_000
 class TorchRanks(Ranks):
     """This process among the others of its launch."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self._store = store
@@ -91,9 +92,9 @@ def join() -> TorchRanks:
     take_slurms_names(os.environ)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
-    store, rank, size = next(dist.rendezvous("env://"))
+    store, rank, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "cpu:gloo"
-    dist.init_process_group(backend, store=dist.PrefixStore("trivium", store), rank=rank, world_size=size)
+    dist.init_process_group(backend, store=PrefixStore("trivium", store), rank=rank, world_size=size)
     saving_group()
     atexit.register(_leave)
     return TorchRanks(store, rank, size)

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from trivium.engine.base import FileFacts
@@ -88,7 +89,7 @@ def write_state(folder: Path, spec: ModelSpec, state: State, parts: State) -> di
     writer = PartsWriter(folder)
     many = dist.is_initialized()
     try:
-        checkpoint.save(
+        save(
             dict(state),
             storage_writer=writer,
             planner=_Planner(parts),
@@ -107,9 +108,7 @@ def read_into(folder: Path, state: State) -> None:
     _hush()
     planner = DefaultLoadPlanner(flatten_state_dict=False)
     try:
-        checkpoint.load(
-            dict(state), storage_reader=PartsReader(folder), planner=planner, no_dist=not dist.is_initialized()
-        )
+        load(dict(state), storage_reader=PartsReader(folder), planner=planner, no_dist=not dist.is_initialized())
     except CheckpointException as failure:
         raise _first(failure) from failure
 

@@ -18,6 +18,7 @@ import xxhash
 from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -72,7 +73,7 @@ class PartsWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """This rank's file."""
-        parts = {item.index.fqn: planner.resolve_data(item).detach() for item in plan.items}  # type: ignore[union-attr]
+        parts: dict[str, Any] = {item.index.fqn: planner.resolve_data(item) for item in plan.items}
         assert len(parts) == len(plan.items), "a rank has one part of a tensor"
         facts = write_tensors(self.folder / _file_name(self._rank), parts) if parts else None
         written: Future[list[WriteResult]] = Future()
@@ -115,7 +116,7 @@ class PartsReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
-        tensors = {}
+        tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for name, said in json.loads((self.folder / INDEX_FILE).read_text())["tensors"].items():
             parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in said["parts"]]
             properties = TensorProperties(dtype=DTYPES[said["dtype"]])
