@@ -3,6 +3,7 @@
     ranks.agree(stopping)       whether any rank says so
     ranks.gather(seconds)       every rank's, in their order
     ranks.share(path)           rank 0's
+    ranks.meet()                when all have come here
     with ranks.as_one(): ...    what a user can mend on one rank ends all of them, and is said once
 
 A run of one process has `Ranks()`, which does nothing at no cost; an engine's framework brings its own for many.
@@ -31,6 +32,9 @@ class Ranks:
     def agree(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether any rank has raised it."""
         return flags
+
+    def meet(self) -> None:
+        """Return when every rank has come here."""
 
     def gather(self, value: Value) -> list[Value]:
         """Every rank's value."""

@@ -55,7 +55,7 @@ class Saver:
         started = time.perf_counter()
         if self.ranks.speaks:
             self.folder.fresh_draft(step)
-        self.ranks.agree()  # no rank writes before the draft is empty
+        self.ranks.meet()  # no rank writes before the draft is empty
         handle = engine.save(self.folder.draft_path(step) / "engine", background=background)
 
         def commit() -> None:

@@ -28,7 +28,7 @@ def rehearse_run(
         for stage in trainer.plan.stages:
             folder = Path(trainer.ranks.share(scratch)) / str(stage.index)
             table.add_row(*_rehearse_stage(trainer, stage, folder))
-        trainer.ranks.agree()  # rank 0's folder goes when all are through
+        trainer.ranks.meet()  # rank 0's folder goes when all are through
     if trainer.ranks.speaks:
         console.print(table)
 

@@ -336,7 +336,7 @@ class Trainer:
                     sink.close()
                 self._sinks = []
                 self.folder.unlock()
-            self.ranks.agree()  # a launcher may end all ranks when one has ended
+            self.ranks.meet()  # a launcher may end all ranks when one has ended
 
     def _set_up(self, name: str) -> None:
         optimizer = self.optimizer()

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import NoDecay, OptimizerSettings, OwnOptimizer
 from trivium.engine.torch.muon import WideMuon
-from trivium.engine.torch.parallel import total_norm
+from trivium.engine.torch.parallel import clip_to, total_norm
 from trivium.errors import ResumeError
 from trivium.plan.plan import StepSettings
 
@@ -81,7 +80,7 @@ class Optimizers:
         """Clip, update, forget the gradients; gives their norm before clipping."""
         norm = total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
         if self.settings.clip is not None:
-            clip_grads_with_norm_(self.names, self.settings.clip, norm)
+            clip_to(self.settings.clip, norm, self.names)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 _set(group, now)

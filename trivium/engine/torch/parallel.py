@@ -32,6 +32,7 @@ from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.ranks import join
 
+CLIP_EPS = 1e-6  # torch's own
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
@@ -193,6 +194,14 @@ def total_norm(gradients: Iterable[Tensor]) -> Tensor:
     summed = torch.stack(squares).sum()
     dist.all_reduce(summed)
     return summed.sqrt()
+
+
+def clip_to(limit: float, norm: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Scale gradients of this norm down to the limit; what ranks share, each by itself, since meshes may differ."""
+    gradients = [local_part(parameter.grad)[0] for parameter in parameters if parameter.grad is not None]
+    factor = torch.clamp(limit / (norm + CLIP_EPS), max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
 
 
 def _copies(tensor: DTensor) -> float:

@@ -39,6 +39,10 @@ class TorchRanks(Ranks):
         dist.all_reduce(raised, dist.ReduceOp.MAX)
         return tuple(bool(flag) for flag in raised.tolist())
 
+    def meet(self) -> None:
+        """Return when every rank has come here."""
+        self.agree(False)
+
     def gather(self, value: Value) -> list[Value]:
         """Every rank's value."""
         values: list[Value | None] = [None] * self.size
