@@ -139,9 +139,7 @@ def test_a_product_that_is_not_the_world_size_is_refused(said: Parallel, launche
 def test_heads_that_cannot_be_split_are_refused() -> None:
     with pytest.raises(ConfigError) as error:
         refuse_uneven_matrices(MeshShape(tensor=4), SPEC)
-    assert str(error.value) == (
-        "engine.parallel.tensor: is 4, which does not divide the model's kv_heads 2. Lower it."
-    )
+    assert str(error.value) == ("engine.parallel.tensor: is 4, which does not divide the model's kv_heads 2. Lower it.")
 
 
 @pytest.mark.parametrize(
