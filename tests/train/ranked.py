@@ -45,9 +45,8 @@ class Watched(Trainer):
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         arrays = (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source)
-        rows = [
-            hashlib.blake2b(b"".join(a[row].tobytes() for a in arrays)).hexdigest() for row in range(batch.num_rows)
-        ]
+        joined = [b"".join(array[row].tobytes() for array in arrays) for row in range(batch.num_rows)]
+        rows = [hashlib.blake2b(row).hexdigest() for row in joined]
         with open(self.folder.path / f"rows-{self.loader.rank:02}.jsonl", "a") as file:
             if self.ranks.rank % self.mesh.tensor == 0:
                 file.write(json.dumps([now.step, self.loader.rank, rows]) + "\n")
@@ -139,12 +138,13 @@ def stopped() -> dict[str, Any]:
     Signalled.at = 4
     codes = launch(2, lambda: run("stopped", kind=Signalled))
     events = list(read_events(Path("runs/stopped/events.jsonl")))
-    last = RunFolder(Path("runs/stopped")).checkpoints()[-1]
-    return {"codes": codes, "saved": last.step, "steps": max(steps_taken(Path("runs/stopped/events.jsonl")))} | {
+    ended = [event for event in events if event["event"] == "ended"]
+    return {
+        "codes": codes,
+        "saved": RunFolder(Path("runs/stopped")).checkpoints()[-1].step,
+        "steps": max(steps_taken(Path("runs/stopped/events.jsonl"))),
         "said": [event["text"] for event in events if event["event"] == "said"],
-        "ended": [
-            [event["finished"], event["steps"], event["world_size"]] for event in events if event["event"] == "ended"
-        ],
+        "ended": [[event["finished"], event["steps"], event["world_size"]] for event in ended],
     }
 
 

@@ -132,9 +132,8 @@ def test_a_worker_of_torchrun_that_is_told_to_stop_stops_all(folder: Path) -> No
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     command += ["-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as run:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as run:
         assert run.stdout is not None
         for line in run.stdout:
             if line.startswith("step 20 "):

@@ -118,14 +118,12 @@ def test_what_is_left_of_the_ranks_shards_the_model() -> None:
         (
             Parallel(replicate=2, shard=3),
             8,
-            "engine.parallel: replicate 2 x shard 3 x tensor 1 is 6, but 8 ranks were launched. "
-            "Launch 6, or change one of them.",
+            "replicate 2 x shard 3 x tensor 1 is 6, but 8 ranks were launched. Launch 6, or change one of them.",
         ),
         (
             Parallel(tensor=2),
             1,
-            "engine.parallel: replicate 1 x shard 1 x tensor 2 is 2, but 1 rank was launched. "
-            "Launch 2, or change one of them.",
+            "replicate 1 x shard 1 x tensor 2 is 2, but 1 rank was launched. Launch 2, or change one of them.",
         ),
     ],
     ids=["fewer", "alone"],
@@ -133,7 +131,7 @@ def test_what_is_left_of_the_ranks_shards_the_model() -> None:
 def test_a_product_that_is_not_the_world_size_is_refused(said: Parallel, launched: int, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         mesh_shape(said, launched)
-    assert str(error.value) == message
+    assert str(error.value) == f"engine.parallel: {message}"
 
 
 def test_heads_that_cannot_be_split_are_refused() -> None:
