@@ -41,3 +41,10 @@ def test_step_measures_loops_documents_resumes_and_memory() -> None:
         assert f"\n{part}" in printed
     for name in ("trivium, Trainer", "trivium, bare loop", "nanoGPT-style", "transformers Llama"):
         assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
+def test_ranks_compares_two_ranks_with_a_bare_loop() -> None:
+    printed = run("ranks.py", "--small")
+    for name in ("trivium, Trainer", "bare FSDP2 loop", "ratio"):
+        assert f"\n  {name}" in printed

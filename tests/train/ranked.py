@@ -107,7 +107,7 @@ def killed() -> dict[str, Any]:
     chance = random.Random(5)
     assert launch(2, lambda: run("calm", kind=Trainer)) == [0, 0]
     total = RunFolder(Path("runs/calm")).checkpoints()[-1].step
-    codes = []
+    codes: list[list[bool | int]] = []
     while len(codes) < KILLS:
         victim, lines = chance.randrange(2), chance.randrange(3, 2 * total)
         ended = launch(2, lambda: armed(victim, lines))  # noqa: B023
