@@ -105,7 +105,7 @@ def main() -> None:
     print_columns("", ("median", "lowest to highest", "target"))
     with tempfile.TemporaryDirectory() as temporary:
         make_config(Path(temporary), size, name="ranks", steps=1)  # the source, before two ranks would make it
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--master-port", "0"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         own = [__file__, *sys.argv[1:], "--rounds", str(rounds), "--folder", temporary]
         subprocess.run([*launcher, *own], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 

@@ -6,6 +6,7 @@
       PlanError      what cannot be planned, or a plan asked for what it does not know
       UsageError     what was asked of a command
       ResumeError    a run that cannot go on with this config
+      RankError      what went wrong on another rank
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
 """
@@ -56,3 +57,7 @@ class UsageError(TriviumError):
 
 class ResumeError(TriviumError):
     """The run cannot go on with this config."""
+
+
+class RankError(TriviumError):
+    """Another rank of this launch could not go on."""

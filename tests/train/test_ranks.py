@@ -129,7 +129,7 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
 
 @pytest.mark.slow
 def test_a_worker_of_torchrun_that_is_told_to_stop_stops_all(folder: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}

@@ -157,7 +157,8 @@ class Trainer:
         checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
         changes: dict[str, str] = {}
         if checkpoint is None:
-            self._initial_weights()
+            with self.ranks.as_one():
+                self._initial_weights()
         else:
             state = checkpoint.state()
             with self.ranks.as_one():

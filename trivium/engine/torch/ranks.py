@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from trivium.engine.ranks import Ranks, Value
-from trivium.errors import TriviumError, UsageError
+from trivium.errors import RankError, TriviumError, UsageError
 
 FAILED = "trivium/failed"
 SAVE_TIMEOUT = timedelta(hours=2)  # the slowest rank's files on the slowest disk
@@ -69,7 +69,7 @@ class TorchRanks(Ranks):
             return
         if not self.speaks:
             raise SystemExit(2)
-        raise own or UsageError(f"rank {first}: {said[first]}")
+        raise own or RankError(f"rank {first}: {said[first]}")
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class TorchRanks(Ranks):
             first, text = self._first_failure(f"{type(error).__name__}: {error}")
             if first == self.rank:
                 raise
-            raise UsageError(f"rank {first} failed: {text}") from error
+            raise RankError(f"rank {first} failed: {text}") from error
 
     def _first_failure(self, text: str) -> tuple[int, str]:
         """Who failed first, this rank included, and why."""
