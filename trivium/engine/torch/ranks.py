@@ -100,7 +100,8 @@ def join() -> TorchRanks:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "cpu:gloo"
     dist.init_process_group(backend, store=PrefixStore("trivium", store), rank=rank, world_size=size)
     saving_group()
-    atexit.register(_leave)
+    if torch.cuda.is_available():
+        atexit.register(dist.destroy_process_group)  # NCCL asks for it; gloo ends with its process
     return TorchRanks(store, rank, size)
 
 
@@ -109,11 +110,6 @@ def saving_group() -> dist.ProcessGroup:
     """The group that saves talk over; every rank must ask for it first at the same point."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
     return group
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def take_slurms_names(environment: MutableMapping[str, str]) -> None:

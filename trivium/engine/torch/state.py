@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from trivium.engine.base import FileFacts
-from trivium.engine.folder import is_saved, refuse_other_model, write_spec
+from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.ranks import saving_group
 from trivium.engine.torch.storage import PartsReader, PartsWriter
@@ -86,7 +86,7 @@ class _Planner(DefaultSavePlanner):
 
 def write_state(folder: Path, spec: ModelSpec, state: State, parts: State) -> dict[str, FileFacts]:
     """Write this rank's parts; on rank 0, returns every rank's files."""
-    writer = PartsWriter(folder)
+    writer = PartsWriter(folder, spec)
     many = dist.is_initialized()
     try:
         save(
@@ -98,8 +98,6 @@ def write_state(folder: Path, spec: ModelSpec, state: State, parts: State) -> di
         )
     except CheckpointException as failure:
         raise _first(failure) from failure
-    if writer.files:
-        write_spec(folder, spec)
     return writer.files
 
 

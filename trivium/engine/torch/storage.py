@@ -3,8 +3,9 @@
     rank-00000.safetensors    what one rank wrote: of each tensor one part at most, under the tensor's name
     tensors.json              every tensor's type and shape, and where each of its parts begins and stands
 
-Each rank writes its own file in one pass, hashes it as it goes and flushes it; rank 0 adds tensors.json when all
-are whole. Reading touches only the bytes that a rank needs, whatever ranks wrote them.
+Each rank writes its own file in one pass, hashes it as it goes and flushes it; rank 0 adds tensors.json and the
+model's shape when all are whole, before any rank hears that the save is done. Reading touches only the bytes that a
+rank needs, whatever ranks wrote them.
 """
 
 import json
@@ -30,6 +31,8 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from trivium.engine.base import FileFacts
+from trivium.engine.folder import write_spec
+from trivium.engine.spec import ModelSpec
 
 INDEX_FILE = "tensors.json"
 DTYPES = {
@@ -50,8 +53,9 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class PartsWriter(StorageWriter):
     """Writes one state into one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: ModelSpec) -> None:
         self.folder = folder
+        self.spec = spec
         self.files: dict[str, FileFacts] = {}  # on rank 0, once all are written
         self._rank = 0
 
@@ -97,6 +101,7 @@ class PartsWriter(StorageWriter):
             if isinstance(facts, TensorStorageMetadata)
         }
         (self.folder / INDEX_FILE).write_text(json.dumps({"tensors": tensors}) + "\n")
+        write_spec(self.folder, self.spec)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
