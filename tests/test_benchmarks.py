@@ -55,3 +55,9 @@ def test_prepare_is_compared_with_every_other_way() -> None:
     printed = run("prepare.py", "--small", "--mb", "0.5")
     for name in ("trivium prepare", "datatrove", "datasets.map", "bare loop"):
         assert f"\n{name}" in printed
+
+
+def test_ranks_compares_two_ranks_with_a_bare_loop() -> None:
+    printed = run("ranks.py", "--small")
+    for name in ("trivium, Trainer", "bare FSDP2 loop", "ratio"):
+        assert f"\n  {name}" in printed

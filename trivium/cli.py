@@ -80,8 +80,9 @@ def train(
     from trivium.plan.show import show_plan
     from trivium.train.trainer import Trainer
 
-    trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size or 1, dry_run=dry_run)
-    show_plan(trainer.plan, Console(), trainer.notes)
+    trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
+    if trainer.ranks.speaks:
+        show_plan(trainer.plan, Console(), trainer.notes)
     trainer.run()
     if not trainer.finished:
         raise typer.Exit(STOPPED)
@@ -96,7 +97,7 @@ def rehearse(
 
     from trivium.train.rehearse import rehearse_run
 
-    rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size or 1)
+    rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size)
 
 
 @app.command()

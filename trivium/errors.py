@@ -8,6 +8,7 @@
       ResumeError    a run that cannot go on with this config
       GuardError     a run that was ended because its steps go wrong
       SaveError      a checkpoint that had to be written and could not be
+      RankError      what went wrong on another rank
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
 """
@@ -66,3 +67,7 @@ class GuardError(TriviumError):
 
 class SaveError(TriviumError):
     """A checkpoint without which the run cannot go on could not be written."""
+
+
+class RankError(TriviumError):
+    """Another rank of this launch could not go on."""

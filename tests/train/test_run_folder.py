@@ -13,10 +13,11 @@ from trivium.train.run_folder import COMPLETE, RunFolder
 
 
 def make_checkpoint(folder: RunFolder, step: int, content: str = "weights") -> None:
+    folder.fresh_draft(step)
     draft = folder.draft_path(step)
     (draft / "engine").mkdir()
     (draft / "engine" / "model.bin").write_text(content)
-    folder.commit(draft, step, {"step": step})
+    folder.commit(step, {"step": step}, {})
 
 
 def steps(folder: RunFolder) -> list[int]:
@@ -26,6 +27,7 @@ def steps(folder: RunFolder) -> list[int]:
 def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     make_checkpoint(folder, 5)
+    folder.fresh_draft(9)
     draft = folder.draft_path(9)
     (draft / "state.json").write_text("{}")
     assert steps(folder) == [5]

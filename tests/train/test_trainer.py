@@ -91,12 +91,17 @@ lr = { shape = "linear" }
 """
 
 
+def write_sources(folder: Path) -> None:
+    """Two sources of twenty documents."""
+    rng = np.random.default_rng(0)
+    for name in ("web", "code"):
+        write_source(folder / name, [rng.integers(2, 24, 20).tolist()], "uint16")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two sources and a config of four stages; the tests work in it."""
-    rng = np.random.default_rng(0)
-    for name in ("web", "code"):
-        write_source(tmp_path / name, [rng.integers(2, 24, 20).tolist()], "uint16")
+    write_sources(tmp_path)
     (tmp_path / "run.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     return tmp_path

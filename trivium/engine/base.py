@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.data.batch import IGNORED, Batch
+from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.plan.plan import StepSettings
 
@@ -53,6 +54,7 @@ class EngineSettings:
     deterministic: bool = True
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
+    mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
 
 
@@ -91,6 +93,7 @@ class StepStats:
     extra: Mapping[str, float] = field(default_factory=dict)  # of an objective with further terms, a learnt token:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     left_out: str | None = None  # why no update was made, where none was
+    waited: float = 0.0  # seconds for the other ranks to begin their step
 
     @staticmethod
     def why_left_out(loss: float, gradient_norm: float, limit: float) -> str | None:
@@ -132,14 +135,21 @@ class EvalStats:
         return sum(known) if len(known) == len(self.by_source) else None
 
 
+class FileFacts(TypedDict):
+    """A written file's size, and the hash of its content."""
+
+    bytes: int
+    hash: str
+
+
 class SaveHandle(Protocol):
     """A save under way."""
 
     def done(self) -> bool:
         """Whether everything is written, or writing has failed."""
 
-    def wait(self) -> None:
-        """Return when everything is written; raise what went wrong."""
+    def wait(self) -> dict[str, FileFacts]:
+        """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
 
 
 class Engine(Protocol):
@@ -149,10 +159,10 @@ class Engine(Protocol):
         """Take over a stage's row length, rotary positions, documents and objective."""
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        """One update from one batch, in micro-batches that do not change it."""
+        """One update from one batch, of which a rank is given its shard; micro-batches do not change it."""
 
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; nothing is learnt."""
+        """Plain cross-entropy of a batch; nothing is learnt. On many ranks: of all their shards, as many rows each."""
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on. Wait to know it is whole."""

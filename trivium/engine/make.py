@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trivium.config.schema import Config, Kl, Stage
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.folder import read_spec
+from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.engine.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 from trivium.errors import ConfigError, Problem
 
@@ -31,6 +32,15 @@ def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
 
         return TorchEngine(settings)
     raise ConfigError([Problem("engine.name", f'is "{name}", which is not built. Write name = "torch".')])
+
+
+def join_ranks() -> Ranks:
+    """The ranks of this launch: by itself a process is the only one."""
+    if launched_ranks() == 1:
+        return Ranks()
+    from trivium.engine.torch.ranks import join
+
+    return join()
 
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:

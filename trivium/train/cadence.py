@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from trivium.config.schema import Cadence as CadenceConfig
+from trivium.engine.ranks import Ranks
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what clusters send ahead of the end
 
@@ -14,8 +15,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what 
 class Cadence:
     """Every so many steps or minutes."""
 
-    def __init__(self, every: CadenceConfig | None) -> None:
+    def __init__(self, every: CadenceConfig | None, ranks: Ranks | None = None) -> None:
         self._every = every
+        self._ranks = ranks or Ranks()
         self._last = time.monotonic()
 
     def due(self, step: int) -> bool:
@@ -24,7 +26,7 @@ class Cadence:
             return False
         if self._every.steps is not None:
             return step % self._every.steps == 0
-        minutes = (time.monotonic() - self._last) / 60
+        minutes = self._ranks.share((time.monotonic() - self._last) / 60)  # clocks differ: one of them decides
         if self._every.minutes is None or minutes < self._every.minutes:
             return False
         self._last = time.monotonic()

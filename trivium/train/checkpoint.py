@@ -2,7 +2,8 @@
 
 `save` returns when training may go on; a thread waits for the engine's files, adds the run's state and
 commits. A save that fails (a full disk) leaves the checkpoints before it as they are, is told of, and is tried
-again after a pause that doubles each time.
+again after a pause that doubles each time. Of many ranks all write their parts; rank 0 commits, once all of these
+are whole.
 """
 
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.engine.base import Engine, SaveHandle
+from trivium.engine.ranks import Ranks
 from trivium.errors import Problem, ResumeError, SaveError
 from trivium.train.events import Saved, SaveFailed
 from trivium.train.mirror import Mirror
@@ -47,8 +49,10 @@ class Saver:
         retention: Retention,
         tell: Callable[[Saved | SaveFailed], None],
         mirror: Mirror | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.folder = folder
+        self.ranks = ranks or Ranks()
         self.retention = retention
         self.mirror = mirror
         self.best_step: int | None = None
@@ -78,17 +82,21 @@ class Saver:
         started = time.perf_counter()
 
         def write() -> None:
-            draft = self.folder.draft_path(step)
-            handle = engine.save(draft / "engine", background=background)
+            if self.ranks.speaks:
+                self.folder.fresh_draft(step)
+            self.ranks.meet()  # no rank writes before the draft is empty
+            handle = engine.save(self.folder.draft_path(step) / "engine", background=background)
             if background:
-                self._thread = threading.Thread(target=lambda: attempt(lambda: commit(draft, handle)), name=THREAD)
+                self._thread = threading.Thread(target=lambda: attempt(lambda: commit(handle)), name=THREAD)
                 self._thread.start()
             else:
-                commit(draft, handle)
+                commit(handle)
 
-        def commit(draft: Path, handle: SaveHandle) -> None:
-            handle.wait()
-            checkpoint = self.folder.commit(draft, step, state)
+        def commit(handle: SaveHandle) -> None:
+            written = handle.wait()
+            if not self.ranks.speaks:
+                return
+            checkpoint = self.folder.commit(step, state, written)
             size = sum(file["bytes"] for file in checkpoint.files().values())
             seconds = time.perf_counter() - started
             self._tell(Saved(step=step, path=str(checkpoint.path), bytes=size, seconds=seconds, reason=reason))
@@ -136,10 +144,15 @@ class Saver:
             self.mirror.copy([each for each in checkpoints if each.step in kept], kept)
 
 
-def last_sound(folder: RunFolder, tell: Callable[[Problem], None]) -> Checkpoint | None:
-    """The last checkpoint whose files are as they were written; one that is not is named and passed over."""
-    for checkpoint in reversed(folder.checkpoints()):
-        fault = checkpoint.verify()
+def last_sound(folder: RunFolder, tell: Callable[[Problem], None], ranks: Ranks | None = None) -> Checkpoint | None:
+    """The last checkpoint whose files are as they were written; one that is not is named and passed over.
+
+    Of many ranks each looks at some of the files, and all come to the same end.
+    """
+    ranks = ranks or Ranks()
+    for checkpoint in reversed(ranks.share(folder.checkpoints())):
+        faults = ranks.gather(checkpoint.verify(ranks.rank, ranks.size))
+        fault = next((fault for fault in faults if fault is not None), None)
         if fault is None:
             return checkpoint
         tell(Problem(str(checkpoint.path), f"is damaged ({fault}); the checkpoint before it is used."))

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from trivium.config.schema import Config
-from trivium.data.batch import Batch
+from trivium.data.batch import IGNORED, Batch
 from trivium.data.blocks import Blocks
 from trivium.data.mixture import normalised
 from trivium.data.reading import Reading, RowSettings, Unread
@@ -70,14 +72,37 @@ def _shares(config: Config, stage: PlannedStage) -> Mapping[str, Fraction]:
     return stage.shares or {}
 
 
-def validation_batches(plan: Plan, stage: PlannedStage, batch_rows: int) -> Iterator[Batch]:
-    """The batches of one evaluation, each of one source."""
+def validation_batches(
+    plan: Plan, stage: PlannedStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
+) -> Iterator[Batch]:
+    """The batches of one evaluation, each of one source; on many ranks a shard of so many rows of each.
+
+    Shards are of one size, since all ranks must pass together: where rows run out, some are read that count for
+    nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 of which nothing is learnt.
+    """
     for chosen in validation_rows(plan, stage):
         masks_loss = (stage.said.loss_on or plan.sources[chosen.source].loss_on) != "all"
         names = tuple(sorted(plan.config.sources))
         reader = RowReader(chosen.source, chosen.reading, names, masks_loss=masks_loss)
-        for first in range(0, chosen.rows, batch_rows):
-            yield reader.batch(first, min(batch_rows, chosen.rows - first))
+        for first in range(0, chosen.rows, batch_rows * num_ranks):
+            size = -(-min(batch_rows * num_ranks, chosen.rows - first) // num_ranks)
+            own = min(first + rank * size, chosen.rows)
+            count = min(size, chosen.rows - own)
+            yield _filled(reader.batch(own, count) if count else None, reader, size)
+
+
+def _filled(batch: Batch | None, reader: RowReader, size: int) -> Batch:
+    """A shard of `size` rows: those that it lacks are the first row again, with nothing to learn."""
+    lacking = size - (0 if batch is None else batch.num_rows)
+    if not lacking:
+        assert batch is not None
+        return batch
+    spare = reader.batch(0, 1)
+    spare.targets[:] = IGNORED
+    parts = [spare] * lacking if batch is None else [batch, *[spare] * lacking]
+    arrays = zip(*((p.tokens, p.targets, p.segments, p.positions, p.source) for p in parts), strict=True)
+    tokens, targets, segments, positions, source = (np.concatenate(each) for each in arrays)
+    return Batch(tokens, targets, segments, positions, source, spare.sources)
 
 
 def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:

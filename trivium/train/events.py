@@ -88,8 +88,11 @@ class StepTaken(Event):
     flops: float  # so far
     training_seconds: float  # so far, without the first steps
     percent: float
-    memory: int  # bytes
+    memory: int  # bytes, of the rank that speaks
     extra: Mapping[str, float] = field(default_factory=dict)
+    slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
+    slowest_seconds: float | None = None  # until it meets the others, a step
+    median_seconds: float | None = None
 
     def line(self) -> str:
         """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""

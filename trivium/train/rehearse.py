@@ -16,7 +16,7 @@ REHEARSED_STEPS = 2
 
 
 def rehearse_run(
-    config: Path, overrides: Sequence[str], console: Console, *, dialect: str | None, world_size: int
+    config: Path, overrides: Sequence[str], console: Console, *, dialect: str | None, world_size: int | None
 ) -> None:
     """Go through every stage in a scratch folder: steps, an evaluation, a save, a load."""
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -26,8 +26,11 @@ def rehearse_run(
     with trainer.session(), tempfile.TemporaryDirectory() as scratch:
         trainer.load()
         for stage in trainer.plan.stages:
-            table.add_row(*_rehearse_stage(trainer, stage, Path(scratch) / str(stage.index)))
-    console.print(table)
+            folder = Path(trainer.ranks.share(scratch)) / str(stage.index)
+            table.add_row(*_rehearse_stage(trainer, stage, folder))
+        trainer.ranks.meet()  # rank 0's folder goes when all are through
+    if trainer.ranks.speaks:
+        console.print(table)
 
 
 def _rehearse_stage(trainer: Trainer, stage: PlannedStage, folder: Path) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import xxhash
 
+from trivium.engine.base import FileFacts
 from trivium.errors import ResumeError
 from trivium.files import draft, flush_folder
 
@@ -44,14 +45,14 @@ class Checkpoint:
         state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
         return state
 
-    def files(self) -> dict[str, dict[str, Any]]:
+    def files(self) -> dict[str, FileFacts]:
         """Every file with its size and hash, as COMPLETE lists them."""
-        listed: dict[str, dict[str, Any]] = json.loads((self.path / COMPLETE).read_text())["files"]
+        listed: dict[str, FileFacts] = json.loads((self.path / COMPLETE).read_text())["files"]
         return listed
 
-    def verify(self) -> str | None:
-        """What is wrong with the first file that is not as it was written; None where all are."""
-        for name, was in self.files().items():
+    def verify(self, part: int = 0, parts: int = 1) -> str | None:
+        """What is wrong with the first file that is not as it was written; None where all are. Or of every nth file."""
+        for name, was in list(self.files().items())[part::parts]:
             path = self.path / name
             if not path.is_file():
                 return f"{path}: is missing"
@@ -140,27 +141,31 @@ class RunFolder:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def draft_path(self, step: int) -> Path:
-        """A fresh folder in which a checkpoint is written."""
+        """Where a checkpoint is written before it is one."""
+        return self.checkpoints_folder / f".draft-{step:08d}"
+
+    def fresh_draft(self, step: int) -> None:
+        """An empty folder for a checkpoint, without what a launch that was killed left there."""
         self.drop_draft(step)
-        path = self._draft(step)
-        path.mkdir(parents=True)
-        return path
+        self.draft_path(step).mkdir(parents=True)
 
     def drop_draft(self, step: int) -> None:
         """Remove what a save that failed has left."""
-        shutil.rmtree(self._draft(step), ignore_errors=True)
+        shutil.rmtree(self.draft_path(step), ignore_errors=True)
 
-    def _draft(self, step: int) -> Path:
-        return self.checkpoints_folder / f".draft-{step:08d}"
+    def commit(self, step: int, state: dict[str, Any], written: Mapping[str, FileFacts]) -> Checkpoint:
+        """Make a draft whose engine files are written a checkpoint, whole or not at all.
 
-    def commit(self, draft_folder: Path, step: int, state: dict[str, Any]) -> Checkpoint:
-        """Make a draft whose engine files are written a checkpoint, whole or not at all."""
+        Files of which size and hash are known were flushed by who wrote them.
+        """
+        draft_folder = self.draft_path(step)
         (draft_folder / "state.json").write_text(json.dumps(state, indent=1))
-        files = {}
+        files: dict[str, FileFacts] = {f"engine/{name}": facts for name, facts in written.items()}
         for path in sorted(path for path in draft_folder.rglob("*") if path.is_file()):
-            _flush(path)
             name = path.relative_to(draft_folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "hash": hash_file(path)}
+            if name not in files:
+                _flush(path)
+                files[name] = {"bytes": path.stat().st_size, "hash": hash_file(path)}
         (draft_folder / COMPLETE).write_text(json.dumps({"files": files}, indent=1))
         _flush(draft_folder / COMPLETE)
         for folder in [path for path in draft_folder.rglob("*") if path.is_dir()] + [draft_folder]:

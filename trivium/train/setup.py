@@ -9,6 +9,7 @@ from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.engine.make import engine_settings, make_engine, resolve_spec
+from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan
@@ -16,14 +17,17 @@ from trivium.train.checkpoint import find_checkpoint
 
 
 def run_engine(
-    config: Config, plan: Plan, optimizer: OptimizerSettings | OwnOptimizer | None = None
+    config: Config,
+    plan: Plan,
+    optimizer: OptimizerSettings | OwnOptimizer | None = None,
+    mesh: MeshShape = ONE_RANK,
 ) -> tuple[Engine, ModelSpec]:
     """The engine of a run, weights as the seed gives them, and its model's shape."""
     tokenizer = open_tokenizer(config.tokenizer)
     init = init_folder(config)
     spec = resolve_spec(config, _vocab(config, plan, tokenizer, init), init)
     token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
-    settings = engine_settings(config, spec, token_bytes)
+    settings = replace(engine_settings(config, spec, token_bytes), mesh=mesh)
     if isinstance(optimizer, OptimizerSettings):
         settings = replace(settings, optimizer=optimizer)
     elif optimizer is not None:

@@ -19,7 +19,8 @@ from trivium.config.load import load
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
-from trivium.engine.make import stage_settings
+from trivium.engine.make import join_ranks, stage_settings
+from trivium.engine.mesh import mesh_shape
 from trivium.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
@@ -42,6 +43,7 @@ from trivium.train.events import (
     Started,
 )
 from trivium.train.guard import Guard
+from trivium.train.lag import Lag
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.mirror import Mirror
@@ -72,13 +74,17 @@ class Trainer:
         dry_run: bool = False,
         show: bool = True,
     ) -> None:
-        loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=world_size)
-        said = config if loaded is None else loaded.config
-        assert isinstance(said, Config), "a path has been loaded"
-        self.config = self._configured(said)
-        self.notes = () if loaded is None else loaded.warnings
-        self.plan = make_plan(self.config, fetch=True)
-        self.loader = Loader(self.plan)
+        self.ranks = join_ranks()
+        with self.ranks.as_one():
+            many = world_size or self.ranks.size
+            loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=many)
+            said = config if loaded is None else loaded.config
+            assert isinstance(said, Config), "a path has been loaded"
+            self.config = self._configured(said)
+            self.notes = () if loaded is None else loaded.warnings
+            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size)
+            self.plan = make_plan(self.config, fetch=True)
+            self.loader = Loader(self.plan, self.mesh.data_rank(self.ranks.rank), self.mesh.data_size)
         self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
         self.dry_run = dry_run
         self.show = show
@@ -96,8 +102,11 @@ class Trainer:
         self._sinks: list[Sink] = []
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
+        self._signalled = False
+        self._saves_again = False
         self.cadence: Cadence
         self.watchdog: Watchdog | None = None
+        self.lag = Lag(self.ranks, lambda text: self.tell(Said(step=self.step, text=text)))
 
     # What people override.
 
@@ -114,7 +123,7 @@ class Trainer:
         return None
 
     def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
-        """The rows of a step; those of training come made ahead. For validation, the first batch of the stage's."""
+        """This rank's rows of a step, those of training made ahead. For validation, the first batch of the stage's."""
         if split == "validation":
             return next(self.validation_batches())
         if self._ahead is None:
@@ -168,17 +177,19 @@ class Trainer:
 
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
-        if self.saver.mirror is not None and not self.folder.checkpoints():
+        if self.saver.mirror is not None and self.ranks.speaks and not self.folder.checkpoints():
             self._fetch(self.saver.mirror.target)
-        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))))
+        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
         changes: dict[str, str] = {}
         if checkpoint is None:
-            self._initial_weights()
+            with self.ranks.as_one():
+                self._initial_weights()
         else:
             state = checkpoint.state()
-            refuse_other_past(state, self.plan, str(self.folder.path))
-            self.loader.load_state_dict(state["loader"])
-            self.engine.load(checkpoint.engine)
+            with self.ranks.as_one():
+                refuse_other_past(state, self.plan, str(self.folder.path))
+                self.loader.load_state_dict(state["loader"])
+                self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
             self.guard.load_state(state["guard"])
@@ -186,7 +197,9 @@ class Trainer:
             self.saver.best_step = state["best_step"]
             self.references.found = dict(state.get("references", {}))
             changes = changed_keys(state["config"], self._raw_config())
-        self.references.check(self.step)
+            changes |= changed_keys(_layout(state), _layout(self.state()))
+        with self.ranks.as_one():
+            self.references.check(self.step)
         self._tell_start(resumed=checkpoint is not None, changes=changes)
 
     def save(self, reason: str = "asked") -> None:
@@ -218,7 +231,7 @@ class Trainer:
         stage = self.plan.stage_at(max(0, min(self.step, (self.plan.total_steps or 1) - 1)))
         stage = self.plan.stages[self._entered] if self._entered >= 0 else stage
         rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
-        return validation_batches(self.plan, stage, rows)
+        return validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size)
 
     def state(self) -> dict[str, Any]:
         """The run's own part of a checkpoint: plain values."""
@@ -241,7 +254,7 @@ class Trainer:
             "best_step": self.saver.best_step,
             "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
             "versions": versions(),
-            "world_size": 1,
+            "world_size": self.ranks.size,
             "settings": self._settings(),
         }
 
@@ -292,7 +305,8 @@ class Trainer:
         """Count the step and tell of it; one that went wrong with its rows."""
         if stats.left_out is None:
             self.step = step + 1
-            self.tell(self.meter.took(step, now, stats))
+            taken = self.meter.took(step, now, stats)
+            self.tell(replace(taken, **self.lag.took(taken.seconds - stats.waited)))
             if self.guard.is_spike(stats):
                 limit, rows = self.guard.spike_limit, self._keep_rows(step)
                 stage = self.plan.stages[now.stage].name
@@ -301,11 +315,18 @@ class Trainer:
             self.step_left_out(step, stats.left_out, self._keep_rows(step))
         self.guard.took(step, stats)
         self.on_step(step, stats)
+        self._agree()
 
     def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
         """Count a step that made no update, and tell of it."""
         self.step = step + 1
         self.tell(LeftOut(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
+
+    def _agree(self) -> None:
+        """What one rank may know alone is known by all: a signal, and a save that is to be tried again."""
+        self.stopping, self._saves_again = self.ranks.agree(
+            self.stopping or self._signalled, self.saver.wants_to_try_again
+        )
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due once so many steps are taken."""
@@ -316,7 +337,7 @@ class Trainer:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
         milestones = self.config.checkpoint.milestones
         is_milestone = milestones is not None and step % milestones == 0
-        is_due = self.cadence.due(step) or is_milestone or self.saver.wants_to_try_again
+        is_due = self.cadence.due(step) or is_milestone or self._saves_again
         return step != self.plan.total_steps and is_due
 
     def finish(self) -> None:
@@ -326,7 +347,7 @@ class Trainer:
         if not self.finished:
             self.tell(Preempted(step=self.step, signal=self.stopped_by))
         self.saver.wait()
-        if not self._saved_already():
+        if not self.ranks.share(self._saved_already()):
             self.save("final" if self.finished else "stopped")
         self.saver.close()
         self.tell(
@@ -337,7 +358,7 @@ class Trainer:
                 peak_memory=peak_memory(),
                 training_seconds=self.meter.training_seconds,
                 best=self.best,
-                world_size=1,
+                world_size=self.ranks.size,
             )
         )
 
@@ -365,11 +386,14 @@ class Trainer:
     def session(self) -> Iterator[None]:
         """The run's folder, locked; its sinks, open; signals that stop it after a step."""
         name = self.config.run.name or "run"
-        with tempfile.TemporaryDirectory() as scratch:
+        with self.ranks.watched(), tempfile.TemporaryDirectory() as scratch:
             self.folder = RunFolder(Path(scratch) if self.dry_run else Path(self.config.run.folder) / name)
-            self.folder.lock()
+            with self.ranks.as_one():
+                if self.ranks.speaks:
+                    self.folder.lock()
             try:
-                self._set_up(name)
+                with self.ranks.as_one():
+                    self._set_up(name)
                 with stops_on_signals(self._stop):
                     yield
                 self.saver.close()
@@ -383,18 +407,26 @@ class Trainer:
                     sink.close()
                 self._sinks = []
                 self.folder.unlock()
+            self.ranks.meet()  # a launcher may end all ranks when one has ended
 
     def _set_up(self, name: str) -> None:
         optimizer = self.optimizer()
-        self.engine, spec = run_engine(self.config, self.plan, None if isinstance(optimizer, str) else optimizer)
-        self.meter = Meter(self.plan, spec, self.engine.peak_flops())
+        own = None if isinstance(optimizer, str) else optimizer
+        self.engine, spec = run_engine(self.config, self.plan, own, self.mesh)
+        peak = self.engine.peak_flops()
+        self.meter = Meter(self.plan, spec, None if peak is None else peak * self.ranks.size)
         self.references = References(self.plan, spec, self.folder)
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start) | self.references.boundaries
         checkpoint = self.config.checkpoint
         retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
-        self.saver = Saver(self.folder, retention, self.tell, self._mirror(name))
-        self.watchdog = Watchdog(60 * self.config.guard.stall_minutes, self.folder.path / "stacks" / "rank-0.txt")
-        self.cadence = Cadence(self.config.checkpoint.every)
+        self.saver = Saver(self.folder, retention, self.tell, self._mirror(name), self.ranks)
+        stacks = self.folder.path / "stacks" / f"rank-{self.ranks.rank}.txt"
+        self.watchdog = Watchdog(60 * self.config.guard.stall_minutes, stacks)
+        self.cadence = Cadence(self.config.checkpoint.every, self.ranks)
+        if self.ranks.speaks:
+            self._open_sinks(name)
+
+    def _open_sinks(self, name: str) -> None:
         self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
         self._sinks = [EventFile(self.folder.events)]
         self._sinks += tracker_sinks(self.config.track.sinks, self.folder.path, name, self._raw_config())
@@ -428,7 +460,7 @@ class Trainer:
             run=self.config.run.name or "run",
             resumed=resumed,
             total_steps=self.plan.total_steps or 0,
-            world_size=1,
+            world_size=self.ranks.size,
             versions=versions(),
             settings=self._settings(),
             changes=dict(changes),
@@ -446,6 +478,7 @@ class Trainer:
             "micro_batch": engine.micro_batch,
             "compile": engine.compile,
             "deterministic": engine.deterministic,
+            "layout": self.mesh.said(),
         }
 
     def _raw_config(self) -> dict[str, Any]:
@@ -458,16 +491,22 @@ class Trainer:
 
     def _stop(self, signal: str) -> None:
         # Called by a signal, in the middle of anything: leaves a mark and no more.
-        self.stopping = True
+        self._signalled = True
         self.stopped_by = signal
 
     def _keep_rows(self, step: int) -> str | None:
         """Write down what stood in the rows of a step."""
-        rows = [asdict(row) for row in row_list(self.plan, step)]
-        return None if self.dry_run else self.folder.write_rows(step, rows)
+        if self.dry_run or not self.ranks.speaks:
+            return None
+        return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
 
     def _fetch(self, mirror: RunFolder) -> None:
         """Take the last checkpoint from the second place, where the run's own folder has none."""
         for checkpoint in mirror.checkpoints()[-1:]:
             self.folder.take(checkpoint)
             self.tell(Said(step=0, text=f"checkpoint of step {checkpoint.step:,} copied from {mirror.path}"))
+
+
+def _layout(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's state says of ranks."""
+    return {"world_size": state["world_size"], "layout": state["settings"]["layout"]}

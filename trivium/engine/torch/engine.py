@@ -1,11 +1,12 @@
-"""Batches -> updates on one device: the Engine protocol in torch.
+"""Batches -> updates: the Engine protocol in torch, on one device or shared by many ranks.
 
 A step passes its micro-batches forward and backward, adding up gradients of an objective that was divided by
-the learnt tokens of the whole batch beforehand, and then updates once. Micro-batches change the memory that
-activations take and nothing else.
+the learnt tokens of the whole batch, on all ranks, beforehand, and then updates once. Micro-batches change the
+memory that activations take and nothing else. A rank is given its own rows; figures are those of all ranks.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from trivium.engine.torch.initial import initialise
 from trivium.engine.torch.kl import Penalty
 from trivium.engine.torch.loss import Losses, Objective
 from trivium.engine.torch.optim import Optimizers
+from trivium.engine.torch.parallel import sharing, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
@@ -31,9 +33,11 @@ from trivium.engine.torch.state import (
     RANDOM,
     WEIGHTS,
     Writer,
+    load_random_state,
     random_state,
-    read_part,
-    set_random_state,
+    read_into,
+    saved_tensors,
+    under,
 )
 from trivium.engine.torch.weights import empty_decoder, engine_precision, fill
 from trivium.plan.plan import StepSettings
@@ -42,14 +46,15 @@ PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 
 
 class TorchEngine:
-    """One process, one device; needs no launcher and no process group."""
+    """One process on one device; without a launcher it needs no process group."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.device = torch.device(settings.device or find_device())
         if settings.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
-        self.model = empty_decoder(settings, self.device, engine_precision(settings, self.device))
+        self.sharing = sharing(settings.mesh, self.device)
+        self.model = empty_decoder(settings, self.device, self.sharing, engine_precision(settings, self.device))
         initialise(self.model, settings.seed)
         self.reference: Reference | None = None
         self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
@@ -69,46 +74,53 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
+        arrived = time.perf_counter()
+        learnt = int(self.sharing.sum(np.array([batch.learnt()], np.float64)).item())
+        waited = time.perf_counter() - arrived
         with exactly(self.settings.deterministic):
-            nats_by_row, terms = self._gradients(batch)
-            learnt = max(1, batch.learnt())
-            loss, norm = float(nats_by_row.sum()) / learnt, self.optimizers.gradient_norm()
+            nats_by_row, terms = self._gradients(batch, 1 / max(1, learnt))
+            figures = summed_figures(self.sharing, batch.sources, figures_by_source(batch, nats_by_row))
+            loss = sum(part.nats for part in figures.values()) / max(1, learnt)
+            norm = self.optimizers.gradient_norm()
             left_out = StepStats.why_left_out(loss, norm.item(), now.loss_limit)
             if left_out is None:
                 self.optimizers.step(now, norm)
             self.optimizers.forget()
-        figures = figures_by_source(batch, nats_by_row)
         return StepStats(
             loss=loss,
-            learnt=batch.learnt(),
+            learnt=learnt,
             gradient_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self._extra(loss, {name: total / learnt for name, total in terms.items()}),
+            extra=self._extra(loss, self._shared_terms(terms, learnt)),
             left_out=left_out,
+            waited=waited if self.settings.mesh.size > 1 else 0.0,
         )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
         """Plain cross-entropy of a batch; nothing is learnt."""
         with exactly(self.settings.deterministic):
-            losses = [self.model(rows, Objective()) for _, rows in self._micro_batches(batch)]
+            losses = [self.model(rows, Objective()) for _, rows, _ in self._micro_batches(batch)]
+            self.sharing.passes_end(self.model)
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
-        return EvalStats(figures_by_source(batch, nats_by_row, self.settings.token_bytes))
+        figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
+        return EvalStats(summed_figures(self.sharing, batch.sources, figures))
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on."""
-        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        state = {WEIGHTS: weights, OPTIMIZER: dict(self.optimizers.state()), RANDOM: random_state()}
+        state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
+        state |= under(RANDOM, random_state(self.sharing.rank))
         return self.writer.save(folder, self.settings.spec, state, background=background)
 
     def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote, exact to the bit."""
-        spec = self.settings.spec
-        self.model.load_state_dict(read_part(folder, WEIGHTS, spec))
-        optimizer = read_part(folder, OPTIMIZER, spec)
-        self.optimizers.load({name: tensor.to(self.device, copy=True) for name, tensor in optimizer.items()})
-        set_random_state(read_part(folder, RANDOM, spec))
+        """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
+        saved = saved_tensors(folder, self.settings.spec)
+        kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
+        optimizer = self.optimizers.room_for(kept)
+        read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
+        self.optimizers.load(optimizer)
+        load_random_state(folder, saved, self.sharing.rank)
 
     def start_from(self, folder: Path) -> None:
         """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
@@ -127,27 +139,38 @@ class TorchEngine:
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
 
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
     def _hold_reference(self, stage: StageSettings) -> None:
         """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
         if stage.kl is None:
             self.reference = None
         elif self.reference is None or not self.reference.serves(stage.kl, self.settings):
             self.reference = None
-            self.reference = Reference(stage.kl, self.settings, self.device)
+            self.reference = Reference(stage.kl, self.settings, self.device, self.sharing)
 
-    def _gradients(self, batch: Batch) -> tuple[NDArray[np.float64], dict[str, float]]:
+    def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float64], dict[str, float]]:
         """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
         kl, documents = self.stage.kl, self.stage.documents
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
-        objective = Objective(1 / max(1, batch.learnt()), self.stage.z_loss or 0.0, penalty)
+        objective = Objective(scale, self.stage.z_loss or 0.0, penalty)
         nats, sums = [], []
-        for part, rows in self._micro_batches(batch):
+        for part, rows, is_last in self._micro_batches(batch):
             reference = None if self.reference is None else self.reference.states(part, rows, documents)
+            self.sharing.pass_begins(self.model, is_last=is_last)
             losses = self.model(rows, objective, reference)
             losses.objective.backward()
             nats.append(losses.nats)
             sums.append(_sums(losses))
         return _by_row(nats, batch.seq_len), _total(sums)
+
+    def _shared_terms(self, terms: Mapping[str, float], learnt: int) -> dict[str, float]:
+        """Terms of the objective over all ranks, a learnt token."""
+        if not terms:
+            return {}
+        summed = self.sharing.sum(np.array(list(terms.values()), np.float64)) / max(1, learnt)
+        return dict(zip(terms, summed.tolist(), strict=True))
 
     def _extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
         """What a stage's objective has beside the plain loss, and their weighted sum; nothing where it has nothing."""
@@ -160,13 +183,13 @@ class TorchEngine:
             objective += self.stage.kl.beta * terms["kl"]
         return {**extra, "objective": objective} if extra else {}
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows]]:
-        """Parts of a batch, and the same on the device."""
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows, bool]]:
+        """Parts of a batch, the same on the device, and whether it is the last."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         size = self.settings.micro_batch or batch.num_rows
         for start in range(0, batch.num_rows, size):
             part = batch.rows(start, start + size)
-            yield part, Rows.of(part, table, self.stage.documents)
+            yield part, Rows.of(part, table, self.stage.documents), start + size >= batch.num_rows
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec

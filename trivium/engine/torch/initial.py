@@ -1,7 +1,8 @@
 """Seed and names -> initial weights.
 
 Every parameter is drawn by a generator of its own, keyed by the seed and the parameter's name: the same weights
-whatever the device, the layout or the order in which they are made, and without holding two at once.
+whatever the device, the layout or the order in which they are made, and without holding two at once. A rank draws
+all of a parameter and keeps its part.
 """
 
 import math
@@ -12,15 +13,17 @@ from torch import Tensor
 from trivium.data.order import derive_key
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.parallel import local_part
 
 BACK_INTO_THE_STREAM = ("attention.output.weight", "feed_forward.down.weight")
 
 
 @torch.no_grad()
 def initialise(model: Decoder, seed: int) -> None:
-    """Fill every parameter."""
+    """Fill what this rank holds of every parameter."""
     for name, parameter in model.named_parameters():
-        parameter.copy_(initial_weight(name, parameter.shape, model.spec, seed))
+        local, where = local_part(parameter)
+        local.copy_(initial_weight(name, parameter.shape, model.spec, seed)[where])
 
 
 def initial_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:

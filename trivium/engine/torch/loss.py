@@ -8,7 +8,7 @@ Targets that are not learnt cost nothing. With a reference a slice holds its log
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,8 +39,7 @@ class ReferenceStates:
     unembedding: Tensor  # (padded vocabulary, width)
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
+class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     """The objective, to go backward from, and its parts by token in nats (0 where nothing is learnt)."""
 
     objective: Tensor  # ()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.functional import rms_norm
 
 
@@ -21,11 +22,14 @@ class RMSNorm(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Normalised vectors, in the type they came in."""
+        weight: Tensor = self.weight
+        if isinstance(weight, DTensor):  # of heads that are split over ranks: each learns from its own
+            weight = weight.to_local(grad_placements=[Partial()])
         if vectors.device.type != "cpu" or vectors.dtype != torch.float32 or torch.compiler.is_compiling():
-            wide = rms_norm(vectors.float(), self.weight.shape, self.weight.float(), self.eps)
+            wide = rms_norm(vectors.float(), weight.shape, weight.float(), self.eps)
             return wide.to(vectors.dtype)
         flat = vectors.reshape(-1, vectors.shape[-1])
-        normed: Tensor = _RMSNorm.apply(flat, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        normed: Tensor = _RMSNorm.apply(flat, weight, self.eps)  # type: ignore[no-untyped-call]
         return normed.view_as(vectors)
 
 

@@ -5,17 +5,19 @@ learning rate at every step. A tied embedding is an embedding. Fused AdamW takes
 over tensors. An optimizer of the user's own has its own groups, whose learning rates the schedule multiplies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import NoDecay, OptimizerSettings, OwnOptimizer
 from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.parallel import clip_to, total_norm
 from trivium.errors import ResumeError
 from trivium.plan.plan import StepSettings
 
@@ -57,23 +59,26 @@ class Optimizers:
 
     def _ours(self) -> list[Optimizer]:
         settings = self.settings
-        by_place: dict[Place, list[Tensor]] = {}
+        by_place: dict[tuple[Place, Any], list[Tensor]] = {}
         for parameter, name in self.names.items():
-            by_place.setdefault(place_of(name, settings.no_decay), []).append(parameter)
+            # One fused update cannot take parameters of several meshes.
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            by_place.setdefault((place_of(name, settings.no_decay), mesh), []).append(parameter)
         by_adam: list[dict[str, Any]] = []
         by_muon: list[dict[str, Any]] = []
-        for place, parameters in by_place.items():
+        for (place, _), parameters in by_place.items():
             groups = by_muon if settings.name == "muon" and place.group == "matrix" else by_adam
             groups.append({"params": parameters, "place": place})
         each: list[Optimizer] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
-            on_cpu = next(iter(self.names)).device.type == "cpu"
-            each.append(WideMuon(by_muon) if on_cpu else Muon(by_muon))
+            first = next(iter(self.names))
+            ours = first.device.type == "cpu" or isinstance(first, DTensor)
+            each.append(WideMuon(by_muon) if ours else Muon(by_muon))
         return each
 
     def gradient_norm(self) -> Tensor:
         """Over all parameters."""
-        return get_total_norm([parameter.grad for parameter in self.names if parameter.grad is not None])
+        return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
 
     def forget(self) -> None:
         """Drop the gradients."""
@@ -83,7 +88,7 @@ class Optimizers:
     def step(self, now: StepSettings, norm: Tensor) -> None:
         """Clip by the gradients' norm and update."""
         if self.settings.clip is not None:
-            clip_grads_with_norm_(self.names, self.settings.clip, norm)
+            clip_to(self.settings.clip, norm, self.names)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 _set(group, now)
@@ -97,7 +102,12 @@ class Optimizers:
                     mark = "" if isinstance(value, Tensor) else NUMBER
                     yield f"{self.names[parameter]}:{part}{mark}", _as_tensor(part, value)
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def room_for(self, saved: Mapping[str, TensorStorageMetadata]) -> dict[str, Tensor]:
+        """Tensors into which a saved state can be read, laid out as their parameters are."""
+        parameters = {name: parameter for parameter, name in self.names.items()}
+        return {key: _room(parameters.get(key.rpartition(":")[0]), facts) for key, facts in saved.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` gave, to the bit."""
         parts_of: dict[str, dict[str, Any]] = {}
         for key, tensor in state.items():
@@ -111,6 +121,19 @@ class Optimizers:
                     name = self.names[parameter]
                     if name in parts_of:
                         optimizer.state[parameter] = _parts_for(optimizer, name, parts_of[name])
+
+
+def _room(parameter: Tensor | None, facts: TensorStorageMetadata) -> Tensor:
+    """Empty, of the saved type and shape; what is not shaped as its parameter is held whole by every rank."""
+    dtype = facts.properties.dtype
+    if parameter is None:
+        return torch.empty(facts.size, dtype=dtype)
+    if parameter.shape == facts.size:
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    room = torch.empty(facts.size, dtype=dtype, device=parameter.device)
+    if isinstance(parameter, DTensor) and room.ndim:
+        return distribute_tensor(room, parameter.device_mesh, src_data_rank=None)
+    return room
 
 
 def _set(group: dict[str, Any], now: StepSettings) -> None:

@@ -14,6 +14,7 @@ import torch
 from trivium.data.batch import Batch
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.loss import ReferenceStates
+from trivium.engine.torch.parallel import OneRank
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows, rotation_of
 from trivium.engine.torch.weights import PRECISIONS, empty_decoder, engine_precision, fill
@@ -22,10 +23,10 @@ from trivium.engine.torch.weights import PRECISIONS, empty_decoder, engine_preci
 class Reference:
     """A decoder that stands still; it reads rows with its own rotary positions."""
 
-    def __init__(self, said: KlSettings, settings: EngineSettings, device: torch.device) -> None:
+    def __init__(self, said: KlSettings, settings: EngineSettings, device: torch.device, sharing: OneRank) -> None:
         self.said = said
         self.precision = _precision(said, settings, device)
-        self.model = empty_decoder(settings, device, self.precision, PRECISIONS[self.precision])
+        self.model = empty_decoder(settings, device, sharing, self.precision, PRECISIONS[self.precision])
         self.model.requires_grad_(False)
         with torch.no_grad():
             for parameter in self.model.parameters():

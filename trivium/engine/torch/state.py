@@ -1,45 +1,57 @@
-"""An engine's tensors <-> a folder of safetensors files: exact to the bit, and never a pickle.
+"""An engine's tensors <-> a folder, exact to the bit, on any number of ranks.
 
-    weights.safetensors     by parameter
-    optimizer.safetensors   by parameter and part
-    random.safetensors      states of the random generators
-    engine.json             the model's shape, to refuse another one by name
+    weights/PARAMETER           optimizer/PARAMETER:PART           random/RANK:GENERATOR
 
-Saving in the background costs a copy of the state and the time to make it; the rest is written while training
-goes on. Flushing and renaming the folder is the caller's part, once `wait` has returned.
+in the files that `storage` describes, and engine.json: the model's shape, to refuse another one by name.
+torch.distributed.checkpoint plans who writes and who reads what, so that what one layout wrote another reads.
+
+Saving in the background costs a copy of what a rank holds and the time to make it; the rest is written, and agreed
+upon over the saves' own process group, while training goes on. Renaming the folder is the caller's part, once
+`wait` has returned.
 """
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
 
-from trivium.engine.folder import is_saved, refuse_other_model, write_spec
+from trivium.engine.base import FileFacts
+from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.spec import ModelSpec
+from trivium.engine.torch.ranks import saving_group
+from trivium.engine.torch.storage import PartsReader, PartsWriter
 from trivium.errors import ResumeError
 
-WEIGHTS, OPTIMIZER, RANDOM = "weights", "optimizer", "random"
+WEIGHTS, OPTIMIZER, RANDOM = "weights/", "optimizer/", "random/"
 
-State = Mapping[str, Mapping[str, Tensor]]
+State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
     """A save under way in a thread."""
 
-    future: "Future[None]"
+    future: "Future[dict[str, FileFacts]]"
 
     def done(self) -> bool:
         """Whether everything is written, or writing has failed."""
         return self.future.done()
 
-    def wait(self) -> None:
-        """Return when everything is written; raise what went wrong."""
-        self.future.result()
+    def wait(self) -> dict[str, FileFacts]:
+        """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
+        return self.future.result()
 
 
 class Writer:
@@ -49,47 +61,102 @@ class Writer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
 
     def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> Save:
-        """In the background: returns once the state is copied."""
+        """In the background: returns once this rank's parts are copied."""
+        _hush()
+        parts = {name: _local(tensor) for name, tensor in state.items()}
         if background:
-            copy = {file: {name: tensor.cpu().clone() for name, tensor in part.items()} for file, part in state.items()}
-            return Save(self._thread.submit(write_state, folder, spec, copy))
-        future: Future[None] = Future()
-        write_state(folder, spec, state)
-        future.set_result(None)
+            parts = {name: part.cpu() if part.is_cuda else part.clone() for name, part in parts.items()}
+            return Save(self._thread.submit(write_state, folder, spec, state, parts))
+        future: Future[dict[str, FileFacts]] = Future()
+        future.set_result(write_state(folder, spec, state, parts))
         return Save(future)
 
 
-def write_state(folder: Path, spec: ModelSpec, state: State) -> None:
-    """One file for each part of the state."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, tensors in state.items():
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, _path(folder, file))
-    write_spec(folder, spec)
+class _Planner(DefaultSavePlanner):
+    """Plans by the state's layout; the data are the parts, which may be copies."""
+
+    def __init__(self, parts: State) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.parts = parts
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """A part by its tensor's name: a rank has one."""
+        return self.parts[index.fqn]
 
 
-def read_part(folder: Path, file: str, spec: ModelSpec) -> dict[str, Tensor]:
-    """One part of a state, on the CPU; refuses a folder that holds another model's."""
+def write_state(folder: Path, spec: ModelSpec, state: State, parts: State) -> dict[str, FileFacts]:
+    """Write this rank's parts; on rank 0, returns every rank's files."""
+    writer = PartsWriter(folder, spec)
+    many = dist.is_initialized()
+    try:
+        save(
+            dict(state),
+            storage_writer=writer,
+            planner=_Planner(parts),
+            process_group=saving_group() if many else None,
+            no_dist=not many,
+        )
+    except CheckpointException as failure:
+        raise _first(failure) from failure
+    return writer.files
+
+
+def read_into(folder: Path, state: State) -> None:
+    """Fill tensors in place with what was saved under their names."""
+    _hush()
+    planner = DefaultLoadPlanner(flatten_state_dict=False)
+    try:
+        load(dict(state), storage_reader=PartsReader(folder), planner=planner, no_dist=not dist.is_initialized())
+    except CheckpointException as failure:
+        raise _first(failure) from failure
+
+
+def saved_tensors(folder: Path, spec: ModelSpec) -> dict[str, TensorStorageMetadata]:
+    """Types and shapes by name; refuses a folder that holds another model's."""
     if not is_saved(folder):
         raise ResumeError(f"{folder}: is not a folder that an engine saved, or not a whole one.")
     refuse_other_model(folder, spec)
-    return load_file(_path(folder, file))
+    metadata = PartsReader(folder).read_metadata().state_dict_metadata
+    return {name: facts for name, facts in metadata.items() if isinstance(facts, TensorStorageMetadata)}
 
 
-def random_state() -> dict[str, Tensor]:
-    """States of torch's own generators."""
-    states = {"cpu": torch.get_rng_state()}
-    for number in range(torch.cuda.device_count()):
-        states[f"cuda:{number}"] = torch.cuda.get_rng_state(number)
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same under longer names."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def random_state(rank: int) -> dict[str, Tensor]:
+    """States of torch's own generators, on this rank."""
+    states = {f"{rank:05}:cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states[f"{rank:05}:cuda"] = torch.cuda.get_rng_state()
     return states
 
 
-def set_random_state(states: Mapping[str, Tensor]) -> None:
-    """Put them back, as far as the devices exist."""
-    torch.set_rng_state(states["cpu"])
-    for number in range(torch.cuda.device_count()):
-        if f"cuda:{number}" in states:
-            torch.cuda.set_rng_state(states[f"cuda:{number}"], number)
+def load_random_state(folder: Path, saved: Mapping[str, TensorStorageMetadata], rank: int) -> None:
+    """Put them back; a rank that was not there when they were saved takes those of rank 0."""
+    wanted = {}
+    for own, state in random_state(rank).items():
+        first = f"{0:05}:{own.partition(':')[2]}"
+        name = next((RANDOM + name for name in (own, first) if RANDOM + name in saved), None)
+        if name is not None:
+            wanted[name] = state
+    read_into(folder, wanted)
+    for name, state in wanted.items():
+        (torch.cuda.set_rng_state if name.endswith("cuda") else torch.set_rng_state)(state)
 
 
-def _path(folder: Path, file: str) -> Path:
-    return folder / f"{file}.safetensors"
+def _local(tensor: Tensor) -> Tensor:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def _first(failure: CheckpointException) -> BaseException:
+    """What went wrong on the first rank that something went wrong on."""
+    rank, (error, _) = min(failure.failures.items())
+    error.add_note(f"on rank {rank}")
+    return error
+
+
+def _hush() -> None:
+    """That there is no process group is no news: one process saves in the same form."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")

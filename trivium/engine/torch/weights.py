@@ -8,7 +8,8 @@ from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.model import Decoder, Matrix
-from trivium.engine.torch.state import WEIGHTS, read_part
+from trivium.engine.torch.parallel import OneRank
+from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -19,7 +20,11 @@ def engine_precision(settings: EngineSettings, device: torch.device) -> Precisio
 
 
 def empty_decoder(
-    settings: EngineSettings, device: torch.device, precision: Precision, held: torch.dtype = torch.float32
+    settings: EngineSettings,
+    device: torch.device,
+    sharing: OneRank,
+    precision: Precision,
+    held: torch.dtype = torch.float32,
 ) -> Decoder:
     """A decoder whose weights are memory and no more; `held` is the type of its matrices, norms stay float32."""
     with torch.device("meta"):
@@ -27,6 +32,7 @@ def empty_decoder(
     for module in model.modules():
         if isinstance(module, Matrix):
             module.to(held)
+    sharing.split(model)
     model.to_empty(device=device)
     if settings.compile:
         for layer in model.layers:
@@ -37,7 +43,9 @@ def empty_decoder(
 def fill(model: Decoder, folder: Path) -> None:
     """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused."""
     if is_saved(folder):
-        model.load_state_dict(read_part(folder, WEIGHTS, model.spec))
+        saved_tensors(folder, model.spec)  # refuses another model's
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        read_into(folder, under(WEIGHTS, weights))
     else:
         refuse_other_model(folder, model.spec)
         huggingface.read_weights(model, folder)

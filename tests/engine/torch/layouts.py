@@ -1,0 +1,148 @@
+"""The same engine on every layout: what it starts from, what it learns, what it saves and loads.
+
+Executed by itself: `python -m tests.engine.torch.layouts FOLDER`. Prints the figures of all layouts as JSON.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.engine.contract import STAGE
+from tests.engine.rows import TINY, VOCAB, make_batch, settings_at
+from tests.forked import launch
+from trivium.data.batch import Batch
+from trivium.engine.base import EngineSettings, OptimizerSettings
+from trivium.engine.make import join_ranks
+from trivium.engine.mesh import MeshShape
+from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.parallel import whole
+
+ADAMW, MUON = OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon", clip=1.0)
+SPEC = replace(TINY, qk_norm=True)
+TIED = replace(TINY, tied_embeddings=True)
+KINDS: Mapping[str, EngineSettings] = {
+    "adamw": EngineSettings(SPEC, ADAMW, seed=1),
+    "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch=1),
+    "muon": EngineSettings(SPEC, MUON, seed=1),
+    "recomputed": EngineSettings(SPEC, ADAMW, seed=1, recompute_activations=True),
+    "tied": EngineSettings(TIED, ADAMW, seed=1),
+    "bfloat16": EngineSettings(SPEC, ADAMW, seed=1, precision="bfloat16"),
+}
+LAYOUTS = {
+    "one": MeshShape(),
+    "shard 2": MeshShape(shard=2),
+    "tensor 2": MeshShape(tensor=2),
+    "shard 4": MeshShape(shard=4),
+    "replicate 2 x shard 2": MeshShape(replicate=2, shard=2),
+    "shard 2 x tensor 2": MeshShape(shard=2, tensor=2),
+}
+STEPS = 8
+HANDED_ON = 4  # the step after which another layout goes on
+
+
+def main() -> None:
+    """All layouts of a size share one launch; each hands a checkpoint on to the layout that comes next."""
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    for size in (1, 2, 4):
+        codes = launch(size, lambda: measure(folder))
+        assert codes == [0] * size, codes
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in LAYOUTS}
+    print(json.dumps(found))  # noqa: T201
+
+
+def measure(folder: Path) -> None:
+    """On one rank of a launch: every layout of its size."""
+    ranks = join_ranks()
+    for name, mesh in LAYOUTS.items():
+        if mesh.size != ranks.size:
+            continue
+        figures: dict[str, Any] = {kind: learn(kind, mesh, ranks.rank) for kind in KINDS}
+        figures |= hand_on(folder, name, mesh, ranks.rank)
+        if ranks.speaks:
+            (folder / f"{name}.json").write_text(json.dumps(figures))
+
+
+def make(kind: str, mesh: MeshShape) -> TorchEngine:
+    engine = TorchEngine(replace(KINDS[kind], mesh=mesh, device="cpu", token_bytes=np.arange(VOCAB)))
+    engine.enter(replace(STAGE, z_loss=1e-3))
+    return engine
+
+
+def shard(batch: Batch, mesh: MeshShape, rank: int) -> Batch:
+    size = batch.num_rows // mesh.data_size
+    return batch.rows(mesh.data_rank(rank) * size, (mesh.data_rank(rank) + 1) * size)
+
+
+def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str, Any]]:
+    """So many steps and their figures."""
+    taken = []
+    for step in steps:
+        stats = engine.step(shard(make_batch(seed=step), engine.settings.mesh, rank), settings_at(step))
+        by_source = [dict(stats.nats_by_source), dict(stats.learnt_by_source)]
+        figures = {"loss": stats.loss, "norm": stats.gradient_norm, "z": stats.extra["z_loss"]}
+        taken.append(figures | {"by_source": by_source, "learnt": stats.learnt})
+    return taken
+
+
+def weights(engine: TorchEngine) -> str:
+    """A hash of all whole weights."""
+    hasher = hashlib.blake2b()
+    for name, parameter in engine.model.named_parameters():
+        hasher.update(name.encode() + whole(parameter.detach()).numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
+    """From the seed on, with an evaluation in the middle that must change nothing."""
+    engine = make(kind, mesh)
+    held = sum(parameter.numel() for parameter in map(local, engine.model.parameters()))
+    initial = weights(engine)
+    taken = take(engine, rank, range(STEPS // 2))
+    evaluated = engine.evaluate(shard(make_batch(seed=9), mesh, rank))
+    taken += take(engine, rank, range(STEPS // 2, STEPS))
+    by_source = {name: [part.nats, part.tokens, part.bytes] for name, part in evaluated.by_source.items()}
+    return {"initial": initial, "steps": taken, "evaluated": by_source, "held": held}
+
+
+def local(parameter: Any) -> torch.Tensor:
+    held: torch.Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return held
+
+
+def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
+    """Save, load what the layout before saved, go on; save in the background while going on; export and start."""
+    names = list(LAYOUTS)
+    before = names[names.index(name) - 1] if name != "one" else "one"
+    figures: dict[str, Any] = {}
+    for kind in ("adamw", "muon"):
+        engine = make(kind, mesh)
+        take(engine, rank, range(HANDED_ON))
+        handle = engine.save(folder / kind / name)
+        first = take(engine, rank, range(HANDED_ON, STEPS))  # goes on while it is written
+        files = handle.wait()
+        at_end = weights(engine)
+        engine.load(folder / kind / name)
+        again = take(engine, rank, range(HANDED_ON, STEPS))
+        figures[f"{kind} again"] = {"same": again == first and weights(engine) == at_end, "files": sorted(files)}
+        engine = make(kind, mesh)
+        engine.load(folder / kind / before)
+        figures[f"{kind} of another layout"] = take(engine, rank, range(HANDED_ON, STEPS))
+    exported, started = make("adamw", mesh), make("muon", mesh)
+    exported.load(folder / "adamw" / before)
+    exported.export(folder / "exported" / name)
+    join_ranks().meet()
+    started.start_from(folder / "exported" / name)
+    figures["exported"] = weights(started) == weights(exported)
+    return figures
+
+
+if __name__ == "__main__":
+    main()

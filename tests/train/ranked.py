@@ -1,0 +1,205 @@
+"""Runs on many ranks: handed from launch to launch, killed, stopped, broken.
+
+Executed by itself: `python -m tests.train.ranked FOLDER SCENARIO`, in a folder with a run.toml. Everything is
+imported once; each launch is as many forks of that. Prints what a test compares, as JSON.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.forked import launch
+from tests.train.chaos import kill_when, outcome
+from trivium.data.batch import Batch
+from trivium.engine.base import StepStats
+from trivium.errors import TriviumError
+from trivium.plan.plan import StepSettings
+from trivium.train import lag
+from trivium.train.events import read_events, steps_taken
+from trivium.train.run_folder import RunFolder
+from trivium.train.trainer import Trainer
+
+ELASTIC = [  # ranks, layout, the step at which it stops
+    (1, "{}", 3),
+    (2, "{}", 6),
+    (4, "{ shard = 4 }", 9),
+    (4, "{ replicate = 2 }", 12),
+    (4, "{ tensor = 2 }", 100),
+]
+KILLS = 4
+
+
+class Watched(Trainer):
+    """Writes a hash of every row that a rank learns from; stops where it is told to."""
+
+    stop_at = 100
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        arrays = (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source)
+        joined = [b"".join(array[row].tobytes() for array in arrays) for row in range(batch.num_rows)]
+        rows = [hashlib.blake2b(row).hexdigest() for row in joined]
+        with open(self.folder.path / f"rows-{self.loader.rank:02}.jsonl", "a") as file:
+            if self.ranks.rank % self.mesh.tensor == 0:
+                file.write(json.dumps([now.step, self.loader.rank, rows]) + "\n")
+        return super().train_step(batch, now)
+
+    def on_step(self, step: int, stats: StepStats) -> None:
+        self.stopping = step + 1 == self.stop_at
+
+
+def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int = 100) -> None:
+    """One rank of one launch; what a user can mend is printed, as the command line does."""
+    try:
+        trainer = kind("run.toml", [f"run.name={name}", *overrides], show=False)
+        if isinstance(trainer, Watched):
+            trainer.stop_at = stop_at
+        trainer.run()
+    except TriviumError as error:
+        print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
+        raise SystemExit(2) from None
+
+
+def rows_read(name: str) -> dict[int, list[str]]:
+    """Hashes of every step's rows, in their order over all ranks."""
+    shards: dict[tuple[int, int], list[str]] = {}
+    for path in Path("runs", name).glob("rows-*.jsonl"):
+        for line in path.read_text().splitlines():
+            step, rank, rows = json.loads(line)
+            shards[step, rank] = rows
+    read: dict[int, list[str]] = {}
+    for (step, _), rows in sorted(shards.items()):
+        read.setdefault(step, []).extend(rows)
+    return read
+
+
+def figures(name: str) -> dict[str, Any]:
+    """Losses, rows and starts of a run."""
+    events = Path("runs", name, "events.jsonl")
+    started = [event for event in read_events(events) if event["event"] == "started"]
+    return {
+        "losses": {step: event["loss"] for step, event in steps_taken(events).items()},
+        "validation": [event["loss"] for event in read_events(events) if event["event"] == "evaluated"],
+        "rows": rows_read(name),
+        "started": [[event["step"], event["world_size"], event["changes"]] for event in started],
+    }
+
+
+def elastic() -> dict[str, Any]:
+    """One run on 1, 2 and 4 ranks and three layouts of these, beside one that never stops."""
+    assert launch(1, lambda: run("whole")) == [0]
+    for size, layout, stop_at in ELASTIC:
+        codes = launch(size, lambda: run("parts", f"engine.parallel={layout}", stop_at=stop_at))  # noqa: B023
+        assert codes == [0] * size, codes
+    return {name: figures(name) for name in ("whole", "parts")}
+
+
+def killed() -> dict[str, Any]:
+    """Two ranks, one of which is killed again and again; the other must end by itself."""
+    chance = random.Random(5)
+    assert launch(2, lambda: run("calm", kind=Trainer)) == [0, 0]
+    total = RunFolder(Path("runs/calm")).checkpoints()[-1].step
+    codes: list[list[bool | int]] = []
+    while len(codes) < KILLS:
+        victim, lines = chance.randrange(2), chance.randrange(3, 2 * total)
+        ended = launch(2, lambda: armed(victim, lines))  # noqa: B023
+        if -signal.SIGKILL in ended:
+            codes.append([code == -signal.SIGKILL for code in ended] + [victim])
+        else:  # it came to its end before the kill did: start over
+            RunFolder(Path("runs/killed")).keep_only([])
+    assert launch(2, lambda: run("killed", kind=Trainer)) == [0, 0]
+    found: dict[str, Any] = {name: outcome(Path("runs", name)) for name in ("calm", "killed")}
+    return found | {"codes": codes}
+
+
+def armed(victim: int, lines: int) -> None:
+    """A launch in which one rank is killed when the run has told so many events."""
+    told = 0
+
+    def enough(*_: object) -> bool:
+        nonlocal told
+        told += 1
+        return int(os.environ["RANK"]) == victim and told == lines
+
+    kill_when(Trainer, "tell", enough)
+    run("killed", kind=Trainer)
+
+
+def stopped() -> dict[str, Any]:
+    """SIGTERM to one of two ranks: both finish the same step and save."""
+    Signalled.at = 4
+    codes = launch(2, lambda: run("stopped", kind=Signalled))
+    events = list(read_events(Path("runs/stopped/events.jsonl")))
+    ended = [event for event in events if event["event"] == "ended"]
+    return {
+        "codes": codes,
+        "saved": RunFolder(Path("runs/stopped")).checkpoints()[-1].step,
+        "steps": max(steps_taken(Path("runs/stopped/events.jsonl"))),
+        "said": [event["text"] for event in events if event["event"] == "said"],
+        "ended": [[event["finished"], event["steps"], event["world_size"]] for event in ended],
+    }
+
+
+class Signalled(Trainer):
+    """Rank 1 is sent a signal in the middle of a step."""
+
+    at = -1
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        if self.ranks.rank == 1 and now.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().train_step(batch, now)
+
+
+class Broken(Trainer):
+    """Rank 1 fails in the middle of the run."""
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        if self.ranks.rank == 1 and now.step == 2:
+            raise RuntimeError("out of luck")
+        return super().train_step(batch, now)
+
+
+class Slow(Trainer):
+    """Rank 1 takes its time over a batch."""
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        time.sleep(0.3 * self.ranks.rank)
+        return super().train_step(batch, now)
+
+
+def lagging() -> None:
+    """One rank of a launch whose rank 1 is slow, looked at more often than usual."""
+    lag.STEPS = 2
+    run("slow", kind=Slow)
+
+
+def troubles() -> dict[str, Any]:
+    """What goes wrong on one rank or on all of them."""
+    found: dict[str, Any] = {"stopped": stopped()}
+    found["broken"] = launch(2, lambda: run("broken", kind=Broken))
+    found["uneven"] = launch(2, lambda: run("uneven", "stages.1.batch_size=5", "stages.3.batch_size=3"))
+    found["product"] = launch(2, lambda: run("product", "engine.parallel.shard=4"))
+    found["past"] = launch(2, lambda: run("stopped", "stages.0.mixture={ web = 0.5, code = 0.5 }"))
+    found["one rank"] = launch(2, lambda: run("one", "run.seed=" + ("one" if os.environ["RANK"] == "1" else "1")))
+    found["slow"] = launch(2, lagging)
+    events = list(read_events(Path("runs/slow/events.jsonl")))
+    found["slowest"] = [event["slowest_rank"] for event in events if event["event"] == "step"]
+    found["said"] = [event["text"] for event in events if event["event"] == "said"]
+    return found
+
+
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {"elastic": elastic, "killed": killed, "troubles": troubles}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    os.chdir(sys.argv[1])
+    print(json.dumps(SCENARIOS[sys.argv[2]]()))  # noqa: T201

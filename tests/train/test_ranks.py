@@ -1,0 +1,148 @@
+"""A run on many ranks: the same batches on any of them, bit for bit after a kill, one voice, no hang."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.test_trainer import CONFIG, ROOT, write_sources
+from trivium.train.events import read_events
+from trivium.train.export import export_checkpoint
+from trivium.train.run_folder import RunFolder
+from trivium.train.trainer import Trainer
+
+EVEN = CONFIG.replace("batch_size = 6", "batch_size = 8")  # what four ranks can share
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two sources and a config of four stages; the tests work there."""
+    write_sources(tmp_path)
+    (tmp_path / "run.toml").write_text(EVEN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def play(folder: Path, scenario: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    """What a scenario found, what its ranks printed, and what went to standard error."""
+    command = [sys.executable, "-m", "tests.train.ranked", str(folder), scenario]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    *printed, found = [json.loads(line) for line in ran.stdout.splitlines()]
+    return found, printed, ran.stderr
+
+
+@pytest.mark.slow
+def test_a_run_goes_from_1_to_2_to_4_ranks_and_from_layout_to_layout(folder: Path) -> None:
+    found, _, _ = play(folder, "elastic")
+    whole, parts = found["whole"], found["parts"]
+    assert list(whole["rows"]) == [str(step) for step in range(19)]
+    assert parts["rows"] == whole["rows"]
+    assert parts["losses"].keys() == whole["losses"].keys()
+    assert list(parts["losses"].values()) == pytest.approx(list(whole["losses"].values()), rel=1e-5)
+    # The first and the third stop fall between two evaluations, so that both runs have taken the same ones.
+    assert parts["validation"] == pytest.approx(whole["validation"], rel=1e-5)
+    assert parts["started"] == [
+        [0, 1, {}],
+        [3, 2, {"layout.shard": "1 -> 2", "world_size": "1 -> 2"}],
+        [6, 4, {"engine.parallel.shard": '"absent" -> 4', "layout.shard": "2 -> 4", "world_size": "2 -> 4"}],
+        [
+            9,
+            4,
+            {
+                "engine.parallel.replicate": '"absent" -> 2',
+                "engine.parallel.shard": '4 -> "absent"',
+                "layout.replicate": "1 -> 2",
+                "layout.shard": "4 -> 2",
+            },
+        ],
+        [
+            12,
+            4,
+            {
+                "engine.parallel.replicate": '2 -> "absent"',
+                "engine.parallel.tensor": '"absent" -> 2',
+                "layout.replicate": "2 -> 1",
+                "layout.tensor": "1 -> 2",
+            },
+        ],
+    ]
+    written = {path.name for path in RunFolder(Path("runs/parts")).checkpoints()[-1].engine.iterdir()}
+    assert written == {"engine.json", "tensors.json", *(f"rank-{rank:05}.safetensors" for rank in range(4))}
+    said = export_checkpoint(Path("runs/parts"), Path("out"))
+    assert said.startswith("out: step 19 of runs/parts, ")
+    longer = Trainer("run.toml", ["run.name=parts", "stages.3.steps=4"], show=False).run()
+    assert longer.finished
+
+
+@pytest.mark.slow
+def test_two_ranks_killed_anywhere_end_bit_for_bit_as_two_that_were_not(folder: Path) -> None:
+    found, _, _ = play(folder, "killed")
+    for died in found["codes"]:
+        *ranks, victim = died
+        assert ranks[victim]
+    assert found["calm"]["step"] == 19
+    assert len(found["calm"]["steps"]) == 19
+    assert found["killed"] == found["calm"]
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> None:
+    found, printed, _ = play(folder, "troubles")
+    assert found["stopped"] == {
+        "codes": [0, 0],
+        "saved": 5,
+        "steps": 5,
+        "said": ["told to stop: the step is finished, a checkpoint comes next"],
+        "ended": [[False, 5, 2]],
+    }
+    assert (found["broken"], found["uneven"], found["product"], found["past"], found["one rank"]) == (
+        [2, 1],
+        [2, 2],
+        [2, 2],
+        [2, 2],
+        [2, 2],
+    )
+    assert [line["rank"] for line in printed] == [0] * 5
+    broken, uneven, product, past, one = (line["error"] for line in printed)
+    assert broken == "rank 1 failed: RuntimeError: out of luck"
+    assert uneven == (
+        "stages[1].batch_size: is 5 rows, which 2 ranks cannot share evenly. Write 4 or 6.\n"
+        "stages[3].batch_size: is 3 rows, which 2 ranks cannot share evenly. Write 2 or 4."
+    )
+    assert product == (
+        "engine.parallel: replicate 1 x shard 4 x tensor 1 is 4, but 2 ranks were launched. "
+        "Launch 4, or change one of them."
+    )
+    assert past.startswith('cannot resume at step 5: stages[0].mixture.code was "0.25" and is now "0.5"')
+    assert one.startswith("rank 1: run.toml: run.seed: ")
+    assert found["slow"] == [0, 0]
+    assert found["slowest"] == [1 if step % 2 else None for step in range(19)]
+    assert [text.partition(":")[0] for text in found["said"]] == ["rank 1 is slow"]
+
+
+@pytest.mark.slow
+def test_a_worker_of_torchrun_that_is_told_to_stop_stops_all(folder: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if line.startswith("step 20 "):
+                workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+                os.kill(int(workers[-1]), signal.SIGTERM)
+                break
+        rest = run.stdout.read()
+    assert rest.count("told to stop: the step is finished, a checkpoint comes next") == 1
+    (ended,) = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "ended"]
+    last = RunFolder(Path("runs/run")).checkpoints()[-1]
+    assert (ended["finished"], ended["steps"], ended["world_size"]) == (False, last.step, 2)
+    assert last.state()["world_size"] == 2

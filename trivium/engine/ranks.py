@@ -1,0 +1,60 @@
+"""What the processes of one run say to each other, small and seldom; no framework.
+
+    ranks.agree(stopping)       whether any rank says so
+    ranks.gather(seconds)       every rank's, in their order
+    ranks.share(path)           rank 0's
+    ranks.meet()                when all have come here
+    with ranks.as_one(): ...    what a user can mend on one rank ends all of them, and is said once
+
+A run of one process has `Ranks()`, which does nothing at no cost; an engine's framework brings its own for many.
+Every rank must make the same calls in the same order.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+class Ranks:
+    """One process by itself."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this is the rank that writes events, checkpoints' state and to the terminal."""
+        return self.rank == 0
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether any rank has raised it."""
+        return flags
+
+    def meet(self) -> None:
+        """Return when every rank has come here."""
+
+    def gather(self, value: Value) -> list[Value]:
+        """Every rank's value."""
+        return [value]
+
+    def share(self, value: Value) -> Value:
+        """Rank 0's value."""
+        return value
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """All ranks come through the block, or none does; a TriviumError is raised by rank 0 alone."""
+        yield
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A rank that fails inside says why to the others, which fail by its words and not by a lost connection."""
+        yield
+
+
+def launched_ranks() -> int:
+    """Processes that the launcher says it started: torchrun's, or those of a Slurm step; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
