@@ -1,5 +1,6 @@
 """A stream in a mixture: the same rows for any ranks, stops, kills and prefetch; a small state."""
 
+import base64
 import hashlib
 import json
 import re
@@ -16,6 +17,7 @@ from tests.corpus import make_config, write_source
 from tests.streams import write_jsonl
 from trivium.address import places_of, rows_of
 from trivium.config.schema import Config
+from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.data.batch import PADDING, Batch
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader import Loader
@@ -166,6 +168,7 @@ def test_a_state_without_lanes_or_of_another_step_is_refused(plan: Plan) -> None
         ("lanes", 5, "sources.web.lanes was 4 and is now 5"),
         ("shuffle_documents", 9, "sources.web.shuffle_documents was 8 and is now 9"),
         ("column", "body", 'sources.web.column was "text" and is now "body"'),
+        ("add", ["eos", "bos"], 'sources.web.add was absent and is now ["bos", "eos"]'),
     ],
 )
 def test_another_past_is_refused(plan: Plan, tmp_path: Path, key: str, value: Any, message: str) -> None:
@@ -201,6 +204,18 @@ def test_a_stream_needs_a_tokenizer_whose_ids_the_model_knows(tmp_path: Path) ->
         with pytest.raises(PlanError) as error:
             Loader(make_plan(changed, sources={"code": make_plan(config).sources["code"]}))
         assert str(error.value) == message
+
+
+def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
+    ranks = "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
+    (tmp_path / "bytes.tiktoken").write_text(ranks)
+    tokenizer = {"kind": "tiktoken", "path": str(tmp_path / "bytes.tiktoken"), "special": ["<|eos|>"]}
+    changed = {"tokenizer": TokenizerConfig.model_validate(tokenizer)}
+    config = stream_config(tmp_path, add=["bos"]).model_copy(update=changed)
+    with pytest.raises(PlanError) as error:
+        Loader(make_plan(config))
+    said = 'add = ["bos"]: the tokenizer has no such token. Write add = [], or another token.'
+    assert str(error.value) == f"sources.web: {said}"
 
 
 def test_starting_over_is_said(tmp_path: Path) -> None:

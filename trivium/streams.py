@@ -7,7 +7,7 @@ from trivium.config.sources import StreamSource
 from trivium.data.lanes import Lanes, Stretch
 from trivium.data.sources.stream import Stream
 from trivium.data.tokenizer import open_tokenizer
-from trivium.errors import PlanError, Problem, ResumeError
+from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
@@ -27,7 +27,10 @@ class Streams:
                 what = 'is a stream of text, and the config names no tokenizer. Write [tokenizer] with kind = "bytes"'
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
             _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
-            stream = Stream(name, source, tokenizer)
+            try:
+                stream = Stream(name, source, tokenizer)
+            except SourceError as error:
+                raise PlanError([Problem(f"sources.{name}", str(error))]) from error
             self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)
 
     def starts(self, stage: PlannedStage) -> dict[str, int]:

@@ -30,9 +30,8 @@ def test_the_command_writes_the_same_tokenizer_every_time(tmp_path: Path) -> Non
     arguments = ("texts", "b.jsonl", "--column", "body", "--vocab", "300", "--out")
     runs = [run(tmp_path, *arguments, name) for name in ("one", "two")]
     assert [(each.returncode, each.stderr.strip()) for each in runs] == [(0, ""), (0, "")]
-    documents = (tmp_path / "texts" / "a.txt").read_bytes().count(b"\n") + 1 + len(LINES)
     size = 2 * sum(len(line.encode()) for line in LINES)
-    assert runs[0].stdout == f"one/tokenizer.json: 300 tokens, from {documents} texts, {size} bytes\n"
+    assert runs[0].stdout == f"one/tokenizer.json: 300 tokens, from {1 + len(LINES)} texts, {size} bytes\n"
     one, two = ((tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two"))
     assert one == two
     again = run(tmp_path, *arguments, "one")
@@ -67,18 +66,51 @@ def test_too_small_a_vocabulary_and_no_text_are_refused() -> None:
     assert str(nothing.value) == "there is no text in these files. Name others, or the column that holds the text."
 
 
+CONFIG = """
+run.name = "small"
+model.size = "tiny"
+tokenizer.path = "tok"
+sources.web = {kind = "text", path = "web.jsonl", column = "body", bad_lines = 0.5}
+sources.code = {kind = "text", path = "code"}
+sources.test = {kind = "text", path = "missing.jsonl", validation_only = true}
+sources.done = {kind = "tokens", path = "done"}
+stages = [{name = "only", steps = 10, mixture = {web = 0.5, code = 0.25, done = 0.25}}]
+"""
+
+
+def test_a_config_gives_the_text_of_its_sources(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text(LINES[2], encoding="utf-8")
+    (tmp_path / "web.jsonl").write_text(json.dumps({"body": LINES[0]}) + "\n{\n")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    ran = run(tmp_path, "run.toml", "run.seed=2", "--vocab", "300", "--out", "tok")
+    size = len((LINES[0] + LINES[2]).encode())
+    assert (ran.returncode, ran.stdout) == (0, f"tok/tokenizer.json: 300 tokens, from 2 texts, {size} bytes\n")
+    assert ran.stderr == "web: left out 1 broken JSON: web.jsonl line 2\n"
+    strict = run(tmp_path, "run.toml", "--bad-lines", "0", "--out", "other")
+    told = "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0. Mend them, or allow 0.5 with --bad-lines"
+    assert (strict.returncode, strict.stderr.partition(", or with")[0]) == (2, told)
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("arguments", "said"),
     [
-        ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', 'line 2 is no JSON with "text"'),
-        ("a.jsonl", b"{", 'line 1 is no JSON with "text"'),
-        ("a.txt", b"\xff\xff", "line 1 is no UTF-8"),
+        (
+            ("run.toml", "--column", "body"),
+            "tokenizer train: --column goes with files; a config has it in its sources.",
+        ),
+        (
+            ("run.toml", "sources.web.validation_only=true", "sources.code.validation_only=true"),
+            'run.toml: has no source of kind = "text" to train on. Name files or folders instead.',
+        ),
+        (("nowhere",), "nowhere: does not exist. Write the path of a file or folder, or a pattern."),
     ],
-    ids=["column", "broken", "bytes"],
+    ids=["column", "no text", "missing"],
 )
-def test_a_file_that_cannot_be_read_is_one_line(name: str, content: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    ran = run(tmp_path, name, "--out", "tok")
-    told = f"{name}: {said}. Name text files, or the column that holds the text."
-    assert (ran.returncode, ran.stdout, ran.stderr.strip().splitlines()[-1]) == (2, "", told)
+def test_what_cannot_be_trained_on_is_one_line(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    mixture = "{web = 0.5, code = 0.25, done = 0.25}"
+    (tmp_path / "run.toml").write_text(CONFIG.replace(mixture, "{done = 1.0}"))
+    ran = run(tmp_path, *arguments, "--out", "tok")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"{said}\n")
     assert not (tmp_path / "tok").exists()

@@ -120,6 +120,8 @@ class StreamSource(HubSource):
 
     kind: Literal["stream"] = "stream"
     """A streaming `datasets` dataset; not finite, so it has no epochs."""
+    add: Added | None = Field(None, examples=[["bos", "eos"]])
+    """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
     lanes: Count = Field(8, examples=[8])
     """Readers side by side; fixed, whatever the number of ranks."""
     shuffle_documents: Count = Field(10_000, examples=["10k"])

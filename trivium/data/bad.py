@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trivium.data.text import BINARY, EMPTY, lines_before
+from trivium.errors import SourceError
 
+MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
 # Passed over without counting against the limit: nothing is wrong with them.
 HARMLESS = (EMPTY, BINARY)
@@ -64,3 +66,14 @@ class BadLines:
 def from_json(counts: dict[str, int], places: dict[str, list[list[object]]]) -> BadLines:
     """As a record keeps them."""
     return BadLines(dict(counts), {reason: [Place(*found) for found in each] for reason, each in places.items()})  # type: ignore[arg-type]
+
+
+def too_many(bad: BadLines, lines: int, most_bad: float, title: str) -> SourceError:
+    """More bad lines than allowed."""
+    share = bad.harmful / max(1, lines)
+    allow = next(limit for limit in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= share)
+    listed = "".join(f"\n  {line}" for line in bad.lines())
+    return SourceError(
+        f"{title}: {bad.harmful:,} of {lines:,} lines hold no document, {share:.2%}: over the limit of {most_bad:g}. "
+        f"Mend them, or allow {allow:g} with --bad-lines, or with bad_lines in the source.{listed}"
+    )

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.data.bad import BadLines, Place
+from trivium.data.documents import read_piece
 from trivium.data.fast_bpe import FastTokenizer
 from trivium.data.file_tokenizer import FileTokenizer
 from trivium.data.find import Found
 from trivium.data.manifest import FileFacts, measure_file
 from trivium.data.shards import Piece, Shard
-from trivium.data.text import EMPTY, Records, read_lines, read_parquet, read_payload, read_text
+from trivium.data.text import Records, read_payload, texts_of
 from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.data.tokens import open_files
 from trivium.data.write import Lengths, TokenWriter
@@ -129,7 +130,7 @@ class ShardEncoder:
                 for encoded in self._rows(piece):
                     yield piece, encoded
                 continue
-            for found in _records(piece, payload, self.job.column):
+            for found in read_piece(piece, self.job.column) if payload is None else read_payload(payload):
                 yield piece, self._encode(found)
 
     def _rows(self, piece: Piece) -> Iterator[Encoded]:
@@ -148,20 +149,15 @@ class ShardEncoder:
         return self._encode_chats(found) if self.job.form == "chat" else self._encode_texts(found)
 
     def _encode_texts(self, found: Records) -> Encoded:
-        texts, bad, lines = [], found.bad, len(found.records) + len(found.bad)
-        for number, record in zip(found.numbers, found.records, strict=True):
-            text = record.get(self.job.column) if isinstance(record, dict) else record
-            if type(text) is str and text:
-                texts.append(text)
-            else:
-                bad.append((number, self._fault(record, text)))
+        lines = len(found.records) + len(found.bad)
+        texts = texts_of(found, self.job.column)
         ids = self.encoder.encode(texts) if texts else []
         if self.job.fast is not None and not self._compared:
             self._compare(texts, ids)
         around = len(self.job.before) + len(self.job.after)
         lengths = np.fromiter((len(each) + around for each in ids), np.int64, len(ids))
         tokens = _joined(ids, self.job.before, self.job.after) if around else _concatenated(ids)
-        return Encoded(tokens, lengths, None, bad, lines, found.text_bytes, found.input_bytes)
+        return Encoded(tokens, lengths, None, found.bad, lines, found.text_bytes, found.input_bytes)
 
     def _compare(self, texts: Sequence[str], ids: Sequence[NDArray[Any]]) -> None:
         """The first texts of each shard are encoded by the slow library too: the ids must be the same."""
@@ -171,14 +167,6 @@ class ShardEncoder:
                 shown = text[:80]
                 raise SourceError(f"tiktoken and tokenizers give other ids for {shown!r}. Set TRIVIUM_SLOW_ENCODER=1.")
         self._compared = bool(texts)
-
-    def _fault(self, record: Any, text: Any) -> str:
-        """Why a record has no text."""
-        if text == "":
-            return EMPTY
-        if text is None and (record is None or isinstance(record, dict)):
-            return f'no "{self.job.column}"'
-        return f'"{self.job.column}" is no text' if isinstance(record, dict) else "no table of fields"
 
     def _encode_chats(self, found: Records) -> Encoded:
         """Conversations: tokens, and which of them the assistant said."""
@@ -196,17 +184,6 @@ class ShardEncoder:
         lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
         loss = np.concatenate([np.empty(0, np.uint8), *(each.learnt for each in rendered)])
         return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
-
-
-def _records(piece: Piece, payload: bytes | None, column: str) -> Iterator[Records]:
-    if payload is not None:
-        return read_payload(payload)
-    path = Path(piece.path)
-    if piece.reader == "jsonl":
-        return read_lines(path, piece.start, piece.stop)
-    if piece.reader == "parquet":
-        return read_parquet(path, piece.start, piece.stop, column)
-    return read_text(path)
 
 
 def _place(shard: Shard, piece: Piece, number: int) -> Place:

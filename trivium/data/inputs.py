@@ -12,9 +12,10 @@ folder with the files' sizes and times of change, so that unchanged files are ha
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,13 +35,13 @@ THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file of text, and what its content hashes to."""
+    """A file of text, and what its content hashes to, where that was asked for."""
 
     path: Path
     name: str  # within the source, with forward slashes
     reader: Reader
     size: int
-    hash: str
+    hash: str = ""
 
     @property
     def compressed(self) -> bool:
@@ -49,15 +50,25 @@ class InputFile:
 
 
 def find_inputs(paths: Sequence[str], cache: Path | None = None) -> tuple[InputFile, ...]:
-    """All files of text that the paths stand for, in an order that never changes by chance."""
+    """All files of text that the paths stand for, with their hashes."""
+    files = list_inputs(paths)
+    with _listing():
+        hashes = _hashes(paths, [part_of(file.path) for file in files], cache or cache_folder())
+    return tuple(replace(file, hash=hashed) for file, hashed in zip(files, hashes, strict=True))
+
+
+def list_inputs(paths: Sequence[str]) -> tuple[InputFile, ...]:
+    """The same without hashes, in an order that never changes by chance."""
     found = find_any(paths)
+    with _listing():
+        return tuple(InputFile(each.path, each.name, _reader(each), part_of(each.path).size) for each in found)
+
+
+@contextmanager
+def _listing() -> Iterator[None]:
+    """A file that cannot be opened is one error that names it."""
     try:
-        parts = [part_of(each.path) for each in found]
-        hashes = _hashes(paths, parts, cache or cache_folder())
-        return tuple(
-            InputFile(each.path, each.name, _reader(each), part.size, hashed)
-            for each, part, hashed in zip(found, parts, hashes, strict=True)
-        )
+        yield
     except OSError as error:
         raise SourceError(
             f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."

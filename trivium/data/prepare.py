@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trivium.data.bad import BadLines
+from trivium.data.bad import MOST_BAD, BadLines, too_many
 from trivium.data.encode import Job, Outcome
 from trivium.data.fast_bpe import FastTokenizer, fast_form
 from trivium.data.file_tokenizer import FileTokenizer
@@ -19,9 +19,7 @@ from trivium.data.progress import say, show_progress
 from trivium.data.recipe import Recipe, Work, identity_of
 from trivium.data.records import Prepared, Records, find_prepared, locked, summed
 from trivium.data.shards import Shard
-from trivium.errors import SourceError
 
-MOST_BAD = 0.001  # of all lines
 SAMPLES = (
     "The 3 quick brown foxes can't jump over 12,345.67 dogs... IT'S TRUE!\n\n\tdef f(x): return x**2  # ok\r\n",
     "Zw\u00f6lf Boxk\u00e4mpfer; \u0441\u044a\u0435\u0448\u044c \u0435\u0449\u0451; \u5929\u5730\u7384\u9ec3\u3002",
@@ -116,14 +114,3 @@ class Preparation:
         expected = self.lines * max(1.0, self.work.total / max(1, self.size))
         if self.bad.harmful > max(FEW_BAD, self.most_bad * expected):
             raise too_many(self.bad, self.lines, self.most_bad, self.title)
-
-
-def too_many(bad: BadLines, lines: int, most_bad: float, title: str) -> SourceError:
-    """More bad lines than allowed."""
-    share = bad.harmful / max(1, lines)
-    allow = next(limit for limit in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= share)
-    listed = "".join(f"\n  {line}" for line in bad.lines())
-    return SourceError(
-        f"{title}: {bad.harmful:,} of {lines:,} lines hold no document, {share:.2%}: over the limit of {most_bad:g}. "
-        f"Mend them, or allow {allow:g} with --bad-lines, or with bad_lines in the source.{listed}"
-    )

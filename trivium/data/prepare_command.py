@@ -6,8 +6,9 @@ from pathlib import Path
 from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource
+from trivium.data.bad import MOST_BAD
 from trivium.data.inputs import find_inputs
-from trivium.data.prepare import MOST_BAD, prepare
+from trivium.data.prepare import prepare
 from trivium.data.recipe import FilesWork, Recipe
 from trivium.data.source import locate_sources
 from trivium.data.sources.located import Means

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import xxhash
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.data.around import Around, added_roles, around
 from trivium.data.encode import Form, Job
 from trivium.data.feed import Known, feed, feed_stream
 from trivium.data.inputs import InputFile
@@ -16,7 +17,6 @@ from trivium.data.pool import Task
 from trivium.data.shards import Piece, Stream, divide, weight
 from trivium.data.tokenizer import Role, Tokenizer
 from trivium.data.write import dtype_for
-from trivium.errors import SourceError
 
 VERSION = 1
 LINES_BYTES = 4 << 20  # of a shard of lines that are made
@@ -115,18 +115,13 @@ class Recipe:
     tokenizer: Tokenizer | None = None
     said: TokenizerConfig | None = None  # from which other processes open it
     column: str = "text"
-    add: tuple[Role, ...] | None = None  # around each document; None: see `added`
+    add: tuple[Role, ...] | None = None  # around each document; None: see `added_roles`
     dataset: dict[str, Any] | None = None  # where rows come from
 
     @property
     def added(self) -> tuple[Role, ...]:
-        """As asked; else the token that ends a document, else the one that begins it, where there is one."""
-        if self.form != "text" or self.tokenizer is None:
-            return ()
-        if self.add is not None:
-            return self.add
-        roles: tuple[Role, ...] = ("eos", "bos")
-        return next(((role,) for role in roles if self.tokenizer.special(role) is not None), ())
+        """The roles of what is added; a conversation has its own marks."""
+        return () if self.form != "text" or self.tokenizer is None else added_roles(self.tokenizer, self.add)
 
     @property
     def content(self) -> Any:
@@ -136,7 +131,7 @@ class Recipe:
 
     def job(self, folder: Path) -> Job:
         """For the workers."""
-        around = {role: (self._special(role),) for role in self.added}
+        marks = Around() if self.tokenizer is None else around(self.tokenizer, self.added)
         return Job(
             folder=str(folder),
             form=self.form,
@@ -144,16 +139,10 @@ class Recipe:
             name=NO_NAME if self.tokenizer is None else self.tokenizer.fingerprint,
             tokenizer=None if self.said is None else self.said.model_dump(mode="json", exclude_none=True),
             column=self.column,
-            before=around.get("bos", ()),
-            after=around.get("eos", ()),
+            before=marks.before,
+            after=marks.after,
             dataset=self.dataset,
         )
-
-    def _special(self, role: Role) -> int:
-        found = None if self.tokenizer is None else self.tokenizer.special(role)
-        if found is None:
-            raise SourceError(f'add = ["{role}"]: the tokenizer has no such token. Write add = [], or another token.')
-        return found
 
 
 def identity_of(work: Work, recipe: Recipe) -> str:

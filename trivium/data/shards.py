@@ -83,7 +83,7 @@ def divide(files: Sequence[InputFile]) -> Iterator[Shard | Stream]:
             yield Shard(f"{number:05d}.ds", tuple(together), held)
             number, together, held = number + 1, [], 0
         if weight(file) <= size or file.reader == "text":
-            together.append(_piece(file, 0, _whole(file)))
+            together.append(whole_piece(file))
             held += weight(file)
         elif file.compressed:
             yield Stream(number, file, size)
@@ -96,12 +96,13 @@ def divide(files: Sequence[InputFile]) -> Iterator[Shard | Stream]:
         yield Shard(f"{number:05d}.ds", tuple(together), held)
 
 
+def whole_piece(file: InputFile) -> Piece:
+    """All of a file."""
+    return _piece(file, 0, len(row_group_sizes(file.path)) if file.reader == "parquet" else file.size)
+
+
 def _piece(file: InputFile, start: int, stop: int) -> Piece:
     return Piece(str(file.path), file.name, file.reader, start, stop, file.hash)
-
-
-def _whole(file: InputFile) -> int:
-    return len(row_group_sizes(file.path)) if file.reader == "parquet" else file.size
 
 
 def _cuts(file: InputFile, size: int) -> Iterator[tuple[int, int, int]]:

@@ -46,6 +46,27 @@ class Records:
         self.numbers.append(number)
 
 
+def texts_of(found: Records, column: str) -> list[str]:
+    """The texts of records, in a column where they are tables; those without one go to the bad ones."""
+    texts = []
+    for number, record in zip(found.numbers, found.records, strict=True):
+        text = record.get(column) if isinstance(record, dict) else record
+        if type(text) is str and text:
+            texts.append(text)
+        else:
+            found.bad.append((number, _fault(record, text, column)))
+    return texts
+
+
+def _fault(record: Any, text: Any, column: str) -> str:
+    """Why a record has no text."""
+    if text == "":
+        return EMPTY
+    if text is None and (record is None or isinstance(record, dict)):
+        return f'no "{column}"'
+    return f'"{column}" is no text' if isinstance(record, dict) else "no table of fields"
+
+
 class ZstdReader(io.RawIOBase):
     """A .zst, frame after frame; one that is cut short is an error, which the library's own reader passes over."""
 

@@ -74,24 +74,3 @@ def write_tokenizer(trained: Trained, folder: Path) -> Path:
     with draft(folder / "tokenizer.json") as file:
         file.write(trained.inner.to_str(pretty=True).encode())
     return folder / "tokenizer.json"
-
-
-def read_texts(paths: Iterable[Path], column: str) -> Iterator[tuple[str, int]]:
-    """The texts of plain and JSONL files and of such files in folders, and the bytes read for each."""
-    for path in paths:
-        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-            if not file.is_file():
-                raise SourceError(f"{file}: is not there. Name files or folders of text.")
-            yield from _read_file(file, column)
-
-
-def _read_file(path: Path, column: str) -> Iterator[tuple[str, int]]:
-    is_jsonl = path.suffix in (".jsonl", ".json")
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                text = json.loads(line)[column] if is_jsonl else line.decode()
-            except (ValueError, KeyError, TypeError):
-                what = f'line {number:,} is no JSON with "{column}"' if is_jsonl else f"line {number:,} is no UTF-8"
-                raise SourceError(f"{path}: {what}. Name text files, or the column that holds the text.") from None
-            yield text, len(line)

@@ -84,10 +84,11 @@ def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]
     """What decides a source's documents and the order in which they are read."""
     said = config.sources[name]
     if isinstance(said, StreamSource):
-        return {f"sources.{name}.{key}": getattr(said, key) for key in STREAM_KEYS}
+        entries = {f"sources.{name}.{key}": getattr(said, key) for key in STREAM_KEYS}
+        return entries if said.add is None else entries | {f"sources.{name}.add": sorted(set(said.add))}
     keys = ("block_tokens", "window_blocks", "validation")
-    entries: Record = {f"sources.{name}.content": sources[name].content if name in sources else None}
-    return entries | {f"sources.{name}.{key}": getattr(said, key) for key in keys}
+    content = sources[name].content if name in sources else None
+    return {f"sources.{name}.content": content} | {f"sources.{name}.{key}": getattr(said, key) for key in keys}
 
 
 def _model_entries(config: Config) -> Record:

@@ -85,6 +85,15 @@ def test_a_documents_end_is_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("add", "tokens"),
+    [(["bos"], [257, 97]), (["eos", "bos"], [257, 97, 256]), ([], [97])],
+    ids=["bos", "both", "none"],
+)
+def test_around_a_document_stands_what_is_asked_for(tmp_path: Path, add: list[str], tokens: list[int]) -> None:
+    assert make_stream(tmp_path, add=add).encode(["a"])[0].tolist() == tokens
+
+
+@pytest.mark.parametrize(
     ("column", "message"),
     [
         ("body", 'column: there is no column "body" in {folder}. It has: text, number, nothing.'),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trivium.config.sources import StreamSource
 from trivium.data.ahead import Patience, described
+from trivium.data.around import around
 from trivium.data.tokenizer import Tokenizer
 from trivium.errors import SourceError
 
@@ -63,8 +64,7 @@ class Stream:
         self.source = source
         self.tokenizer = tokenizer
         self.patience = Patience() if patience is None else patience
-        self._eos = tokenizer.special("eos")
-        self._bos = tokenizer.special("bos") if self._eos is None else None
+        self._around = around(tokenizer, source.add)
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
         self._lock = threading.Lock()
@@ -122,10 +122,9 @@ class Stream:
         return values
 
     def encode(self, texts: list[str]) -> list[NDArray[Any]]:
-        """The tokens of each text, its end marked; or its beginning, where the tokenizer has no mark for an end."""
+        """The tokens of each text, and what stands around it."""
         tokens = self.tokenizer.encode(texts)
-        before = [] if self._bos is None else [self._bos]
-        after = [] if self._eos is None else [self._eos]
+        before, after = self._around.before, self._around.after
         return [np.concatenate((before, each, after)).astype(self._dtype) for each in tokens]
 
     def _opened(self) -> Any:
