@@ -286,7 +286,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a name shows a question mark
     try:
-        app()
+        app(prog_name="trivium")
     except TriviumError as error:
         typer.echo(str(error), err=True)
         sys.exit(2)
