@@ -312,7 +312,7 @@ def test_another_reference_in_mid_stage_is_another_past(folder: Path) -> None:
         run("stages.1.kl.reference={ path = 'web' }")
     assert str(error.value) == (
         'cannot resume at step 7: stages[1].kl.reference.path was absent and is now "web", and steps 0 to 6 have been '
-        "taken. Put it back, or give run.name another name to start a new run. (runs/run)"
+        "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
 
 

@@ -111,7 +111,7 @@ def test_another_past_of_the_stream_is_refused(folder: Path) -> None:
         Trainer("run.toml", ["sources.web.shuffle_documents=7"], show=False).run()
     assert str(error.value) == (
         "cannot resume at step 5: sources.web.shuffle_documents was 6 and is now 7, and steps 0 to 4 have been taken. "
-        "Put it back, or give run.name another name to start a new run. (runs/run)"
+        "Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
 
 

@@ -356,6 +356,6 @@ def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: P
                 break
         rest = process.stdout.read()
     assert process.returncode == 3
-    assert "told to stop: the step is finished, a checkpoint comes next" in rest
+    assert "SIGTERM: the step is finished, a checkpoint comes next" in rest
     last = RunFolder(Path("runs/run")).checkpoints()[-1]
     assert last.step == max(steps_taken(Path("runs/run/events.jsonl")))
