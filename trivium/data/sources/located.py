@@ -49,7 +49,6 @@ class Means:
             )
         return opened
 
-
     @property
     def lacks_tokenizer(self) -> bool:
         """Whether the tokenizer is not there, or not there yet."""
