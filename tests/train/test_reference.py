@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 from rich.console import Console
+from safetensors.torch import load_file
 
 from tests.corpus import write_source
 from trivium.errors import PlanError, ResumeError
@@ -22,7 +24,7 @@ from trivium.train.events import read_events, steps_taken
 from trivium.train.export import export_checkpoint
 from trivium.train.reference import trained_rope
 from trivium.train.rehearse import rehearse_run
-from trivium.train.run_folder import RunFolder, hash_file
+from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +130,15 @@ def extras(run_name: str = "run") -> dict[int, dict[str, float]]:
 
 
 def weights_of(run_name: str = "run") -> str:
-    return hash_file(RunFolder(Path("runs") / run_name).checkpoints()[-1].engine / "weights.safetensors")
+    return weights_in(RunFolder(Path("runs") / run_name).checkpoints()[-1].engine)
+
+
+def weights_in(engine: Path) -> str:
+    """A hash of the weights alone."""
+    tensors = load_file(engine / "rank-00000.safetensors")
+    weights = sorted(name for name in tensors if name.startswith("weights/"))
+    assert weights
+    return xxhash.xxh3_128_hexdigest(b"".join(tensors[name].numpy().tobytes() for name in weights))
 
 
 def step_folder(step: int, run_name: str = "run") -> Path:
@@ -206,7 +216,7 @@ def test_the_first_stage_holds_to_the_weights_it_starts_from(folder: Path) -> No
     overrides = ("model={ init = 'runs/base', vocab = 512 }", "stages.0.kl={ beta = 0.5 }")
     trainer = run(*overrides)
     assert trainer.held["general"].said.reference == step_folder(0) / "engine"
-    assert hash_file(step_folder(0) / "engine" / "weights.safetensors") == weights_of("base")
+    assert weights_in(step_folder(0) / "engine") == weights_of("base")
     assert extras()[1]["kl"] == pytest.approx(0, abs=1e-6)
     run(*overrides, "run.name=parts", stop_at=3)
     run(*overrides, "run.name=parts")
@@ -255,7 +265,7 @@ def refusal(*overrides: str) -> str:
 
 def test_a_reference_that_is_missing_or_damaged_is_refused_before_training(folder: Path) -> None:
     run(stop_at=7)
-    weights = step_folder(5) / "engine" / "weights.safetensors"
+    weights = step_folder(5) / "engine" / "rank-00000.safetensors"
     sound = weights.read_bytes()
     weights.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     damaged = f"its reference is damaged ({weights}: its content has changed since it was written). "
@@ -276,7 +286,7 @@ def test_a_boundary_that_is_damaged_is_taken_again_from_before_it(folder: Path) 
     run("run.name=whole")
     run(stop_at=4)
     run(stop_at=7)
-    (step_folder(5) / "engine" / "weights.safetensors").write_bytes(b"")
+    (step_folder(5) / "engine" / "rank-00000.safetensors").write_bytes(b"")
     shutil.rmtree(step_folder(7))
     run()
     assert weights_of() == weights_of("whole")
@@ -295,7 +305,7 @@ def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(folder:
     base()
     run(given, stop_at=2)
     engine = step_folder(19, "base") / "engine"
-    weights = engine / "weights.safetensors"
+    weights = engine / "rank-00000.safetensors"
     sound = weights.read_bytes()
     weights.write_bytes(sound[:-1])
     fault = f"{weights}: had {len(sound):,} bytes, has {len(sound) - 1:,}"
