@@ -66,14 +66,14 @@ def plan(
     made = make_plan(loaded.config, file=config.name)
     exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
     if html is not None:
+        import tomli_w
+
         from trivium.report.page import write_plan
 
-        typer.echo(write_plan(exported, config.read_text(encoding="utf-8"), html), err=json)
+        typer.echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
     if json:
         say_json(exported)
-    elif html is not None:
-        return
-    else:
+    elif html is None:
         show_plan(made, Console(soft_wrap=False), loaded.warnings)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,23 +25,24 @@ class WrittenRun:
         self.name = name
         self.lr = lr
         self.random = random.Random(seed)
+        self.epochs: dict[str, float] = {}
         folder.mkdir(parents=True)
         self.plan = plan_of(name, steps, lr)
         (folder / "plan.json").write_text(json.dumps(self.plan))
         config = {"run": {"name": name}, "optimizer": {"lr": lr}, "stages": [{"name": "general"}, {"name": "long"}]}
         (folder / "config.toml").write_text(tomli_w.dumps(config))
-        self.file = EventFile(folder / "events.jsonl")
 
-    def tell(self, event: Event) -> None:
-        """Append an event."""
-        self.file.write(event)
+    def tell(self, *events: Event) -> None:
+        """Append events."""
+        file = EventFile(self.folder / "events.jsonl")
+        for event in events:
+            file.write(event)
+        file.close()
 
     def tell_raw(self, kind: str, step: int, **fields: Any) -> None:
         """Append an event of a kind that has no type here."""
-        self.file.close()
         with open(self.folder / "events.jsonl", "a") as file:
-            file.write(json.dumps({"event": kind, "time": 1_794_000_000.0 + step, "step": step, **fields}) + "\n")
-        self.file = EventFile(self.folder / "events.jsonl")
+            file.write(json.dumps({"event": kind, "time": time.time(), "step": step, **fields}) + "\n")
 
     def start(self, step: int = 0, changes: Mapping[str, str] | None = None) -> None:
         """A launch."""
@@ -59,12 +61,14 @@ class WrittenRun:
 
     def take(self, first: int, last: int) -> None:
         """Steps `first + 1` to `last`, with stages as they begin."""
+        events: list[Event] = []
         for step in range(first, last):
             for index, stage in enumerate(self.plan["stages"]):
                 if stage["start"] == step:
                     changes = {"seq_len": (256, stage["seq_len"])} if index else {}
-                    self.tell(StageBegan(step=step, stage=index, name=stage["name"], changes=changes))
-            self.tell(self.step_taken(step))
+                    events.append(StageBegan(step=step, stage=index, name=stage["name"], changes=changes))
+            events.append(self.step_taken(step))
+        self.tell(*events)
 
     def step_taken(self, step: int) -> StepTaken:
         """One step with made-up but plausible figures."""
@@ -73,9 +77,11 @@ class WrittenRun:
         loss = base + self.random.gauss(0, 0.05)
         tokens = stage["batch_size"] * stage["seq_len"]
         learnt = {
-            name: round(share * tokens * 0.97 * self.random.uniform(0.93, 1.07))
+            name: round(share * tokens * 0.97 * self.random.uniform(0.95, 1.03))
             for name, share in stage["shares"].items()
         }
+        for name, share in stage["shares"].items():
+            self.epochs[name] = self.epochs.get(name, 0.0) + share * tokens / SOURCES[name]
         seconds = 0.5 + 0.05 * self.random.random()
         return StepTaken(
             step=step + 1,
@@ -89,7 +95,7 @@ class WrittenRun:
             learnt=sum(learnt.values()),
             loss_by_source={name: loss + 0.2 * number for number, name in enumerate(learnt)},
             learnt_by_source=learnt,
-            epochs={name: step * share * tokens / SOURCES[name] for name, share in stage["shares"].items()},
+            epochs=dict(self.epochs),
             seconds=seconds,
             waited=0.004 * self.random.random(),
             tokens_per_second=tokens / seconds,
@@ -217,10 +223,8 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.save(100)
     run.take(100, 130)
     run.evaluate(120)
-    run.file.close()
     with open(folder / "events.jsonl", "a") as file:
         file.write('{"event": "step", "time": 17')
-    run.file = EventFile(folder / "events.jsonl")
     run.start(100)
     run.take(100, 160)
     run.evaluate(150)

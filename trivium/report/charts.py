@@ -65,10 +65,14 @@ class Chart:
         """For the page; series without points are left out."""
         return {
             "type": "chart",
-            **{
-                name: getattr(self, name)
-                for name in ("id", "title", "note", "unit", "scale", "stacked", "small", "wide")
-            },
+            "id": self.id,
+            "title": self.title,
+            "note": self.note,
+            "unit": self.unit,
+            "scale": self.scale,
+            "stacked": self.stacked,
+            "small": self.small,
+            "wide": self.wide,
             "series": [series.packed(points) for series in self.series if len(series.values)],
         }
 
@@ -183,6 +187,7 @@ def show_value(value: Any) -> str:
         case dict():
             return ", ".join(f"{key} {show_value(each)}" for key, each in value.items())
         case list() | tuple():
-            return ", ".join(show_value(each) for each in value)
+            between = "; " if any(isinstance(each, dict) for each in value) else ", "
+            return between.join(show_value(each) for each in value)
         case _:
             return str(value)

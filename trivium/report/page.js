@@ -3,9 +3,8 @@
   "use strict";
 
   const holder = document.getElementById("data");
-  const live = holder.dataset.live === "true";
+  const poll = Number(holder.dataset.poll); // milliseconds between two questions; 0 where there is nobody to ask
   const root = document.documentElement;
-  const POLL = 3000;
   const QUIET = 120; // seconds without an event after which a run no longer counts as running
 
   // Okabe and Ito's colours, which people with any colour vision can tell apart; yellow darker on white.
@@ -62,7 +61,7 @@
   function shown(value, unit, digits = 5) {
     if (value === null || value === undefined) return "";
     if (unit === "%") return Number(value.toPrecision(Math.min(digits, 4))) + "%";
-    if (unit === "s") return Number(value.toPrecision(Math.min(digits, 3))).toLocaleString("en-US") + " s";
+    if (unit === "s") return shortNumber(value, Math.min(digits, 3)) + " s";
     if (unit === "bytes") return Number((value / 1e9).toPrecision(3)) + " GB";
     return shortNumber(value, digits);
   }
@@ -79,16 +78,14 @@
     const withSources = chart.series.some((each) => each.source !== null);
     const plain = chart.series.filter((each) => each.source === null && each.run === series.run && each.style === series.style);
     const kind = plain.indexOf(series);
-    let colour = palette()[(several ? series.run : kind) % palette().length];
-    let dash = several ? RUN_DASHES[series.run % RUN_DASHES.length] : [];
+    let colour = palette()[(series.run + kind * data.runs.length) % palette().length];
+    let dash = RUN_DASHES[series.run % RUN_DASHES.length];
     if (series.source !== null) {
       colour = sourceColour(series.source);
       const turn = Math.floor(Math.max(0, data.sources.indexOf(series.source)) / palette().length);
       if (!several) dash = RUN_DASHES[turn % RUN_DASHES.length];
     } else if (withSources) {
       colour = css("--ink");
-    } else if (several) {
-      dash = RUN_DASHES[kind % RUN_DASHES.length];
     }
     if (series.style === "dashed") dash = [4, 4];
     return { colour, dash, width: series.style === "faint" ? 1 : withSources && series.source === null ? 2.4 : 1.8 };
@@ -420,7 +417,7 @@
   function statusOf(run) {
     if (run.status !== "open") return run.status;
     const age = Date.now() / 1000 - run.last_time;
-    return live && age < QUIET ? "running" : "no end written";
+    return poll && age < QUIET ? "running" : "no end written";
   }
 
   function drawHead() {
@@ -467,10 +464,11 @@
   function drawFoot() {
     const made = new Date(data.made * 1000).toISOString().slice(0, 19).replace("T", " ");
     const thinned = [...views.values()].some(({ chart }) => chart.series.some((series) => series.all > data.points));
+    const signs = data.runs.some(({ marks }) => marks.length) ? " Triangles on the axis are resumes, those at the top spikes and steps skipped." : "";
     const how = thinned
       ? `Lines of more than ${whole(data.points)} points are thinned: of each bucket of neighbouring points the least and the greatest are drawn, so that no spike is lost.`
       : "Every point is drawn.";
-    document.getElementById("foot").textContent = `Made ${made} UTC. The step axis counts updates completed. ${how} Tables and numbers above are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name below a chart hides its line. Blue triangles are resumes, red ones spikes and steps skipped.`;
+    document.getElementById("foot").textContent = `Made ${made} UTC. The step axis counts updates completed. ${how} Tables and numbers above are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name beside or below a chart hides its line.${signs}`;
   }
 
   function markHere() {
@@ -535,7 +533,7 @@
   // ---- news, where a server gives them
 
   let mark = null;
-  async function poll() {
+  async function askForNews() {
     try {
       const answer = await fetch("data.json", { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
       if (answer.status === 200) {
@@ -546,7 +544,7 @@
         drawHead();
       }
     } catch { /* the server is gone; what was drawn stays */ }
-    setTimeout(poll, POLL);
+    setTimeout(askForNews, poll);
   }
-  if (live) setTimeout(poll, POLL);
+  if (poll) setTimeout(askForNews, poll);
 })();

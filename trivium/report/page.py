@@ -90,11 +90,11 @@ def _run(run: Shown) -> dict[str, Any]:
     }
 
 
-def page_html(data: dict[str, Any], *, live: bool = False) -> str:
-    """The page; one that is live asks its server for news."""
+def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str:
+    """The page; one that is live asks its server for news so often."""
     parts = {
-        "POLICY": POLICY.format("'self'" if live else "'none'"),
-        "LIVE": "true" if live else "false",
+        "POLICY": POLICY.format("'none'" if poll_seconds is None else "'self'"),
+        "POLL": "" if poll_seconds is None else str(round(poll_seconds * 1000)),
         "UPLOT_LICENSE": _asset("uplot/LICENSE"),
         "UPLOT_CSS": _asset("uplot/uPlot.min.css"),
         "CSS": _asset("page.css"),

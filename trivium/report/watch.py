@@ -14,6 +14,7 @@ from trivium.report.page import page_data, page_html, script_safe
 from trivium.report.read import RunFiles
 from trivium.report.run import shown_runs
 
+POLL_SECONDS = 3.0
 ADDRESS = "127.0.0.1"
 
 
@@ -22,7 +23,8 @@ class RunServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, poll_seconds: float = POLL_SECONDS) -> None:
+        self.poll_seconds = poll_seconds
         self._files = RunFiles(folder)
         self._lock = threading.Lock()
         self._mark = self._files.mark()
@@ -67,7 +69,7 @@ class _Answers(BaseHTTPRequestHandler):
             return
         mark, data = self.server.news()
         if self.path == "/":
-            self._answer(200, "text/html", page_html(data, live=True))
+            self._answer(200, "text/html", page_html(data, poll_seconds=self.server.poll_seconds))
         elif self.path != "/data.json":
             self._answer(404, "text/plain", "there is / and /data.json\n")
         elif self.headers.get("If-None-Match") == mark:
@@ -89,5 +91,5 @@ class _Answers(BaseHTTPRequestHandler):
         if code != 304:
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing: the terminal is for people."""
