@@ -131,10 +131,9 @@ def watch(
     """Show a run's page while it goes on, to this machine alone."""
     from trivium.report.watch import RunServer
 
-    with RunServer(run, port) as server:
+    with RunServer(run, port) as server, suppress(KeyboardInterrupt):
         typer.echo(f"{server.url} shows {run}; Ctrl-C ends it.")
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
 
 
 @app.command()

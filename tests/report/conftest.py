@@ -6,12 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.report.runs import eventful_run
 from trivium.report.page import write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def until(page: Page, expression: str) -> None:
+    """Wait for something to be so; Playwright's own way evaluates a string, which the page's policy forbids."""
+    for _ in range(200):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never so: {expression}")
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,21 @@ def texts_section(runs: list[Shown]) -> Section:
 
 def history_section(runs: list[Shown]) -> Section:
     """Launches, stages, saves and words, in the order in which they came."""
-    return Section("history", "History", [table for run in runs for table in (_launches(run), _happened(run))])
+    return Section("history", "History", [table for run in runs for table in _history(run)])
+
+
+def _history(run: Shown) -> list[Table]:
+    return [_launches(run), _checkpoints(run), _happened(run)]
+
+
+def _checkpoints(run: Shown) -> Table:
+    rows = [
+        [f"{state['step']:,}", str(state["stage_name"]), str(state["world_size"]), str(state["validation"] or "")]
+        for state in run.checkpoints
+    ]
+    columns = ["step", "stage", "ranks", "last evaluation before it"]
+    title = run.label_of("Checkpoints on disk")
+    return Table(f"checkpoints-{run.number}", title, columns, rows, numbers=(0, 2), folded=run.several)
 
 
 def _launches(run: Shown) -> Table:

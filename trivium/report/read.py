@@ -12,6 +12,7 @@ from typing import Any
 
 from trivium.errors import UsageError
 from trivium.report.columns import Columns
+from trivium.train.run_folder import RunFolder
 
 Record = dict[str, Any]
 SCALARS = (
@@ -95,6 +96,7 @@ class RunFiles:
         self.config: Record = {}
         self.config_text = ""
         self.lineage: Any = None
+        self.checkpoints: list[Record] = []
         self._read_bytes = 0
         self.update()
 
@@ -116,6 +118,7 @@ class RunFiles:
         self.config_text = config.read_text(encoding="utf-8") if config.is_file() else ""
         self.config = _toml(config, self.config_text)
         self.lineage = self._json("lineage.json") if lineage.is_file() else None
+        self.checkpoints = [checkpoint.state() for checkpoint in RunFolder(self.folder).checkpoints()]
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
 

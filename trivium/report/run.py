@@ -18,6 +18,7 @@ class Shown:
     config: Record = field(default_factory=dict)
     config_text: str = ""
     lineage: Any = None
+    checkpoints: list[Record] = field(default_factory=list)  # the state of each that is on disk
     folder: str = ""
     log: EventLog = field(default_factory=EventLog)
     several: bool = False
@@ -52,6 +53,7 @@ def shown_runs(files: list[RunFiles]) -> list[Shown]:
             config=each.config,
             config_text=each.config_text,
             lineage=each.lineage,
+            checkpoints=each.checkpoints,
             folder=str(each.folder),
             log=each.log,
             several=len(files) > 1,
