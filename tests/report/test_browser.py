@@ -146,7 +146,13 @@ def test_a_cursor_shows_the_values_of_its_step(open_page: Open, run_folder: Path
     truth = steps_taken(run_folder / "events.jsonl")[step]
     shown = page.locator("#block-loss .legend button", has_text="running mean").locator(".now").inner_text()
     assert float(shown) == pytest.approx(truth["mean_loss"], rel=1e-4)
-    # The other charts follow it.
+    # The other charts follow it. What a source did not give near this step is not shown.
+    by_source = page.locator("#block-loss-by-source .legend button").all_inner_texts()
+    assert [text.split() for text in by_source] == [
+        ["web", f"{truth['loss_by_source']['web']:.5g}"],
+        ["code", f"{truth['loss_by_source']['code']:.5g}"],
+        ["talk"],
+    ]
     other = page.locator("#block-gradient-norm")
     expect(other.locator(".at")).to_have_text(at)
     assert float(other.locator(".now").inner_text()) == pytest.approx(truth["gradient_norm"], rel=1e-4)

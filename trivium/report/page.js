@@ -102,18 +102,18 @@
     return [columns[0], ...columns.slice(1).map((values, number) => values.map((value, i) => (total[i] += off[number] ? 0 : value ?? 0)))];
   }
 
-  // Series are thinned one by one, so each has steps of its own: the nearest of them is what a cursor means.
-  function nearest(plot, series, index) {
-    const steps = plot.data[0];
-    const values = plot.data[series];
-    if (series === 0 || values[index] !== undefined) return index;
-    let left = index;
-    let right = index;
-    while (left >= 0 && values[left] === undefined) left--;
-    while (right < values.length && values[right] === undefined) right++;
-    if (left < 0) return right < values.length ? right : index;
-    if (right >= values.length) return left;
-    return steps[index] - steps[left] <= steps[right] - steps[index] ? left : right;
+  // Series are thinned one by one, so each has steps of its own: the nearest one is meant, unless it is far away.
+  function nearest(columns, series, index) {
+    const [steps, values] = [columns[0], columns[series]];
+    const reach = (bounds()[1] - bounds()[0]) / 50;
+    for (let left = index, right = index; left >= 0 || right < steps.length; ) {
+      const before = left >= 0 ? steps[index] - steps[left] : Infinity;
+      const behind = right < steps.length ? steps[right] - steps[index] : Infinity;
+      if (Math.min(before, behind) > reach) return null;
+      const next = before <= behind ? left-- : right++;
+      if (values[next] !== undefined) return next;
+    }
+    return null;
   }
 
   function drawBands(plot) {
@@ -246,7 +246,7 @@
       cursor: {
         sync: { key: "steps" },
         drag: { x: true, y: false, setScale: false },
-        dataIdx: nearest,
+        dataIdx: (plot, series, index) => (series === 0 ? index : nearest(plot.data, series, index)),
         points: { size: 7 },
         y: false,
       },
@@ -318,9 +318,8 @@
     const there = plot.cursor.idx !== null && plot.cursor.idx !== undefined && plot.cursor.left >= 0;
     view.chart.series.forEach((series, number) => {
       const values = view.columns[number + 1];
-      let index = there ? plot.cursor.idxs?.[number + 1] ?? nearest({ data: view.columns }, number + 1, plot.cursor.idx) : values.length - 1;
-      if (!there) while (index > 0 && (values[index] === undefined || values[index] === null)) index--;
-      view.values[number].textContent = shown(values[index], view.chart.unit);
+      const index = there ? nearest(view.columns, number + 1, plot.cursor.idx) : values.findLastIndex((value) => value !== undefined && value !== null);
+      view.values[number].textContent = shown(values[index ?? -1], view.chart.unit);
     });
     view.at.textContent = there ? `step ${whole(plot.data[0][plot.cursor.idx])}` : "";
   }
