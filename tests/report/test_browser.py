@@ -213,7 +213,8 @@ def test_dark_follows_the_system_and_the_button(open_page: Open, page_file: Path
 
 @pytest.mark.parametrize("width", [320, 390, 768])
 def test_nothing_runs_over_the_edge_of_a_phone(open_page: Open, page_file: Path, width: int) -> None:
-    page = open_page(page_file, width=width, has_touch=True).page
+    page = open_page(page_file, width=width, has_touch=True, device_scale_factor=2).page
+    assert page.evaluate("report.views.get('loss').plot.axes[0].font[0]").startswith("24px ")  # as sharp, as large
     page.evaluate("document.querySelectorAll('details').forEach((details) => (details.open = true))")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     over = """[...document.querySelectorAll('.card, .number, canvas, h2')]

@@ -51,7 +51,7 @@
 
   function shortNumber(value, digits = 5) {
     const size = Math.abs(value);
-    if (size !== 0 && size < 1e-3) return value.toExponential(Math.max(0, digits - 3));
+    if (size !== 0 && size < 1e-3) return value.toExponential(Math.max(0, digits - 3)).replace(/\.?0+e/, "e");
     if (size >= 1e9) return Number((value / 1e9).toPrecision(digits)) + "B";
     if (size >= 1e6) return Number((value / 1e6).toPrecision(digits)) + "M";
     if (size >= 1e5) return Number((value / 1e3).toPrecision(digits)) + "k";
@@ -191,7 +191,7 @@
 
   function axes(chart, bare) {
     const grid = { stroke: css("--line"), width: 1 };
-    const font = "11.5px system-ui, sans-serif";
+    const font = "12px system-ui, sans-serif"; // uPlot scales whole pixels only
     const shared = { stroke: css("--quiet"), grid, ticks: { show: false }, font };
     return [
       { ...shared, grid: { show: false }, size: bare ? 4 : 28, gap: 6, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b),
