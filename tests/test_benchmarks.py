@@ -41,3 +41,10 @@ def test_step_measures_loops_documents_resumes_and_memory() -> None:
         assert f"\n{part}" in printed
     for name in ("trivium, Trainer", "trivium, bare loop", "nanoGPT-style", "transformers Llama"):
         assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
+def test_prepare_is_compared_with_every_other_way() -> None:
+    printed = run("prepare.py", "--small", "--mb", "0.5")
+    for name in ("trivium prepare", "datatrove", "datasets.map", "bare loop"):
+        assert f"\n{name}" in printed

@@ -22,7 +22,9 @@ from typing import Any
 import pytest
 
 from trivium.cli import main
+from trivium.config.dialects import recognised
 from trivium.config.load import load
+from trivium.config.read import read_tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -75,7 +77,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository's root as a reader has it, with the examples' data."""
     folder = tmp_path_factory.mktemp("root")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
-    shutil.copytree(ROOT / "docs" / "data_stages", folder / "docs" / "data_stages")
+    for configs in ("data_stages", "dialects"):
+        shutil.copytree(ROOT / "docs" / configs, folder / "docs" / configs)
     spec = importlib.util.spec_from_file_location("make_data", ROOT / "examples" / "make_data.py")
     assert spec is not None
     assert spec.loader is not None
@@ -94,12 +97,12 @@ def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+@pytest.mark.parametrize("block", blocks("toml", "yaml"), ids=str)
 def test_a_config_on_a_page_loads(block: Block, tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
+    path = tmp_path / f"run.{block.language}"
     path.write_text(block.text, encoding="utf-8")
-    tables = tomllib.loads(block.text)
-    if "training" not in tables:
+    tables = read_tables(path)
+    if recognised(tables, path.name) == "trivium":
         path.write_text(completed(tables), encoding="utf-8")
     load(path, world_size=8)
 

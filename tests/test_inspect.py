@@ -97,7 +97,7 @@ def test_what_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None:
         (["--step", "3"], "there is no step 3: the last of the 3 is step 2.\n"),
         (["--document", "web"], '--document: "web" is no document. Write its source and number, such as web:1234.\n'),
         (["--document", "web:9"], "web has no document 9. Give one from 0 to 3.\n"),
-        ([], "inspect: give either --step 41337 or --document web:1234.\n"),
+        ([], 'inspect: give one of --step 41337, --document web:1234 and --find "some text".\n'),
     ):
         assert trivium(tmp_path, "inspect", "run.toml", *arguments) == (2, "", message)
 

@@ -1,22 +1,28 @@
 """Every token has an address: step -> row -> source, document, span; and back.
 
 Nothing is searched for: the rows of a step are computed as the loader does, and a document's places follow
-from its blocks, the order of each epoch and the mixture.
+from its blocks, the order of each epoch and the mixture. Of a stream only the first way is open.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.config.sources import StreamSource
 from trivium.data.batch import IGNORED
 from trivium.data.blocks import FILE_SHIFT, LENGTH_SHIFT, WORD_MASK, FileBlocks
+from trivium.data.lanes import LaneRows
 from trivium.data.reading import BlockOrder, Reading
+from trivium.data.tokenizer import Tokenizer
 from trivium.errors import PlanError, Problem
 from trivium.loader import Loader
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, Segment
+
+AROUND = 30  # characters shown on each side of a text that was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class PieceAddress:
     """A stretch of one document in a row."""
 
     file: str
-    document: int  # within its source
+    document: int  # within its source; of a stream, within its lane and epoch
     start: int  # first token, counted from the document's start
     stop: int
     length: int  # tokens of the whole document
@@ -63,43 +69,105 @@ class Place:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that holds a text."""
+
+    source: str
+    document: int
+    file: str
+    count: int
+    around: str  # the first place, with what stands beside it
+
+
 def rows_of(plan: Plan, step: int) -> list[RowAddress]:
-    """What every row of a step reads."""
+    """What every row of a step reads; a stream is read from its start to get there."""
     stage = plan.stage_at(step)
     assert stage.mixture is not None, "a stage that is reached has a mixture"
     assert stage.start is not None
-    batch = Loader(plan, prefetch=0).batch(step)
+    loader = Loader(plan, prefetch=0)
+    batch = loader.batch(step)
+    streamed = _streamed(loader, step)
     sources, source_rows = stage.mixture.deal((step - stage.start) * stage.batch_size, stage.batch_size)
     addresses = []
     for row, (source, source_row) in enumerate(zip(sources.tolist(), source_rows.tolist(), strict=True)):
         name = stage.mixture.names[source]
-        segment = stage.given[name].segment
-        assert segment is not None, "the loader has read it"
-        number, within = segment.reading.locate(segment.start + source_row)
-        taken = segment.reading.window(number).row_pieces(within)
-        pieces = tuple(_pieces(segment.reading, taken, batch.tokens[row], batch.targets[row]))
+        if name in streamed:
+            read = _stream_row(streamed[name], loader.streams.starts(stage)[name] + source_row)
+        else:
+            read = _file_row(stage.given[name].segment, source_row)
+        pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row]))
         padding = stage.seq_len - sum(len(piece.tokens) for piece in pieces)
-        epoch = segment.reading.place(number)[0]
-        addresses.append(RowAddress(row, name, epoch, segment.start + source_row, pieces, padding))
+        addresses.append(RowAddress(row, name, read.epoch, read.position, pieces, padding))
+    loader.close()
     return addresses
 
 
-def _pieces(
-    reading: Reading, pieces: NDArray[np.int64], tokens: NDArray[np.int32], targets: NDArray[np.int32]
-) -> Iterator[PieceAddress]:
-    blocks = _file_blocks(reading)
+class _Document(NamedTuple):
+    """The document that holds a token, and where in its file it starts and ends."""
+
+    file: str
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _RowRead:
+    """A row's pieces, and how to find the document at an offset of a file."""
+
+    position: int
+    epoch: int
+    pieces: NDArray[np.int64]
+    document_at: Callable[[int, int], _Document]
+
+
+def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
+    assert segment is not None, "the loader has read it"
+    position = segment.start + source_row
+    number, within = segment.reading.locate(position)
+    blocks = _file_blocks(segment.reading)
+
+    def document_at(file: int, offset: int) -> _Document:
+        document, start = blocks.document_at(file, offset)
+        return _Document(blocks.files[file].name, document, start, blocks.document_span(document)[2])
+
+    pieces = segment.reading.window(number).row_pieces(within)
+    return _RowRead(position, segment.reading.place(number)[0], pieces, document_at)
+
+
+def _streamed(loader: Loader, step: int) -> dict[str, LaneRows]:
+    """The rows of a step that come from streams."""
+    first, end = loader.streams.positions(step), loader.streams.positions(step + 1)
+    lanes = loader.streams.lanes
+    return {name: lanes[name].at(first[name], end[name]) for name in lanes if first[name] < end[name]}
+
+
+def _stream_row(rows: LaneRows, position: int) -> _RowRead:
+    def document_at(file: int, offset: int) -> _Document:
+        documents = rows.documents[file]
+        number = int(np.searchsorted(documents.ends, offset, side="right"))
+        upstream = f"file {documents.files[number]:,}, example {documents.examples[number]:,}"
+        where = f"lane {documents.lane}, window {documents.window} ({upstream})"
+        start, end = (int(documents.ends[number - 1]) if number else 0), int(documents.ends[number])
+        return _Document(where, documents.first + number, start, end)
+
+    within = position - rows.first
+    return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at)
+
+
+def _pieces(read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32]) -> Iterator[PieceAddress]:
     column = 0
-    for offset, word in pieces.tolist():
+    for offset, word in read.pieces.tolist():
         file, length = word >> FILE_SHIFT, (word & WORD_MASK) >> LENGTH_SHIFT
         stop = min(column + length, len(tokens))  # a row of crop has one token more, which is a target only
-        document, start = blocks.document_at(file, offset)
-        _, _, end = blocks.document_span(document)
+        document = read.document_at(file, offset)
         yield PieceAddress(
-            file=blocks.files[file].name,
-            document=document,
-            start=offset - start,
-            stop=offset - start + length,
-            length=end - start,
+            file=document.file,
+            document=document.number,
+            start=offset - document.start,
+            stop=offset - document.start + length,
+            length=document.end - document.start,
             tokens=tokens[column:stop],
             learnt=targets[column:stop] != IGNORED,
         )
@@ -108,6 +176,9 @@ def _pieces(
 
 def places_of(plan: Plan, source: str, document: int) -> list[Place]:
     """Every place in the run where a document, or a piece of it, is read; in order of the steps."""
+    if isinstance(plan.config.sources.get(source), StreamSource):
+        what = f"{source} is a stream: where a document of it is read is known only when it is. Ask for a step."
+        raise PlanError([Problem("", what)])
     if source not in plan.sources:
         known = ", ".join(sorted(plan.sources)) or "none"
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
@@ -117,6 +188,21 @@ def places_of(plan: Plan, source: str, document: int) -> list[Place]:
         if given is not None and given.segment is not None:
             places.extend(_places_in_stage(stage, source, document, given.segment, given.rows))
     return sorted(places, key=lambda place: (place.step, place.row, place.start))
+
+
+def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
+    """The documents that hold a text, of all sources on disk: decoded one by one, so that no token hides it."""
+    for name in sorted(plan.sources):
+        blocks = plan.sources[name].blocks
+        if not isinstance(blocks, FileBlocks):
+            continue
+        for document in range(blocks.num_documents):
+            file, start, end = blocks.document_span(document)
+            decoded = tokenizer.decode(blocks.files[file].tokens[start:end].tolist())
+            place = decoded.find(text)
+            if place >= 0:
+                around = decoded[max(0, place - AROUND) : place + len(text) + AROUND]
+                yield Hit(name, document, blocks.files[file].name, decoded.count(text), " ".join(around.split()))
 
 
 def why_not_read(plan: Plan, source: str, document: int) -> str:

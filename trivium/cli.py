@@ -3,12 +3,13 @@
 import io
 import sys
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trivium.commands import tokenizer
+from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
@@ -18,16 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(tokenizer.app, name="tokenizer")
 
 
 STOPPED = 3  # a run that was told to stop, and saved
-
-
-class DialectName(StrEnum):
-    """Whose config it is."""
-
-    trivium = "trivium"
-    torchtitan = "torchtitan"
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="A config: run.toml, or another tool's.", show_default=False)]
@@ -36,7 +31,12 @@ Overrides = Annotated[
     typer.Argument(help="Overrides, such as stages.0.tokens=1B or stages.long.seq_len=4096.", show_default=False),
 ]
 DialectOption = Annotated[
-    DialectName | None, typer.Option("--dialect", help="Whose config it is; else recognised by its tables.")
+    str | None,
+    typer.Option(
+        "--dialect",
+        help="Whose config it is; else recognised by its tables.",
+        metavar="|".join(("trivium", *DIALECT_NAMES)),
+    ),
 ]
 WorldSize = Annotated[
     int | None, typer.Option(min=1, help="Ranks, for configs of other tools that give a batch size per rank.")
@@ -137,6 +137,31 @@ def watch(
 
 
 @app.command()
+def fork(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
+    config: ConfigFile,
+    overrides: Overrides = None,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="The step of the checkpoint; else the last.")] = None,
+) -> None:
+    """Start another run from a run's checkpoint, with another future."""
+    from trivium.train.fork import fork_run
+
+    typer.echo(fork_run(run, at, config, overrides or ()))
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where runs live.")] = Path("runs"),
+) -> None:
+    """List runs: how far each is, its last checkpoint, and what it was forked from."""
+    from rich.console import Console
+
+    from trivium.train.runs import list_runs, show_runs
+
+    show_runs(list_runs(folder), Console())
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
@@ -156,26 +181,35 @@ def inspect(
     row: Annotated[int | None, typer.Option(min=0, help="Only this row of the step.")] = None,
     source: Annotated[str | None, typer.Option(help="Only rows of this source.")] = None,
     document: Annotated[str | None, typer.Option(help="Where a document is read, such as web:1234.")] = None,
+    find: Annotated[str | None, typer.Option(help="Documents that hold this text, and where they are read.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="With --find: how many documents are shown.")] = 20,
     full: Annotated[bool, typer.Option("--full", help="Whole documents, not their first tokens.")] = False,
     dialect: DialectOption = None,
     world_size: WorldSize = None,
 ) -> None:
-    """Show what stands in the rows of a step, or the steps in which a document is read."""
+    """Show what stands in the rows of a step, or the steps in which a document or a text is read."""
     from rich.console import Console
 
     from trivium.address import places_of, rows_of, why_not_read
     from trivium.config.load import load
     from trivium.data.tokenizer import open_tokenizer
-    from trivium.inspect import show_places, show_rows
+    from trivium.inspect import show_hits, show_places, show_rows
     from trivium.plan.make import make_plan
 
-    if (step is None) == (document is None):
-        raise UsageError("inspect: give either --step 41337 or --document web:1234.")
+    if [step, document, find].count(None) != 2 or find == "":
+        raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
+    config = config / "config.toml" if config.is_dir() else config
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)
         places = places_of(made, name, number)
         show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
+    elif find is not None:
+        tokenizer = open_tokenizer(made.config.tokenizer)
+        if tokenizer is None:
+            what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
+            raise UsageError(f"inspect: {what}")
+        show_hits(made, find, tokenizer, most, Console())
     elif step is not None:
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
         if not rows:
@@ -208,7 +242,44 @@ def verify(
     from trivium.data.verify import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for line in verify_sources(loaded.config.sources, config.name, write=write):
+    for line in verify_sources(loaded.config, config.name, write=write):
+        typer.echo(line)
+
+
+@app.command()
+def prepare(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="A config and overrides; with --out: files and folders of text.", show_default=False),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where the token files go; else the cache folder.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="With --out: a tokenizer.json, a folder, or bytes.", show_default=False)
+    ] = None,
+    column: Annotated[str, typer.Option(help="With --out: where the text is, in JSONL and Parquet.")] = "text",
+    add: Annotated[
+        list[str] | None,
+        typer.Option(help="With --out: bos, eos or none around each document; else eos where there is one, or bos."),
+    ] = None,
+    bad_lines: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The most lines that may hold no document, as a fraction.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one for each core.")] = None,
+    dialect: DialectOption = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Turn text into token files: all sources of a config, or files and folders into --out."""
+    from trivium.data.prepare_command import prepare_paths, prepare_sources
+
+    if out is not None:
+        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
+        return
+    if tokenizer is not None or add:
+        raise UsageError("prepare: --tokenizer and --add go with --out; a config has these in its tables.")
+    from trivium.config.load import load
+
+    loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
+    for line in prepare_sources(loaded.config, Path(what[0]).name, bad_lines, workers):
         typer.echo(line)
 
 

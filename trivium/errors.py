@@ -6,6 +6,8 @@
       PlanError      what cannot be planned, or a plan asked for what it does not know
       UsageError     what was asked of a command
       ResumeError    a run that cannot go on with this config
+      GuardError     a run that was ended because its steps go wrong
+      SaveError      a checkpoint that had to be written and could not be
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
 """
@@ -56,3 +58,11 @@ class UsageError(TriviumError):
 
 class ResumeError(TriviumError):
     """The run cannot go on with this config."""
+
+
+class GuardError(TriviumError):
+    """Too many steps in a row went wrong."""
+
+
+class SaveError(TriviumError):
+    """A checkpoint without which the run cannot go on could not be written."""

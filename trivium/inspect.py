@@ -6,8 +6,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from trivium.address import PieceAddress, Place, RowAddress
+from trivium.address import PieceAddress, Place, RowAddress, find_text, places_of, why_not_read
 from trivium.data.tokenizer import Tokenizer
+from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
 SHOWN_TOKENS = 64
@@ -51,6 +52,26 @@ def learnt_spans(piece: PieceAddress) -> str:
     more = [f"{len(edges) - SHOWN_SPANS:,} more"] if len(edges) > SHOWN_SPANS else []
     count = f"{int(np.count_nonzero(piece.learnt)):,} learnt"
     return f"{count} ({', '.join(shown + more)})" if shown else count
+
+
+def show_hits(plan: Plan, text: str, tokenizer: Tokenizer, most: int, console: Console) -> None:
+    """Print the documents that hold a text, each with the places where it is read."""
+    shown = 0
+    for hit in find_text(plan, text, tokenizer):
+        if shown == most:
+            console.print(Text(f"and more: --most {most * 10:,} shows them."))
+            return
+        shown += 1
+        times = f", {hit.count:,} times" if hit.count > 1 else ""
+        title = f"document {hit.document:,} of {hit.source} in {hit.file}{times}: ... {hit.around} ..."
+        console.print(Text(title, style="cyan"), highlight=False)
+        places = places_of(plan, hit.source, hit.document)
+        why_none = "" if places else why_not_read(plan, hit.source, hit.document)
+        show_places(hit.source, hit.document, places, why_none, console)
+    if not shown:
+        console.print(
+            Text(f"no document of {', '.join(sorted(plan.sources)) or 'any source on disk'} holds this text.")
+        )
 
 
 def show_places(source: str, document: int, places: list[Place], why_none: str, console: Console) -> None:

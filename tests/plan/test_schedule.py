@@ -268,3 +268,11 @@ def test_every_group_of_parameters_has_its_own_peak() -> None:
     settings = plan.settings_at(2)
     assert settings.lr == {"matrix": 0.01, "embedding": 1.5e-4, "unembedding": 1.5e-4, "rest": 1.5e-4}
     assert settings.weight_decay == 0.1
+
+
+def test_a_rate_made_for_adamw_is_low_for_muon() -> None:
+    plan = plan_of({"steps": 10}, optimizer={"name": "muon", "lr": 3e-4})
+    assert [str(warning) for warning in plan.warnings] == [
+        "optimizer.lr.matrix: is not given, and 0.0003 is low for muon. Write lr = { matrix = 0.02, rest = 0.0003 }."
+    ]
+    assert not plan_of({"steps": 10}, optimizer={"name": "muon", "lr": {"matrix": 0.02, "rest": 3e-4}}).warnings

@@ -180,7 +180,7 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
         run("stages.0.mixture={ web = 0.7, code = 0.3 }")
     assert str(error.value) == (
         'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
-        "taken. Put it back, or give run.name another name to start a new run. (runs/run)"
+        "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
     run("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
     started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]
@@ -243,6 +243,44 @@ def test_people_may_override_small_methods(folder: Path) -> None:
     assert all(event["scores"] == {"score": event["step"]} for event in scored)
 
 
+class Momentum(torch.optim.Optimizer):
+    """An optimizer of a user's own: keeps a tensor and a plain number of each parameter."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                state["mean"] = 0.9 * state.get("mean", 0.0) + parameter.grad
+                parameter -= group["lr"] * state["mean"] / state["count"] ** 0.5
+
+
+class WithMomentum(Trainer):
+    def optimizer(self) -> Any:
+        return lambda named: Momentum([parameter for _, parameter in named], lr=0.02)
+
+    def on_step(self, step: int, stats: Any) -> None:
+        self.stopping = step == self.stop_at
+
+    stop_at = -1
+
+
+def test_an_optimizer_of_ones_own_follows_the_schedule_and_resumes_exactly(folder: Path) -> None:
+    whole = WithMomentum("run.toml", ["run.name=whole"], show=False).run()
+    stopped = WithMomentum("run.toml", ["run.name=parts"], show=False)
+    stopped.stop_at = 8
+    stopped.run()
+    parts = WithMomentum("run.toml", ["run.name=parts"], show=False).run()
+    assert losses("parts") == losses("whole")
+    assert (whole.step, stopped.step, parts.step) == (19, 9, 19)
+    (group,) = whole.engine.optimizers.each[0].param_groups  # type: ignore[attr-defined]
+    assert group["lr"] == pytest.approx(0.02 * whole.plan.lr_multiplier(18))
+
+
 def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
     run("run.name=base")
     run("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
@@ -292,6 +330,14 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
 def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
     run("track.sinks=['tensorboard']", "stages.0.steps=2", "schedule={}")
     assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run("track.sinks=['wandb']", "stages.0.steps=2", "schedule={}")
+    (kept,) = Path("runs/run/wandb").glob("offline-run-*/run-run.wandb")
+    assert b"validation" in kept.read_bytes()
 
 
 def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: Path) -> None:

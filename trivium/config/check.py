@@ -20,6 +20,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     check_model.optimizer_rules,
     check_model.schedule_rules,
     check_model.cadence_rules,
+    check_model.guard_rules,
     check_model.source_rules,
     check_model.evaluate_rules,
     check_stages.name_rules,

@@ -7,10 +7,11 @@ from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
-from trivium.config.sources import ChatSource, HubSource, TextSource, TokensSource
+from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, StreamSource, TextSource, TokensSource
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
+TOKENIZER_KEYS = {"template": ("huggingface",), "pattern": ("tiktoken",), "special": ("tiktoken",)}
 HELD_OUT = "Take it out, or remove validation_only from the source."
 
 
@@ -70,14 +71,18 @@ def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
 
 
 def tokenizer_rules(view: View) -> Iterator[Finding]:
-    """A tokenizer that reads a file says which."""
+    """A tokenizer that reads a file says which, and has the keys of its kind."""
     tokenizer = view.config.tokenizer
     if tokenizer is None:
         return
-    if tokenizer.kind == "bytes" and tokenizer.path is not None:
-        yield view.problem(("tokenizer", "path"), 'is given with kind = "bytes", which reads none. Leave it out.')
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
-    if kind == tokenizer.kind != "bytes" and view.absent("tokenizer", "path"):
+    if kind != tokenizer.kind:
+        return  # no kind at all, which was reported already
+    for key in ("path", "bos", "eos", "markers", "template", "pattern", "special"):
+        if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
+            what = f'is given with kind = "{kind}", which reads none. Leave it out.'
+            yield view.problem(("tokenizer", key), what)
+    if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
 
@@ -137,6 +142,19 @@ def cadence_rules(view: View) -> Iterator[Finding]:
         yield view.problem(("checkpoint", "every"), what)
 
 
+def guard_rules(view: View) -> Iterator[Finding]:
+    """Steps to leave out are spans that do not overlap."""
+    before = 0
+    for number, (first, end) in enumerate(view.config.guard.skip_steps):
+        path = ("guard", "skip_steps", number)
+        if end <= first:
+            yield view.problem(path, f"is [{first}, {end}], which holds no step. Write [{first}, {first + 1}].")
+        elif first < before:
+            what = f"starts at {first:,}, before the one ahead of it ends, at {before:,}. Write one for both."
+            yield view.problem(path, what)
+        before = max(before, end)
+
+
 def source_rules(view: View) -> Iterator[Finding]:
     """Every source says where its documents are, and has a name that can be told from a number."""
     if not view.source_names and isinstance(view.raw.get("sources", {}), Mapping):
@@ -158,6 +176,8 @@ def source_rules(view: View) -> Iterator[Finding]:
         if isinstance(source, HubSource) and view.absent(*path, "dataset"):
             what = 'is missing. Write dataset = "name/on-the-hub", or a folder.'
             yield view.problem((*path, "dataset"), what)
+        if isinstance(source, StreamSource):
+            yield from _stream_rules(view, path, source)
         if isinstance(source, ChatSource):
             yield from _chat_rules(view, path, source)
         if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
@@ -168,10 +188,32 @@ def source_rules(view: View) -> Iterator[Finding]:
             yield view.problem((*path, "validation"), what)
 
 
+def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Finding]:
+    """What needs a size, or documents that can be chosen, a stream does not have."""
+    if source.validation is not None:
+        what = f"{path[1]} is a stream, of which nothing can be held out. Give validation a source of its own."
+        yield view.problem((*path, "validation"), what)
+    if source.validation_only:
+        what = f"{path[1]} is a stream, and evaluations read none. Give validation a source of another kind."
+        yield view.problem((*path, "validation_only"), what)
+    if source.max_epochs is not None:
+        yield view.problem((*path, "max_epochs"), f"{path[1]} is a stream, which has no epochs. Leave it out.")
+
+
 def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]:
     if view.absent(*path, "path") and view.absent(*path, "task"):
         what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
         yield view.problem(path, what)
+    if source.task is not None and source.task not in TASKS:
+        yield view.problem((*path, "task"), f"{show_value(source.task)} is not known. {nearest(source.task, TASKS)}")
+    if source.task == "jsonl" and view.absent(*path, "path"):
+        yield view.problem((*path, "path"), 'is missing: task = "jsonl" reads it. Write path = "data/chat.jsonl".')
+    for key in ("subset", "split"):
+        if view.given(*path, key) and view.absent(*path, "task"):
+            yield view.problem((*path, key), "belongs to a task, but none is given. Leave it out, or name the task.")
+    if source.size is not None and source.task not in GENERATED:
+        what = 'is for tasks made up from words. Write task = "spelling" or "counting", or stop instead of size.'
+        yield view.problem((*path, "size"), what)
     if source.stop is not None and source.start is not None and source.stop <= source.start:
         what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)

@@ -1,4 +1,4 @@
-"""A TOML file and `key=value` overrides -> Config, or every problem at once.
+"""A file's tables and `key=value` overrides -> Config, or every problem at once.
 
 Opens the config file and nothing else. What does not validate is taken out and reported, and the rest
 is still checked, so that one wrong key hides no other problem.
@@ -18,6 +18,7 @@ from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
 from trivium.config.merge import EITHER
 from trivium.config.problems import explain, show_value, written_path
+from trivium.config.read import read_tables
 from trivium.config.schema import Config
 from trivium.errors import ConfigError, Problem
 
@@ -51,30 +52,17 @@ def load(
 ) -> Loaded:
     """As `load_config`, with the raw tables and the warnings."""
     path = FilePath(path)
-    translated = translate(read_toml(path), path.name, dialect, world_size)
+    translated = translate(read_tables(path), path.name, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
+    unsaid = [unsaid.problem for unsaid in translated.unsaid if unsaid.is_missing(raw)]
     try:
         config, warnings = validate(raw, path.name)
     except ConfigError as error:
-        raise ConfigError([*translated.unsaid, *error.problems]) from None
+        raise ConfigError([*unsaid, *error.problems]) from None
+    if unsaid:
+        raise ConfigError(unsaid)
     return Loaded(config, raw, (*translated.notes, *warnings))
-
-
-def read_toml(path: FilePath) -> dict[str, Any]:
-    """The file's tables; a file that is missing or no TOML is a ConfigError."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError([Problem(str(path), "no such file. Give the path of a config.")]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([Problem(str(path), "is not UTF-8 text. Save it as UTF-8.")]) from None
-    except OSError as error:
-        raise ConfigError(
-            [Problem(str(path), f"cannot be read: {error.strerror}. Give the path of a config.")]
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([Problem(str(path), f"is not valid TOML: {error}.")]) from None
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:

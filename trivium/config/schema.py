@@ -231,13 +231,50 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
 
 
+class Markers(Table):
+    """Special tokens around the turns of a conversation."""
+
+    user_start: Text | None = Field(None, examples=["<|user_start|>"])
+    """Before a user's words."""
+    user_end: Text | None = Field(None, examples=["<|user_end|>"])
+    """After them."""
+    assistant_start: Text | None = Field(None, examples=["<|assistant_start|>"])
+    """Before an assistant's words."""
+    assistant_end: Text | None = Field(None, examples=["<|assistant_end|>"])
+    """After them."""
+    call_start: Text | None = Field(None, examples=["<|call_start|>"])
+    """Before what an assistant asks of a tool."""
+    call_end: Text | None = Field(None, examples=["<|call_end|>"])
+    """After it."""
+    result_start: Text | None = Field(None, examples=["<|result_start|>"])
+    """Before what the tool answered."""
+    result_end: Text | None = Field(None, examples=["<|result_end|>"])
+    """After it."""
+    system_start: Text | None = Field(None, examples=["<|system_start|>"])
+    """Before a system message; where there is none, it goes before the first user's words."""
+    system_end: Text | None = Field(None, examples=["<|system_end|>"])
+    """After it."""
+
+
 class Tokenizer(Table):
     """Text to tokens."""
 
     kind: Literal["huggingface", "tiktoken", "bytes"] = "huggingface"
     """What reads `path`; bytes is built in and needs none."""
     path: Text | None = Field(None, examples=["tokenizer.json"])
-    """A tokenizer.json, a folder, or a name on the Hub."""
+    """A tokenizer.json, a folder, or a name on the Hub; with kind = "tiktoken" a .tiktoken file."""
+    bos: Text | None = Field(None, examples=["<|bos|>"])
+    """The token that begins a document; absent: what the folder says, or a well-known name."""
+    eos: Text | None = Field(None, examples=["<|eos|>"])
+    """The token that ends a document; absent: what the folder says, or a well-known name."""
+    markers: Markers = Field(default_factory=Markers, examples=[{"user_start": "<|user_start|>"}])
+    """The tokens around the turns of a conversation; absent: well-known names."""
+    template: Text | None = Field(None, examples=["chat_template.jinja"])
+    """A Jinja file, or a JSON file with a chat_template; absent: the folder's, where there are no markers."""
+    pattern: Text | None = Field(None, examples=[r"\p{L}+|\P{L}+"])
+    """With kind = "tiktoken": how text is split; absent: as for GPT-4."""
+    special: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
+    """With kind = "tiktoken": special tokens after the ranks; absent: one for each role, as <|bos|>."""
 
 
 class GroupLr(Table):
@@ -367,6 +404,26 @@ class Checkpoint(Table):
     """Checkpoints at multiples of so many steps stay for good; absent: none does."""
     background: bool = Field(True, alias="async")
     """Write while training goes on."""
+    copy_to: Text | None = Field(None, examples=["/backup/runs"])
+    """A second folder of runs, to which checkpoints are copied in the background; absent: none."""
+
+
+StepSpan = Annotated[tuple[Whole, Count], Field(strict=False)]
+
+
+class Guard(Table):
+    """What happens to steps that go wrong; an update that is not finite is always left out."""
+
+    skip_spikes: bool = False
+    """Leave out the update of a step whose loss spikes; else it is told of, with its rows."""
+    spike_deviations: Positive = Field(8.0, examples=[8.0])
+    """A spike is a loss so many robust deviations above the median of the stage's recent ones."""
+    most_left_out: Count = Field(5, examples=[5])
+    """So many updates left out in a row end the run."""
+    skip_steps: Annotated[tuple[StepSpan, ...], Field(strict=False, examples=[[[41300, 41350]]])] = ()
+    """Steps whose rows are left out, as pairs: the first step, and the first that is read again."""
+    stall_minutes: Positive = Field(30.0, examples=[30])
+    """A run without progress for so long ends, with the stacks of every rank in its folder."""
 
 
 class Evaluate(Table):
@@ -410,6 +467,8 @@ class Config(Table):
     """How batches get to the engine."""
     checkpoint: Checkpoint = Checkpoint()
     """When the run's state is written."""
+    guard: Guard = Guard()
+    """What happens to steps that go wrong."""
     evaluate: Evaluate = Evaluate()
     """Validation."""
     track: Track = Track()

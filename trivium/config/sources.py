@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Name, OpenFraction, Paths, Positive, Table, Text
+from trivium.config.fields import Fraction, Name, OpenFraction, Paths, Positive, Table, Text
 from trivium.config.numbers import Count, Whole, parse_count
 
 
@@ -25,6 +25,7 @@ def _read_holdout(value: object) -> object:
     raise PydanticCustomError("holdout", "is neither a fraction below 1 nor a number of tokens", {})
 
 
+Added = Annotated[tuple[Literal["bos", "eos"], ...], Field(strict=False)]
 HoldOut = Annotated[
     float | int,
     BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | Count),
@@ -70,8 +71,15 @@ class TokensSource(BaseSource):
     """In flat files: the token that begins a document."""
 
 
-class TextSource(BaseSource):
-    """Local text: JSONL (also .gz, .zst), Parquet, plain text; tokenised once and cached."""
+class PreparedSource(BaseSource):
+    """What sources share that are turned into token files on first use."""
+
+    bad_lines: Fraction = Field(0.001, examples=[0.01])
+    """The most lines that may hold no document, as a fraction; more is an error."""
+
+
+class TextSource(PreparedSource):
+    """Local text: JSONL, Parquet, plain text (also .gz, .zst); tokenised once and cached."""
 
     kind: Literal["text"] = "text"
     """Local text files."""
@@ -79,13 +87,15 @@ class TextSource(BaseSource):
     """A file, a folder, a pattern, or a list of them."""
     column: Name = Field("text", examples=["text"])
     """Where the text is, in JSONL and Parquet."""
+    add: Added | None = Field(None, examples=[["bos", "eos"]])
+    """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
 
 
 class HubSource(BaseSource):
     """What the two kinds of Hugging Face source share."""
 
     dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
-    """A name on the Hub, or a folder on disk."""
+    """A name on the Hub, a folder on disk, or a data file."""
     subset: Name | None = Field(None, examples=["sample-10BT"])
     """The dataset's configuration."""
     split: Name = Field("train", examples=["train"])
@@ -94,13 +104,15 @@ class HubSource(BaseSource):
     """Where the text is."""
 
 
-class HuggingFaceSource(HubSource):
+class HuggingFaceSource(HubSource, PreparedSource):
     """A Hugging Face dataset, eager: tokenised once and cached."""
 
     kind: Literal["huggingface"] = "huggingface"
     """A `datasets` dataset."""
     tokenised: bool = False
     """It holds tokens already: input_ids (or inputs), with labels and position_ids where there are any."""
+    add: Added | None = Field(None, examples=[["bos", "eos"]])
+    """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
 
 
 class StreamSource(HubSource):
@@ -110,11 +122,11 @@ class StreamSource(HubSource):
     """A streaming `datasets` dataset; not finite, so it has no epochs."""
     lanes: Count = Field(8, examples=[8])
     """Readers side by side; fixed, whatever the number of ranks."""
-    shuffle_documents: Whole = Field(10_000, examples=["10k"])
-    """Documents in a lane's shuffle buffer."""
+    shuffle_documents: Count = Field(10_000, examples=["10k"])
+    """Documents of a lane that are packed and shuffled together."""
 
 
-class ChatSource(BaseSource):
+class ChatSource(PreparedSource):
     """Conversations: a JSONL file of messages, or a task by name."""
 
     kind: Literal["chat"] = "chat"
@@ -141,3 +153,5 @@ Source = Annotated[
     TokensSource | TextSource | HuggingFaceSource | StreamSource | ChatSource, Field(discriminator="kind")
 ]
 KINDS = ("tokens", "text", "huggingface", "stream", "chat")
+TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")
+GENERATED = ("spelling", "counting")  # made up from a seed and a list of words

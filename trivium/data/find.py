@@ -6,7 +6,7 @@ Megatron prefix without its ending. Costs one listing of each folder; no file is
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -14,8 +14,10 @@ from typing import NoReturn
 from trivium.errors import SourceError
 
 ENDINGS = (".ds", ".npy", ".bin")
+UNFINISHED = ".prepare"  # a folder in which token files are still being prepared has one of this name
 # What lies beside a token file and is useless without it: `web.idx` needs `web.bin`.
-COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin"}
+COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
+PACKED, BESIDE_PACKED = "_token.npy", ("_index.npy", "_mask.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,24 @@ class Found:
 
 def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
     """The token files of a source: path after path as given, within each sorted by name."""
+    return _find(paths, _expand)
+
+
+def find_any(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
+    """All files of a source, whatever they are, in the same order."""
+    return _find(paths, _expand_any)
+
+
+def _find(
+    paths: str | Path | Sequence[str | Path], expand: Callable[[str], tuple[Path, list[Found]]]
+) -> tuple[Found, ...]:
     entries = [paths] if isinstance(paths, str | Path) else list(paths)
     if not entries:
         raise SourceError("path: is an empty list. Name at least one file or folder.")
     found: dict[str, Found] = {}
     seen: dict[tuple[int, int], Path] = {}
     for entry in entries:
-        root, files = _expand(str(entry))
+        root, files = expand(str(entry))
         for file in _distinct(root, files, found):
             _refuse_twice(file, seen)
             found[file.name] = file
@@ -66,8 +79,33 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
     return root, sorted(named, key=lambda file: file.name)
 
 
+def _expand_any(entry: str) -> tuple[Path, list[Found]]:
+    """As `_expand`, for files of any kind."""
+    path = Path(entry)
+    if path.is_dir():
+        root, files = path, [Path(folder, name) for folder, names in _folders(path) for name in names]
+    elif path.is_file():
+        root, files = path.parent, [path]
+    elif glob.has_magic(entry):
+        matches = [Path(match) for match in sorted(glob.glob(entry, recursive=True))]
+        root, files = _fixed_part(path), [match for match in matches if match.is_file()]
+    else:
+        raise SourceError(f"{entry}: does not exist. Write the path of a file or folder, or a pattern.")
+    if not files:
+        raise SourceError(f"{entry}: holds no files. Name the file or folder that the text is in.")
+    named = [Found(file, file.relative_to(root).as_posix()) for file in files]
+    return root, sorted(named, key=lambda file: file.name)
+
+
 def _walk(folder: Path) -> Iterator[Path]:
-    """The token files below `folder`: hidden names passed over, links followed, no folder entered twice."""
+    """The token files below `folder`."""
+    for current, present in _folders(folder):
+        _refuse_orphans(current, present)
+        yield from (current / name for name in present if _is_tokens(name, present))
+
+
+def _folders(folder: Path) -> Iterator[tuple[Path, set[str]]]:
+    """Folders and the names in them: hidden names passed over, links followed, no folder entered twice."""
     entered = set()
     for current, folders, names in os.walk(folder, onerror=_refuse_unreadable, followlinks=True):
         here = os.stat(current)
@@ -75,10 +113,19 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         entered.add((here.st_dev, here.st_ino))
+        if UNFINISHED in folders:
+            raise SourceError(
+                f"{current}: is not whole: it is being prepared, or that was broken off. "
+                f"Wait, or give the same trivium prepare again: it goes on where it was."
+            )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        present = {name for name in names if not name.startswith(".")}
-        _refuse_orphans(Path(current), present)
-        yield from (Path(current, name) for name in present if name.endswith(ENDINGS))
+        yield Path(current), {name for name in names if not name.startswith(".")}
+
+
+def _is_tokens(name: str, names: Container[str]) -> bool:
+    """Whether a name is a token file's, and not that of an array beside one: a_index.npy, with an a_token.npy."""
+    beside = [name.removesuffix(ending) + PACKED for ending in BESIDE_PACKED if name.endswith(ending)]
+    return name.endswith(ENDINGS) and not any(owner in names for owner in beside)
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
@@ -102,7 +149,8 @@ def _refuse_orphans(folder: Path, names: set[str]) -> None:
 def _match(pattern: str) -> set[Path]:
     """What a pattern stands for: token files that fit it, and all below folders that do."""
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
-    files = {match for match in matches if match.is_file() and match.name.endswith(ENDINGS)}
+    names = {str(match) for match in matches}
+    files = {match for match in matches if match.is_file() and _is_tokens(str(match), names)}
     return files.union(*(_walk(match) for match in matches if match.is_dir()))
 
 

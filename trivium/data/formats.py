@@ -6,12 +6,14 @@
 | `npy`      | .npy                                    | its header              | -                     |
 | `bin`      | .bin, metadata.json or metadata.yaml    | the metadata, if any    | -                     |
 | `megatron` | .bin, .idx                              | .idx                    | .idx                  |
+| `packed`   | _token.npy, _index.npy, _mask.npy       | its header              | _index.npy            |
+| `padded`   | .bin, .bin.mask, shape.json             | shape.json and its size | a row each            |
 
 Costs a few hundred bytes read a file; no token is looked at, nothing is ever unpickled.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.lib import format as npy
 
 from trivium.data.dtypes import Said, read_sidecar
 from trivium.data.ends import MegatronIndex, map_ends
+from trivium.data.masked import Packed, Padded, find_packed, find_padded
 from trivium.errors import SourceError
 from trivium.files import map_file
 
@@ -49,10 +52,15 @@ class Description:
     index: Path | None = None  # document ends, 8 bytes each
     megatron: MegatronIndex | None = None
     loss: Path | None = None  # one byte a token
+    packed: Packed | None = None
+    padded: Padded | None = None
 
     @property
     def beside(self) -> tuple[Path, ...]:
         """The other files whose content is the source's too."""
+        masked = self.packed or self.padded
+        if masked is not None:
+            return masked.beside
         megatron = self.megatron.path if self.megatron else None
         return tuple(path for path in (self.index, megatron, self.loss) if path)
 
@@ -63,8 +71,11 @@ def describe(path: Path, sidecars: dict[Path, Said | None]) -> Description:
         return _describe_ds(path)
     if path.suffix == ".bin" and path.with_suffix(".idx").is_file():
         return _describe_megatron(path.with_suffix(".idx"))
+    if path.suffix == ".bin" and (padded := find_padded(path)):
+        return _describe_padded(path, padded)
     if path.suffix == ".npy" and (header := _describe_npy(path)):
-        return header
+        packed = find_packed(path)
+        return header if packed is None else replace(header, format="packed", packed=packed)
     if path.parent not in sidecars:
         sidecars[path.parent] = read_sidecar(path.parent)
     return Description(path.suffix[1:], sidecars[path.parent])
@@ -128,6 +139,18 @@ def _describe_npy(path: Path) -> Description | None:
             f'Save array.astype("uint16") or "uint32" instead.'
         )
     return Description("npy", Said(str(path), dtype.name), Count(path, shape[0]), start)
+
+
+def _describe_padded(path: Path, padded: Padded) -> Description:
+    """Rows whose number and length are said, so that a file's size tells how many bytes a token has."""
+    size, slots = path.stat().st_size, padded.rows * padded.width
+    dtype = {2 * slots: "uint16", 4 * slots: "uint32", 8 * slots: "int64"}.get(size) if slots > 0 else None
+    if dtype is None:
+        raise SourceError(
+            f"{path}: has {size:,} bytes, and shape.json says {padded.rows:,} rows of {padded.width:,} tokens. "
+            f"That is neither 2, 4 nor 8 bytes a token: write both again."
+        )
+    return Description("padded", Said(str(path.parent / "shape.json"), dtype), padded=padded)
 
 
 def _describe_megatron(path: Path) -> Description:

@@ -1,4 +1,4 @@
-"""Rows -> the arrays of a batch: one kernel call, straight from the mapped files.
+"""Rows -> the arrays of a batch: one kernel call, straight from the mapped files and from windows of streams in memory.
 
 Boundaries come from the rows' pieces; no token is looked at twice. Writes about a billion tokens a second.
 """
@@ -14,17 +14,15 @@ from trivium.data.memory import carray, pointer
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 
-# A row to gather: the address of its pieces, how many they are, and the number of its source's first file.
+# A row to gather: the address of its pieces, how many they are, and the address of its source's table of files.
+# That table is (files, 3): address of the tokens, bytes of a token, address of the loss bytes or 0.
 ROW_ADDRESS, ROW_PIECES, ROW_FILES = 0, 1, 2
+FILE_BYTES = 24  # of one file in the table
 
 
 @compiled
-def gather(rows: Int64s, files: Int64s, masks_loss: bool, arrays: NDArray[np.int32]) -> None:
-    """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions.
-
-    `rows` is (rows, 3) as above; `files` is (files, 3): address of the tokens, bytes of a token, address of
-    the loss bytes or 0.
-    """
+def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
+    """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions; `rows` is (rows, 3) as above."""
     seq_len = arrays.shape[2]
     for row in range(rows.shape[0]):
         pieces = carray(pointer(rows[row, ROW_ADDRESS]), (rows[row, ROW_PIECES], 2), np.int64)
@@ -32,17 +30,17 @@ def gather(rows: Int64s, files: Int64s, masks_loss: bool, arrays: NDArray[np.int
         column = 0
         for piece in range(pieces.shape[0]):
             word = pieces[piece, 1]
-            file = rows[row, ROW_FILES] + (word >> FILE_SHIFT)
+            file = carray(pointer(rows[row, ROW_FILES] + (word >> FILE_SHIFT) * FILE_BYTES), (3,), np.int64)
             length = (word & WORD_MASK) >> LENGTH_SHIFT
             # Of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
             targeted = inputs if inputs < length or word & GOES_ON else inputs - 1
             stop = column + inputs
-            _copy(files[file, 0], files[file, 1], pieces[piece, 0], tokens[column:stop])
-            _copy(files[file, 0], files[file, 1], pieces[piece, 0] + 1, targets[column : column + targeted])
+            _copy(file[0], file[1], pieces[piece, 0], tokens[column:stop])
+            _copy(file[0], file[1], pieces[piece, 0] + 1, targets[column : column + targeted])
             targets[column + targeted : stop] = IGNORED
-            if masks_loss and files[file, 2]:
-                _mask(files[file, 2] + pieces[piece, 0] + 1, targets[column : column + targeted])
+            if file[2]:
+                _mask(file[2] + pieces[piece, 0] + 1, targets[column : column + targeted])
             segments[column:stop] = piece
             _count_up(positions[column:stop])
             column = stop

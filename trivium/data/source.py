@@ -1,15 +1,17 @@
 """A source that is open: its documents as blocks, those to train on and those held out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from glob import glob
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from trivium.config.sources import BaseSource, Source, TokensSource
+from trivium.config.schema import Config
+from trivium.config.sources import BaseSource, ChatSource, Source
 from trivium.data.blocks import Blocks, FileBlocks, HoldOut
 from trivium.data.manifest import Manifest, check_vocab, manifest_of
-from trivium.data.tokens import Layout, TokenFile, open_source
+from trivium.data.sources import chat, huggingface, text, tokens
+from trivium.data.sources.located import Located, Means
+from trivium.data.tokenizer import open_tokenizer
+from trivium.data.tokens import TokenFile
 from trivium.errors import PlanError, Problem, SourceError
 
 
@@ -25,6 +27,7 @@ class OpenSource:
     validation_only: bool = False
     largest_id: int = 0
     content: str = ""  # a hash of the content alone
+    loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage says so
 
     @property
     def fingerprint(self) -> str:
@@ -32,14 +35,27 @@ class OpenSource:
         return self.blocks.fingerprint
 
 
-def open_sources(sources: Mapping[str, Source], vocab: int | None = None) -> dict[str, OpenSource]:
+Locate = Callable[[str, Any, Means], Located | None]
+# How each kind of source comes to token files; a stream has none.
+KINDS: Mapping[str, Locate] = {
+    "tokens": tokens.locate,
+    "text": text.locate,
+    "huggingface": huggingface.locate,
+    "chat": chat.locate,
+}
+
+
+def open_sources(config: Config, *, fetch: bool = False, workers: int | None = None) -> dict[str, OpenSource]:
     """Every source that is on disk; one that is not there is left out, one that is broken is a problem."""
+    vocab = vocab_of(config)
     opened: dict[str, OpenSource] = {}
     problems: list[Problem] = []
-    for name, source in sources.items():
+    for name, source, located in locate_sources(config, problems, fetch=fetch, workers=workers):
         try:
-            if isinstance(source, TokensSource) and is_there(source):
-                opened[name] = open_tokens(name, source, vocab)
+            manifest = manifest_of(located.files, located.folder)
+            if vocab is not None:
+                check_vocab(manifest, located.files, vocab)
+            opened[name] = as_blocks(name, source, located.files, manifest)
         except SourceError as error:
             problems.append(Problem(f"sources.{name}", str(error)))
     if problems:
@@ -47,30 +63,30 @@ def open_sources(sources: Mapping[str, Source], vocab: int | None = None) -> dic
     return opened
 
 
-def is_there(source: TokensSource) -> bool:
-    """Whether anything of the source is on disk; a pattern may match nothing yet."""
-    return any(Path(path).exists() or glob(path, recursive=True) for path in source.path or ())
+def locate_sources(
+    config: Config, problems: list[Problem], *, fetch: bool = False, workers: int | None = None
+) -> Iterator[tuple[str, Source, Located]]:
+    """The token files of every source that is on disk, prepared on first use; adds to `problems`."""
+    means = Means(config.tokenizer, fetch=fetch, workers=workers)
+    for name, source in config.sources.items():
+        try:
+            located = KINDS[source.kind](name, source, means) if source.kind in KINDS else None
+        except SourceError as error:
+            problems.append(Problem(f"sources.{name}", str(error)))
+            continue
+        if located is not None:
+            yield name, source, located
 
 
-def open_tokens(name: str, source: TokensSource, vocab: int | None = None) -> OpenSource:
-    """Open and check the token files of a source."""
-    files = open_token_files(source)
-    manifest = manifest_of(files, manifest_folder(source))
-    if vocab is not None:
-        check_vocab(manifest, files, vocab)
-    return as_blocks(name, source, files, manifest)
-
-
-def open_token_files(source: TokensSource) -> tuple[TokenFile, ...]:
-    """Find and map a source's files."""
-    assert source.path is not None, "a checked source has a path"
-    return open_source(source.path, Layout(source.dtype, source.eos, source.bos))
-
-
-def manifest_folder(source: TokensSource) -> Path | None:
-    """Where a manifest may lie: in the source's folder, where that is all of it."""
-    paths = [Path(path) for path in source.path or ()]
-    return paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+def vocab_of(config: Config) -> int | None:
+    """The model's vocabulary: as written, else the tokenizer's; None where neither is there."""
+    if config.model.vocab is not None or config.tokenizer is None or config.model.init is not None:
+        return config.model.vocab
+    try:
+        tokenizer = open_tokenizer(config.tokenizer)
+    except SourceError:
+        return None  # a tokenizer that is not there yet is asked for when the run starts
+    return None if tokenizer is None else tokenizer.vocab
 
 
 def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manifest: Manifest) -> OpenSource:
@@ -79,7 +95,7 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
     if source.validation is None:
         blocks = FileBlocks(name, files, manifest.fingerprint, *sizes)
         only = source.validation_only
-        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(manifest))
+        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(source, manifest))
     share = source.validation if isinstance(source.validation, float) else source.validation / max(1, manifest.tokens)
     train = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=False))
     held = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=True))
@@ -89,11 +105,12 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
             f"validation = {source.validation} holds out none of the {manifest.documents:,} documents. "
             "Hold out more, or give a source of its own with validation_only = true."
         )
-    return OpenSource(train, *_readable(train), held, tokens, **_known(manifest))
+    return OpenSource(train, *_readable(train), held, tokens, **_known(source, manifest))
 
 
-def _known(manifest: Manifest) -> dict[str, Any]:
-    return {"largest_id": manifest.largest_id, "content": manifest.fingerprint}
+def _known(source: BaseSource, manifest: Manifest) -> dict[str, Any]:
+    loss_on = source.loss_on if isinstance(source, ChatSource) else "assistant"
+    return {"largest_id": manifest.largest_id, "content": manifest.fingerprint, "loss_on": loss_on}
 
 
 def _readable(blocks: FileBlocks) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """tokens: token files -> mapped arrays of tokens, document ends and loss; nothing is read into memory.
 
-Formats are datatrove's `.ds`, `.npy`, flat `.bin`, and Megatron's `.bin` with `.idx`. Opening checks what is
-cheap, 0.3 ms a file: that sizes, headers and last document ends fit. `manifest` reads all content once.
-A file that says itself that it holds no tokens (of a worker that had nothing to tokenise) is passed over; a
+Formats are datatrove's `.ds`, `.npy`, flat `.bin`, Megatron's `.bin` with `.idx`, and two with masks. Opening
+checks what is cheap, 0.3 ms a file: that sizes, headers and last document ends fit. `manifest` reads all content
+once. A file that says itself that it holds no tokens (of a worker that had nothing to tokenise) is passed over; a
 flat file of 0 bytes says nothing, and is refused.
 """
 
@@ -19,6 +19,7 @@ from trivium.data.dtypes import Said, agreed_dtype
 from trivium.data.ends import Ends, Part, Tokens, cache_key, cached_ends, ends_by_mark, map_ends, part_of
 from trivium.data.find import Found, find_files
 from trivium.data.formats import Description, describe
+from trivium.data.masked import cached_documents, cached_loss
 from trivium.errors import SourceError
 from trivium.files import cache_folder, map_file
 
@@ -89,8 +90,13 @@ def _open(found: Found, layout: Layout, cache: Path, sidecars: dict[Path, Said |
         description = describe(found.path, sidecars)
         parts = tuple(part_of(path) for path in (found.path, *description.beside))
         tokens = _map_tokens(found.path, layout, description)
-        ends = _document_ends(tokens, parts, layout, description, cache)
-        loss = _map_loss(description.loss, found.path, len(tokens)) if description.loss else None
+        loss: NDArray[np.uint8] | None
+        if description.padded:
+            key = cache_key("unpadded", parts, str(tokens.dtype))
+            tokens, ends, loss = cached_documents(cache, key, description.padded, tokens)
+        else:
+            ends = _document_ends(tokens, parts, layout, description, cache)
+            loss = _loss(tokens, parts, description, cache)
     except OSError as error:
         # Linux maps 65,530 files for a process unless told otherwise; a `.ds` takes two or three of these.
         many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
@@ -128,6 +134,9 @@ def _document_ends(
         return map_ends(description.index)
     if len(tokens) == 0:
         return np.empty(0, np.int64)
+    if description.packed:
+        packed = description.packed
+        return cached_ends(cache, cache_key("packed", parts), lambda: packed.ends(len(tokens)), len(tokens))
     if description.megatron:
         return cached_ends(cache, cache_key("megatron", parts), description.megatron.ends, len(tokens))
     if layout.eos is not None or layout.bos is not None:
@@ -139,6 +148,16 @@ def _document_ends(
             f"Copy the index too, or write eos = <the id that ends a document>."
         )
     return np.array([len(tokens)], np.int64)
+
+
+def _loss(tokens: Tokens, parts: tuple[Part, ...], description: Description, cache: Path) -> NDArray[np.uint8] | None:
+    """Which tokens are learnt; None where all are."""
+    if description.loss:
+        return _map_loss(description.loss, parts[0].path, len(tokens))
+    packed = description.packed
+    if packed and packed.mask:
+        return cached_loss(cache, cache_key("loss", parts), lambda: packed.loss(tokens), len(tokens))
+    return None
 
 
 def _map_loss(path: Path, of: Path, num_tokens: int) -> NDArray[np.uint8]:

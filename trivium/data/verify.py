@@ -1,35 +1,34 @@
 """All content of a config's token files, read again and held against what is known of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from trivium.config.sources import Source, TokensSource
+from trivium.config.schema import Config
 from trivium.data.manifest import NAME, Manifest, measure, read_manifest, verify, write_manifest
-from trivium.data.source import is_there, manifest_folder, open_token_files
+from trivium.data.source import KINDS, locate_sources
 from trivium.data.tokens import TokenFile
 from trivium.errors import PlanError, Problem, SourceError
 
 
-def verify_sources(sources: Mapping[str, Source], file: str, *, write: bool) -> Iterator[str]:
+def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
     """A line for each source that is as its manifest says; PlanError with every file that is not."""
     problems: list[Problem] = []
-    for name, source in sources.items():
-        if not isinstance(source, TokensSource):
-            continue
-        where = f"{file}: sources.{name}"
+    located: set[str] = set()
+    for name, _, files in locate_sources(config, problems):
+        located.add(name)
         try:
-            if not is_there(source):
-                raise SourceError("is not on disk, so that nothing can be verified.")
-            files = open_token_files(source)
-            folder = manifest_folder(source)
-            found, line = _verify_one(files, folder, write=write)
-            problems += [Problem(where, str(problem)) for problem in found]
+            found, line = _verify_one(files.files, files.folder, write=write)
+            problems += [Problem(f"sources.{name}", str(problem)) for problem in found]
             if not found:
                 yield f"{name}: {line}"
         except SourceError as error:
-            problems.append(Problem(where, str(error)))
+            problems.append(Problem(f"sources.{name}", str(error)))
+    told = {problem.where for problem in problems}
+    for name, source in config.sources.items():
+        if source.kind in KINDS and name not in located and f"sources.{name}" not in told:
+            problems.append(Problem(f"sources.{name}", "is not on disk, so that nothing can be verified."))
     if problems:
-        raise PlanError(problems)
+        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
 
 
 def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:

@@ -8,10 +8,11 @@ do. An engine is entered stage by stage and then stepped:
     engine.save(folder).wait()
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from trivium.plan.plan import StepSettings
 
 Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
+OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
+"""Named parameters -> a `torch.optim.Optimizer`; the schedule multiplies each of its groups' learning rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class EngineSettings:
     deterministic: bool = True
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
+    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,14 @@ class StepStats:
     nats_by_source: Mapping[str, float]
     learnt_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of the objective, a learnt token
+    left_out: str | None = None  # why no update was made, where none was
+
+    @staticmethod
+    def why_left_out(loss: float, gradient_norm: float, limit: float) -> str | None:
+        """Why an update must not be made; None where it may."""
+        if not isfinite(loss) or not isfinite(gradient_norm):
+            return f"the loss is {loss:g} and the gradient's norm {gradient_norm:g}"
+        return None if loss <= limit else f"the loss is {loss:.4f}, over the limit of {limit:.4f}"
 
 
 @dataclass(frozen=True, slots=True)

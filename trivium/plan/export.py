@@ -72,7 +72,7 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
             name: {
                 "rows": given.rows,
                 "tokens": given.rows * stage.seq_len,
-                "learnt": given.learnt(stage.said),
+                "learnt": given.learnt,
                 "figures": None if given.figures is None else asdict(given.figures),
                 "epochs": given.epochs,
                 "epochs_so_far": given.epochs_so_far,

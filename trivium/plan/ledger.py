@@ -5,7 +5,7 @@ or seed a new reading begins with what the old one left unread, so that nothing 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
@@ -50,11 +50,16 @@ class Ledger:
             rows[name] = segment.reading.position_after(segment.start, tokens) - segment.start
         return rows
 
-    def give(self, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, Given]:
+    def give(self, stage: Stage, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, Given]:
         """Enter what a stage of so many rows takes of each source."""
         given = {}
         for name, rows in zip(mixture.names, mixture.count(num_rows).tolist(), strict=True):
-            given[name] = self._give_one(name, settings, rows) if name in self.sources else Given(rows)
+            if name in self.sources:
+                # What the stage says of loss goes before what the source says; neither moves a row.
+                masks_loss = (stage.loss_on or self.sources[name].loss_on) != "all"
+                given[name] = replace(self._give_one(name, settings, rows), masks_loss=masks_loss)
+            else:
+                given[name] = Given(rows)
         return given
 
     def _give_one(self, name: str, settings: RowSettings, rows: int) -> Given:

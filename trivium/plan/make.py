@@ -8,11 +8,10 @@ from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Reference, Stage
-from trivium.config.sources import Source, TokensSource
+from trivium.config.sources import ChatSource, HuggingFaceSource, Source
 from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
-from trivium.data.tokenizer import open_tokenizer
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, shares_of, sources_of, steps_of
 from trivium.plan.curve import Curve, exact
@@ -22,15 +21,19 @@ from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_ra
 from trivium.plan.stage import Given, PlannedStage
 
 MANY_EPOCHS = 4
+LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 
 
-def make_plan(config: Config, sources: Mapping[str, OpenSource] | None = None, file: str = "") -> Plan:
+def make_plan(
+    config: Config, sources: Mapping[str, OpenSource] | None = None, file: str = "", *, fetch: bool = False
+) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
-    `sources` are opened where they are not given; `file` is the config's name, for messages.
+    `sources` are opened where they are not given, and prepared where they are text; `file` is the config's name,
+    for messages; `fetch` allows to load datasets from the Hub.
     """
     try:
-        opened = open_sources(config.sources, _vocab(config)) if sources is None else sources
+        opened = open_sources(config, fetch=fetch) if sources is None else sources
         return Builder(config, opened).plan()
     except PlanError as error:
         in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in error.problems]
@@ -53,6 +56,7 @@ class Builder:
         self._check_fades(stages)
         self._check_learnt(stages)
         self._check_epochs(stages)
+        self._check_muon()
         self._note_gaps(stages)
         curves = self._curves(stages)
         if self.problems:
@@ -73,16 +77,20 @@ class Builder:
             steps = steps_of(stage, mixture, to_read)
             rows = None if steps is None else steps * stage.rows_of_step
             given = (
-                {} if mixture is None or rows is None or start is None else self._give(ledger, settings, mixture, rows)
+                {}
+                if mixture is None or rows is None or start is None
+                else self._give(ledger, stage, settings, mixture, rows)
             )
             planned.append(PlannedStage(index, stage, seed, start, steps, mixture, given))
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
         return tuple(planned)
 
-    def _give(self, ledger: Ledger, settings: RowSettings, mixture: StageMixture, rows: int) -> dict[str, Given]:
+    def _give(
+        self, ledger: Ledger, stage: Stage, settings: RowSettings, mixture: StageMixture, rows: int
+    ) -> dict[str, Given]:
         try:
-            return ledger.give(settings, mixture, rows)
+            return ledger.give(stage, settings, mixture, rows)
         except SourceError as error:
             raise PlanError([*self.problems, Problem("sources", str(error))]) from None
 
@@ -196,7 +204,7 @@ class Builder:
     def _check_learnt(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token has a target learns nothing."""
         for stage in stages:
-            learnt = [given.learnt(stage.said) for given in stage.given.values() if given.rows]
+            learnt = [given.learnt for given in stage.given.values() if given.rows]
             if learnt and all(count == 0 for count in learnt):
                 what = "no token of it has a target, so that nothing is learnt. Look at its documents and loss masks."
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
@@ -210,6 +218,13 @@ class Builder:
                 self.problems.append(
                     Problem(f"stages[{stage.index}].fade", f"{lengths}. Write fade = {length} or less.")
                 )
+
+    def _check_muon(self) -> None:
+        """A rate made for AdamW moves Muon's matrices hardly at all."""
+        lr = self.config.optimizer.lr
+        if self.config.optimizer.name == "muon" and lr.matrix is None and lr.rest is not None and lr.rest < LOW_MUON_LR:
+            what = f"is not given, and {lr.rest:g} is low for muon. Write lr = {{ matrix = 0.02, rest = {lr.rest:g} }}."
+            self.warnings.append(Problem("optimizer.lr.matrix", what))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""
@@ -265,22 +280,13 @@ class Builder:
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
 
 
-def _vocab(config: Config) -> int | None:
-    """The model's vocabulary: as written, else the tokenizer's; None where neither is there."""
-    if config.model.vocab is not None or config.tokenizer is None or config.model.init is not None:
-        return config.model.vocab
-    try:
-        tokenizer = open_tokenizer(config.tokenizer)
-    except SourceError:
-        return None  # a tokenizer that is not there yet is asked for when the run starts
-    return None if tokenizer is None else tokenizer.vocab
-
-
 def _place(source: Source) -> str:
     """Where a source was looked for."""
-    if isinstance(source, TokensSource):
-        return f"{source.where} is not there"
-    return f"is of kind {source.kind}, which is measured when it is prepared"
+    of_hub = isinstance(source, HuggingFaceSource) or (isinstance(source, ChatSource) and source.path is None)
+    if of_hub:
+        task = "task " if isinstance(source, ChatSource) else ""
+        return f"{task}{source.where} is not on disk, and trivium prepare has not fetched it"
+    return f"{source.where} is not there"
 
 
 def _rounded_up(epochs: float) -> float:

@@ -4,10 +4,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from trivium.config.schema import Config
+from trivium.config.sources import StreamSource
 from trivium.data.source import OpenSource
-from trivium.errors import PlanError, Problem
+from trivium.data.tokenizer import open_tokenizer
+from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.curve import Curve
 from trivium.plan.record import GROUPS, Record, fingerprint, record
 from trivium.plan.stage import PlannedStage
@@ -26,6 +29,7 @@ class StepSettings:
     lr: Mapping[str, float]
     momentum: float
     weight_decay: float
+    loss_limit: float = inf  # above it, or where anything is not finite, no update is made
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,19 @@ class Plan:
 
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""
-        return record(self.config, self.sources, self.stages, self.learning_rate, self.momentum, step)
+        curves = self.learning_rate, self.momentum
+        return record(self.config, self.sources, self.stages, *curves, step, self._stream_tokenizer)
+
+    @cached_property
+    def _stream_tokenizer(self) -> str | None:
+        """The fingerprint of the tokenizer where a stream needs it; None where it is not there yet."""
+        if not any(isinstance(source, StreamSource) for source in self.config.sources.values()):
+            return None
+        try:
+            tokenizer = open_tokenizer(self.config.tokenizer)
+        except SourceError:
+            return None
+        return None if tokenizer is None else tokenizer.fingerprint
 
     def fingerprint(self, step: int) -> str:
         """A hash of the record: changes if and only if something before the step changed."""

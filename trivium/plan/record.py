@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from trivium.config.problems import show_value
 from trivium.config.schema import Config
 from trivium.config.sizes import SIZES
+from trivium.config.sources import StreamSource
 from trivium.data.order import ORDER_VERSION
 from trivium.data.source import OpenSource
 from trivium.plan.curve import Curve
@@ -25,6 +26,8 @@ Record = dict[str, Any]
 
 # Of a stage, what decides its steps; all else is entered resolved, below.
 STAGE_KEYS = ("seq_len", "packing", "documents", "z_loss", "loss_on")
+# Of a stream, what decides its documents and their order; what it holds is not known.
+STREAM_KEYS = ("dataset", "subset", "split", "column", "lanes", "shuffle_documents", "block_tokens", "window_blocks")
 GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
 
@@ -47,8 +50,12 @@ def record(
     learning_rate: Curve | None,
     momentum: Curve,
     step: int,
+    tokenizer: str | None = None,
 ) -> Record:
-    """Everything that decided the steps before `step`, and the model that they began with."""
+    """Everything that decided the steps before `step`, and the model that they began with.
+
+    `tokenizer` is its fingerprint, where streams are tokenised as they are read.
+    """
     entries: Record = {"order": ORDER_VERSION, "run.seed": config.run.seed, **_model_entries(config)}
     end = stages[-1].end
     if end is not None and step > end:
@@ -59,8 +66,13 @@ def record(
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for stage in taken:
         entries |= _stage_entries(stage, config, [each.name for each in stages])
+    left_out = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
+    if left_out:
+        entries["guard.skip_steps"] = left_out
     for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
         entries |= _source_entries(name, config, sources)
+        if isinstance(config.sources[name], StreamSource):
+            entries[f"sources.{name}.tokenizer"] = tokenizer
     for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
         if curve is not None and (name == "learning rate" or config.optimizer.name == "muon"):
             for start, formula, ramp in curve.identity(step):
@@ -71,6 +83,8 @@ def record(
 def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]) -> Record:
     """What decides a source's documents and the order in which they are read."""
     said = config.sources[name]
+    if isinstance(said, StreamSource):
+        return {f"sources.{name}.{key}": getattr(said, key) for key in STREAM_KEYS}
     keys = ("block_tokens", "window_blocks", "validation")
     entries: Record = {f"sources.{name}.content": sources[name].content if name in sources else None}
     return entries | {f"sources.{name}.{key}": getattr(said, key) for key in keys}
@@ -114,6 +128,9 @@ def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) ->
         entries |= _flat(f"{path}.kl", said.kl)
         if said.kl.reference is not None and said.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(said.kl.reference.stage)
+    for name, given in stage.given.items():
+        if given.rows and not given.masks_loss and said.loss_on is None:
+            entries[f"{path}.loss_on.{name}"] = "all"  # as the source says
     if stage.mixture is not None:
         for name, share in zip(stage.mixture.new.names, stage.mixture.new.shares, strict=True):
             if share:

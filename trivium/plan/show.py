@@ -70,7 +70,7 @@ def source_table(plan: Plan) -> Table:
                 name + fading,
                 share,
                 _count(given.rows * stage.seq_len if given else None),
-                _count(given.learnt(stage.said) if given else None),
+                _count(given.learnt if given else None),
                 *_epochs(given),
                 *_packed(stage, given),
             )

@@ -27,12 +27,14 @@ class Given:
     epochs: float | None = None  # read within the stage
     epochs_so_far: float | None = None  # and in the run up to its end
     segment: Segment | None = None  # where the stage starts to read it
+    masks_loss: bool = True  # whether the source's loss bytes count in the stage
 
-    def learnt(self, stage: Stage) -> int | None:
-        """Tokens that are learnt; a stage with `loss_on = "all"` learns those too that the source masks."""
+    @property
+    def learnt(self) -> int | None:
+        """Tokens that are learnt; where loss is on all, those too that the source's loss bytes leave out."""
         if self.figures is None:
             return None
-        return self.figures.learnt if stage.loss_on == "all" else self.figures.unmasked
+        return self.figures.unmasked if self.masks_loss else self.figures.learnt
 
 
 @dataclass(frozen=True, slots=True)

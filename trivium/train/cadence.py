@@ -8,7 +8,7 @@ from types import FrameType
 
 from trivium.config.schema import Cadence as CadenceConfig
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what clusters send ahead of the end
 
 
 class Cadence:
@@ -32,13 +32,13 @@ class Cadence:
 
 
 @contextmanager
-def stops_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """The first signal calls `stop`; a second one of Ctrl-C ends the process as it always does."""
+def stops_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """The first signal calls `stop` with its name; a second one of Ctrl-C ends the process as it always does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         for each in STOP_SIGNALS:
             signal.signal(each, before[each])
-        stop()
+        stop(signal.Signals(number).name)
 
     try:
         before = {each: signal.signal(each, handle) for each in STOP_SIGNALS}

@@ -1,7 +1,8 @@
 """Checkpoints of a run: one save at a time, whole or absent, and which of them stay.
 
 `save` returns when training may go on; a thread waits for the engine's files, adds the run's state and
-commits. What was left of a save that failed is a draft, which the next one clears away.
+commits. A save that fails (a full disk) leaves the checkpoints before it as they are, is told of, and is tried
+again after a pause that doubles each time.
 """
 
 import threading
@@ -11,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trivium.engine.base import Engine
-from trivium.errors import Problem, ResumeError
-from trivium.train.events import Saved
+from trivium.engine.base import Engine, SaveHandle
+from trivium.errors import Problem, ResumeError, SaveError
+from trivium.train.events import Saved, SaveFailed
+from trivium.train.mirror import Mirror
 from trivium.train.run_folder import Checkpoint, RunFolder
+
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0  # seconds before a save that failed is tried again
+THREAD = "trivium-saver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,50 +39,101 @@ class Retention:
 
 
 class Saver:
-    """Writes a run's checkpoints, one after the other."""
+    """Writes a run's checkpoints, one after the other; a save that fails is told of and tried again."""
 
-    def __init__(self, folder: RunFolder, retention: Retention, tell: Callable[[Saved], None]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        retention: Retention,
+        tell: Callable[[Saved | SaveFailed], None],
+        mirror: Mirror | None = None,
+    ) -> None:
         self.folder = folder
         self.retention = retention
+        self.mirror = mirror
+        self.best_step: int | None = None
         self._tell = tell
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
-        self.best_step: int | None = None
+        self._failure: Exception | None = None
+        self._pause = FIRST_PAUSE
+        self._try_again_at: float | None = None
 
-    def save(self, engine: Engine, step: int, state: dict[str, Any], reason: str, *, background: bool) -> None:
-        """Write a checkpoint of this step; waits for the one before."""
+    @property
+    def wants_to_try_again(self) -> bool:
+        """Whether the last save failed, and its pause is over."""
+        return self._try_again_at is not None and time.monotonic() >= self._try_again_at
+
+    def save(
+        self,
+        engine: Engine,
+        step: int,
+        state: dict[str, Any],
+        reason: str,
+        *,
+        background: bool = False,
+        must_succeed: bool = False,
+    ) -> None:
+        """Write a checkpoint of this step; waits for the one before. SaveError where one that must succeed fails."""
         self.wait()
         started = time.perf_counter()
-        draft = self.folder.draft_path(step)
-        handle = engine.save(draft / "engine", background=background)
 
-        def commit() -> None:
+        def write() -> None:
+            draft = self.folder.draft_path(step)
+            handle = engine.save(draft / "engine", background=background)
+            if background:
+                self._thread = threading.Thread(target=lambda: attempt(lambda: commit(draft, handle)), name=THREAD)
+                self._thread.start()
+            else:
+                commit(draft, handle)
+
+        def commit(draft: Path, handle: SaveHandle) -> None:
+            handle.wait()
+            checkpoint = self.folder.commit(draft, step, state)
+            size = sum(file["bytes"] for file in checkpoint.files().values())
+            seconds = time.perf_counter() - started
+            self._tell(Saved(step=step, path=str(checkpoint.path), bytes=size, seconds=seconds, reason=reason))
+            self._tidy()
+            self._try_again_at, self._pause = None, FIRST_PAUSE
+
+        def attempt(act: Callable[[], None]) -> None:
             try:
-                handle.wait()
-                checkpoint = self.folder.commit(draft, step, state)
-                size = sum(file["bytes"] for file in checkpoint.files().values())
-                seconds = time.perf_counter() - started
-                self._tell(Saved(step=step, path=str(checkpoint.path), bytes=size, seconds=seconds, reason=reason))
-                steps = [each.step for each in self.folder.checkpoints()]
-                self.folder.keep_only(self.retention.kept(steps, self.best_step))
-            except BaseException as failure:
-                self._failure = failure
+                act()
+            except Exception as failure:  # a full disk shows itself in many ways; training goes on whatever it is
+                self._failed(step, reason, failure)
 
-        if background:
-            self._thread = threading.Thread(target=commit, name="trivium-saver")
-            self._thread.start()
-        else:
-            commit()
-            self.wait()
+        attempt(write)
+        if must_succeed and not background and self._failure is not None:
+            raise SaveError(
+                f"{self.folder.checkpoints_folder}: the checkpoint of step {step:,} ({reason}) cannot be written: "
+                f"{self._failure}. Make room, and start the run again: it goes on from its last checkpoint."
+            ) from self._failure
 
     def wait(self) -> None:
-        """Return when the last save is complete; raise what went wrong in it."""
+        """Return when the last save is complete, or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+
+    def close(self) -> None:
+        """Return when everything is written and copied."""
+        self.wait()
+        if self.mirror is not None:
+            self.mirror.wait()
+
+    def _failed(self, step: int, reason: str, failure: Exception) -> None:
+        self.folder.drop_draft(step)  # gives back the room it took
+        self._failure = failure
+        self._try_again_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._tell(SaveFailed(step=step, why=str(failure), reason=reason))
+
+    def _tidy(self) -> None:
+        self._failure = None
+        checkpoints = self.folder.checkpoints()
+        kept = self.retention.kept([each.step for each in checkpoints], self.best_step)
+        self.folder.keep_only(kept)
+        if self.mirror is not None:
+            self.mirror.copy([each for each in checkpoints if each.step in kept], kept)
 
 
 def last_sound(folder: RunFolder, tell: Callable[[Problem], None]) -> Checkpoint | None:

@@ -17,10 +17,10 @@ from trivium.data.mixture import normalised
 from trivium.data.reading import Reading, RowSettings, Unread
 from trivium.data.source import OpenSource
 from trivium.engine.base import EvalStats, SourceFigures
-from trivium.loader import RowReader
 from trivium.plan.curve import exact
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
+from trivium.rows import RowReader
 from trivium.train.events import Evaluated
 
 VALIDATION_SEED = 0  # of its own, so that runs with other seeds can be compared
@@ -73,7 +73,9 @@ def _shares(config: Config, stage: PlannedStage) -> Mapping[str, Fraction]:
 def validation_batches(plan: Plan, stage: PlannedStage, batch_rows: int) -> Iterator[Batch]:
     """The batches of one evaluation, each of one source."""
     for chosen in validation_rows(plan, stage):
-        reader = RowReader(chosen.source, chosen.reading, tuple(sorted(plan.config.sources)))
+        masks_loss = (stage.said.loss_on or plan.sources[chosen.source].loss_on) != "all"
+        names = tuple(sorted(plan.config.sources))
+        reader = RowReader(chosen.source, chosen.reading, names, masks_loss=masks_loss)
         for first in range(0, chosen.rows, batch_rows):
             yield reader.batch(first, min(batch_rows, chosen.rows - first))
 

@@ -40,6 +40,7 @@ class Started(Event):
     versions: Mapping[str, str]
     settings: Mapping[str, Any]  # what may change the bits but not the batches: device, precision, micro-batch
     changes: Mapping[str, str] = field(default_factory=dict)  # keys of the config that differ from before
+    lineage: Mapping[str, Any] | None = None  # the run and step that this one was forked from
 
     def line(self) -> str:
         """`small: goes on at step 4,000 of 10,000`."""
@@ -98,6 +99,60 @@ class StepTaken(Event):
             f"lr {self.lr['matrix']:.3g}  norm {self.gradient_norm:.3g}  "
             f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut(Event):
+    """A step without an update; it counts, so that schedules and data stay aligned."""
+
+    kind: ClassVar[str] = "left_out"
+    stage: str
+    why: str
+    rows: str | None = None  # a file that says what stood in them
+
+    def line(self) -> str:
+        """`step 41: no update: the loss is nan and the gradient's norm nan (rows/step-00000040.json)`."""
+        return f"step {self.step:,}: no update: {self.why}" + (f" ({self.rows})" if self.rows else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spiked(Event):
+    """A step whose loss is far above the stage's recent ones."""
+
+    kind: ClassVar[str] = "spiked"
+    stage: str
+    loss: float
+    limit: float
+    rows: str | None = None
+
+    def line(self) -> str:
+        """`step 41: the loss spiked to 7.1, over 3.2 (rows/step-00000040.json)`."""
+        return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f} ({self.rows})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted(Event):
+    """The run was told to stop by a signal; it finishes the step and saves."""
+
+    kind: ClassVar[str] = "preempted"
+    signal: str
+
+    def line(self) -> str:
+        """`step 41: SIGTERM: the step is finished, a checkpoint comes next`."""
+        return f"step {self.step:,}: {self.signal}: the step is finished, a checkpoint comes next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed(Event):
+    """A checkpoint could not be written; the run goes on, and tries again."""
+
+    kind: ClassVar[str] = "save_failed"
+    why: str
+    reason: str
+
+    def line(self) -> str:
+        """`step 500: not saved (cadence): No space left on device; the last good checkpoint stays`."""
+        return f"step {self.step:,}: not saved ({self.reason}): {self.why}; the last good checkpoint stays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +222,8 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps in {self.training_seconds:.1f} s of training, {peak}{best}"
 
 
-KINDS = {kind.kind: kind for kind in (Started, StageBegan, StepTaken, Evaluated, Saved, Said, Ended)}
+EVENTS = (Started, StageBegan, StepTaken, LeftOut, Spiked, Preempted, Evaluated, Saved, SaveFailed, Said, Ended)
+KINDS = {kind.kind: kind for kind in EVENTS}
 
 
 class Sink(Protocol):
@@ -181,22 +237,31 @@ class Sink(Protocol):
 
 
 class EventFile:
-    """The run's events.jsonl, open for appending."""
+    """The run's events.jsonl, open for appending; lines for which the disk has no room wait until it has."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab")  # noqa: SIM115
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._waiting = b""
         if self._file.tell() and not _ends_a_line(path):
-            self._file.write(b"\n")
+            self._put(b"\n")
 
     def write(self, event: Event) -> None:
         """Append one line."""
         line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
+        self._put(json.dumps(line).encode() + b"\n")
+
+    def _put(self, more: bytes) -> None:
+        self._waiting += more
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
+        except OSError:
+            pass  # a full disk ends no run; the next event tries again
 
     def close(self) -> None:
         """Flush to the disk."""
+        self._put(b"")
         os.fsync(self._file.fileno())
         self._file.close()
 

@@ -12,12 +12,15 @@ def train(trainer: "Trainer") -> None:
         step = trainer.step
         if trainer.stage_begins(step):
             trainer.begin_stage(step)
-        trainer.meter.start()
-        batch = trainer.batch(step)
-        trainer.meter.got_batch()
-        now = trainer.settings_at(step)
-        stats = trainer.train_step(batch, now)
-        trainer.step_taken(step, now, stats)
+        if trainer.leaves_out(step):
+            trainer.step_left_out(step, "its rows are left out (guard.skip_steps)")
+        else:
+            trainer.meter.start()
+            batch = trainer.batch(step)
+            trainer.meter.got_batch()
+            now = trainer.settings_at(step)
+            stats = trainer.train_step(batch, now)
+            trainer.step_taken(step, now, stats)
         if trainer.evaluates_at(step + 1):
             trainer.evaluate()
         if trainer.saves_at(step + 1):

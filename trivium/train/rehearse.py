@@ -34,6 +34,7 @@ def _rehearse_stage(trainer: Trainer, stage: PlannedStage, folder: Path) -> tupl
     assert stage.start is not None
     assert stage.end is not None
     trainer.step = stage.start
+    trainer.loader.streams.jump(stage.start)
     trainer.begin_stage(stage.start)
     steps = range(stage.start, min(stage.end, stage.start + REHEARSED_STEPS))
     started = time.perf_counter()

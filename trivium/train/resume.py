@@ -28,14 +28,14 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
             "Put the files back, or give run.name another name."
         )
     difference = first_difference(state["loader"]["record"], plan.record(step))
-    advice = "Put it back, or give run.name another name to start a new run."
+    advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
     if difference is not None and difference.key.startswith("learning rate"):
         advice = (
             "Put the schedule back: lengthening a run under this shape changes its past. "
             'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.'
         )
     raise ResumeError(
-        f"cannot resume at step {step:,}: {difference}, and steps 0 to {step - 1:,} have been taken. {advice} ({run})"
+        f"cannot resume at step {step:,}: {difference}, and steps 0 to {step - 1:,} have been taken. {advice}"
     )
 
 

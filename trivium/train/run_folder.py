@@ -24,6 +24,7 @@ from trivium.errors import ResumeError
 from trivium.files import draft, flush_folder
 
 COMPLETE = "COMPLETE"
+LINEAGE = "lineage.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,17 @@ class RunFolder:
 
     def draft_path(self, step: int) -> Path:
         """A fresh folder in which a checkpoint is written."""
-        path = self.checkpoints_folder / f".draft-{step:08d}"
-        shutil.rmtree(path, ignore_errors=True)
+        self.drop_draft(step)
+        path = self._draft(step)
         path.mkdir(parents=True)
         return path
+
+    def drop_draft(self, step: int) -> None:
+        """Remove what a save that failed has left."""
+        shutil.rmtree(self._draft(step), ignore_errors=True)
+
+    def _draft(self, step: int) -> Path:
+        return self.checkpoints_folder / f".draft-{step:08d}"
 
     def commit(self, draft_folder: Path, step: int, state: dict[str, Any]) -> Checkpoint:
         """Make a draft whose engine files are written a checkpoint, whole or not at all."""
@@ -165,6 +173,49 @@ class RunFolder:
         flush_folder(self.checkpoints_folder)
         shutil.rmtree(old, ignore_errors=True)
         return Checkpoint(step, final)
+
+    def take(self, checkpoint: Checkpoint) -> Checkpoint:
+        """A copy of another folder's checkpoint, whole or not at all."""
+        final = self.checkpoints_folder / checkpoint.path.name
+        draft_folder = self.checkpoints_folder / f".copy-{checkpoint.path.name}"
+        shutil.rmtree(draft_folder, ignore_errors=True)
+        shutil.copytree(checkpoint.path, draft_folder)
+        copied = Checkpoint(checkpoint.step, draft_folder)
+        fault = copied.verify()
+        if fault is not None:
+            shutil.rmtree(draft_folder, ignore_errors=True)
+            raise ResumeError(f"{fault}, while it was copied.")
+        for path in (path for path in draft_folder.rglob("*") if path.is_file()):
+            _flush(path)
+        shutil.rmtree(final, ignore_errors=True)
+        draft_folder.rename(final)
+        flush_folder(self.checkpoints_folder)
+        return Checkpoint(checkpoint.step, final)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a launch is training this run now."""
+        try:
+            with open(self.path / ".lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    @property
+    def lineage(self) -> dict[str, Any] | None:
+        """The run and step that this one was forked from; None where it was not."""
+        path = self.path / LINEAGE
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def write_rows(self, step: int, rows: list[dict[str, Any]]) -> str:
+        """Keep what stood in the rows of a step that went wrong; gives the file's name within the run."""
+        name = f"rows/step-{step:08d}.json"
+        with draft(self.path / name) as file:
+            file.write(json.dumps(rows, indent=1).encode())
+        return name
 
     def keep_only(self, steps: Iterable[int]) -> None:
         """Remove every complete checkpoint that is not of these steps."""

@@ -6,43 +6,56 @@ Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, 
 `load`, `run`, the property `done`, and the hooks `on_start`, `on_stage`, `on_step`, `on_end`.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel
 
 from trivium.config.load import load
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
-from trivium.data.tokenizer import Tokenizer, open_tokenizer
-from trivium.engine.base import Engine, EvalStats, OptimizerSettings, StepStats
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
-from trivium.errors import PlanError, Problem
+from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
+from trivium.engine.make import stage_settings
 from trivium.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
 from trivium.train.cadence import Cadence, stops_on_signals
-from trivium.train.checkpoint import Retention, Saver, find_checkpoint, last_sound
+from trivium.train.checkpoint import Retention, Saver, last_sound
 from trivium.train.evaluate import evaluate, validation_batches
-from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Sink, StageBegan, Started
+from trivium.train.events import (
+    Ended,
+    Evaluated,
+    Event,
+    EventFile,
+    LeftOut,
+    Preempted,
+    Said,
+    Sink,
+    Spiked,
+    StageBegan,
+    Started,
+)
+from trivium.train.guard import Guard
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
+from trivium.train.mirror import Mirror
 from trivium.train.resume import changed_keys, refuse_other_past
-from trivium.train.run_folder import RunFolder
+from trivium.train.rows import row_list
+from trivium.train.run_folder import Checkpoint, RunFolder
+from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.terminal import terminal_view
 from trivium.train.track import tracker_sinks
+from trivium.train.transition import stage_changes
 from trivium.train.versions import versions
+from trivium.train.watchdog import Watchdog
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
 
 
 class Trainer:
@@ -63,12 +76,15 @@ class Trainer:
         assert isinstance(said, Config), "a path has been loaded"
         self.config = self._configured(said)
         self.notes = () if loaded is None else loaded.warnings
-        self.plan = make_plan(self.config)
+        self.plan = make_plan(self.config, fetch=True)
         self.loader = Loader(self.plan)
+        self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
         self.stopping = False
+        self.stopped_by = "told to stop"
+        self.guard = Guard(self.config.guard)
         self.last_evaluation: Evaluated | None = None
         self.best: dict[str, float] = {}
         self.engine: Engine
@@ -79,11 +95,12 @@ class Trainer:
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
         self.cadence: Cadence
+        self.watchdog: Watchdog | None = None
 
     # What people override.
 
-    def optimizer(self) -> str | OptimizerSettings | None:
-        """Another optimizer than the config's: a name, its settings, or None."""
+    def optimizer(self) -> str | OptimizerSettings | OwnOptimizer | None:
+        """Another optimizer than the config's: a name, settings, one of your own (see OwnOptimizer), or None."""
         return None
 
     def schedule(self) -> Shape | Callable[[int], float] | None:
@@ -149,6 +166,8 @@ class Trainer:
 
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
+        if self.saver.mirror is not None and not self.folder.checkpoints():
+            self._fetch(self.saver.mirror.target)
         checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))))
         changes: dict[str, str] = {}
         if checkpoint is None:
@@ -156,9 +175,11 @@ class Trainer:
         else:
             state = checkpoint.state()
             refuse_other_past(state, self.plan, str(self.folder.path))
+            self.loader.load_state_dict(state["loader"])
             self.engine.load(checkpoint.engine)
             self.step = int(state["step"])
             self.meter.load_state(state["meter"])
+            self.guard.load_state(state["guard"])
             self.best = dict(state["best"])
             self.saver.best_step = state["best_step"]
             changes = changed_keys(state["config"], self._raw_config())
@@ -168,8 +189,11 @@ class Trainer:
         """Write a checkpoint of the steps taken so far."""
         if self.dry_run:
             return
-        background = self.config.checkpoint.background and reason == "cadence"
-        self.saver.save(self.engine, self.step, self.state(), reason, background=background)
+        in_background = self.config.checkpoint.background and reason == "cadence"
+        must_succeed = reason in ("final", "stopped")
+        self.saver.save(
+            self.engine, self.step, self.state(), reason, background=in_background, must_succeed=must_succeed
+        )
 
     def evaluate(self) -> Evaluated | None:
         """Validation figures of the stage that the run is in; None where nothing is held out."""
@@ -207,6 +231,7 @@ class Trainer:
             },
             "config": self._raw_config(),
             "meter": self.meter.state(),
+            "guard": self.guard.state(),
             "best": self.best,
             "best_step": self.saver.best_step,
             "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
@@ -221,10 +246,11 @@ class Trainer:
         """What a step is taken with."""
         now = self.plan.settings_at(step)
         schedule = self.schedule()
-        if not callable(schedule):
-            return now
-        multiplier = schedule(step)
-        return replace(now, lr_multiplier=multiplier, lr={k: multiplier * v for k, v in self.plan.peak_lr.items()})
+        if callable(schedule):
+            multiplier = schedule(step)
+            lr = {group: multiplier * peak for group, peak in self.plan.peak_lr.items()}
+            now = replace(now, lr_multiplier=multiplier, lr=lr)
+        return replace(now, loss_limit=self.guard.loss_limit)
 
     def stage_begins(self, step: int) -> bool:
         """Whether the engine has yet to enter the stage of this step."""
@@ -245,15 +271,33 @@ class Trainer:
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
         self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins))
         self._entered = stage.index
+        self.guard.enter(stage.index)
         if begins and stage.said.evaluate:
             self.evaluate()
         self.on_stage(stage)
 
+    def leaves_out(self, step: int) -> bool:
+        """Whether the config leaves out this step's rows."""
+        return self.guard.leaves_out(step)
+
     def step_taken(self, step: int, now: StepSettings, stats: StepStats) -> None:
-        """Count the step and tell of it."""
-        self.step = step + 1
-        self.tell(self.meter.took(step, now, stats))
+        """Count the step and tell of it; one that went wrong with its rows."""
+        if stats.left_out is None:
+            self.step = step + 1
+            self.tell(self.meter.took(step, now, stats))
+            if self.guard.is_spike(stats):
+                limit, rows = self.guard.spike_limit, self._keep_rows(step)
+                stage = self.plan.stages[now.stage].name
+                self.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        else:
+            self.step_left_out(step, stats.left_out, self._keep_rows(step))
+        self.guard.took(step, stats)
         self.on_step(step, stats)
+
+    def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
+        """Count a step that made no update, and tell of it."""
+        self.step = step + 1
+        self.tell(LeftOut(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due once so many steps are taken."""
@@ -264,17 +308,19 @@ class Trainer:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
         milestones = self.config.checkpoint.milestones
         is_milestone = milestones is not None and step % milestones == 0
-        return step != self.plan.total_steps and (self.cadence.due(step) or is_milestone)
+        is_due = self.cadence.due(step) or is_milestone or self.saver.wants_to_try_again
+        return step != self.plan.total_steps and is_due
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
             self.evaluate()
         if not self.finished:
-            self.tell(Said(step=self.step, text="told to stop: the step is finished, a checkpoint comes next"))
+            self.tell(Preempted(step=self.step, signal=self.stopped_by))
+        self.saver.wait()
         if not self._saved_already():
             self.save("final" if self.finished else "stopped")
-        self.saver.wait()
+        self.saver.close()
         self.tell(
             Ended(
                 step=self.step,
@@ -288,7 +334,9 @@ class Trainer:
         )
 
     def tell(self, event: Event) -> None:
-        """Give an event to the file, the terminal and the trackers."""
+        """Give an event to the file, the terminal and the trackers; whatever happens is progress."""
+        if self.watchdog is not None:
+            self.watchdog.beat()
         for sink in self._sinks:
             sink.write(event)
 
@@ -316,34 +364,27 @@ class Trainer:
                 self._set_up(name)
                 with stops_on_signals(self._stop):
                     yield
-                self.saver.wait()
+                self.saver.close()
             finally:
+                if self.watchdog is not None:
+                    self.watchdog.close()
                 if self._ahead is not None:
                     self._ahead.close()  # type: ignore[attr-defined]
+                self.loader.close()
                 for sink in self._sinks:
                     sink.close()
                 self._sinks = []
                 self.folder.unlock()
 
     def _set_up(self, name: str) -> None:
-        tokenizer = open_tokenizer(self.config.tokenizer)
-        init = self._init_folder()
-        spec = resolve_spec(self.config, self._vocab(tokenizer, init), init)
-        token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
-        settings = engine_settings(self.config, spec, token_bytes)
         optimizer = self.optimizer()
-        if isinstance(optimizer, OptimizerSettings):
-            settings = replace(settings, optimizer=optimizer)
-        for stage in self.plan.stages:
-            stage_settings(
-                stage.said, spec, begins=False
-            )  # what the engine cannot do is refused before it costs anything
-        self.engine = make_engine(settings, self.config.engine.name)
+        self.engine, spec = run_engine(self.config, self.plan, None if isinstance(optimizer, str) else optimizer)
         self.meter = Meter(self.plan, spec, self.engine.peak_flops())
         boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start)
         checkpoint = self.config.checkpoint
         retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
-        self.saver = Saver(self.folder, retention, self.tell)
+        self.saver = Saver(self.folder, retention, self.tell, self._mirror(name))
+        self.watchdog = Watchdog(60 * self.config.guard.stall_minutes, self.folder.path / "stacks" / "rank-0.txt")
         self.cadence = Cadence(self.config.checkpoint.every)
         self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
         self._sinks = [EventFile(self.folder.events)]
@@ -351,43 +392,26 @@ class Trainer:
         if self.show:
             self._sinks.append(terminal_view(self.plan, self.config.track.every))
 
-    def _init_folder(self) -> Path | None:
-        """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
-        said = self.config.model.init
-        if said is None:
+    def _mirror(self, name: str) -> Mirror | None:
+        """The second place for checkpoints, where the config names one."""
+        said = self.config.checkpoint.copy_to
+        if said is None or self.dry_run:
             return None
-        folder = Path(said)
-        if (folder / "config.json").is_file():
-            return folder
-        return find_checkpoint(folder, self.config.model.init_step).engine
 
-    def _vocab(self, tokenizer: Tokenizer | None, init: Path | None) -> int:
-        """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
-        largest = max((source.largest_id for source in self.plan.sources.values()), default=0)
-        if self.config.model.vocab is not None:
-            return self.config.model.vocab
-        if tokenizer is not None:
-            return tokenizer.vocab
-        if init is not None:
-            return 0
-        what = (
-            f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
-        )
-        raise PlanError([Problem("model.vocab", what)])
+        def failed(checkpoint: Checkpoint, why: str) -> None:
+            self.tell(Said(step=checkpoint.step, text=f"not copied to {said}: {why}"))
+
+        return Mirror(RunFolder(Path(said) / name), failed)
 
     def _initial_weights(self) -> None:
-        folder = self._init_folder()
+        folder = init_folder(self.config)
         if folder is None:
             return
         self.engine.start_from(folder)
         self.tell(Said(step=0, text=f"weights from {folder}"))
-        state_file = folder.parent / "state.json"
-        if state_file.is_file():
-            trained_with = json.loads(state_file.read_text())["settings"].get("micro_batch")
-            ours = self.config.engine.micro_batch
-            if trained_with and ours and ours > trained_with:
-                what = f"the micro-batch of {ours} rows is larger than the base model's, which was {trained_with}"
-                self.tell(Said(step=0, text=what))
+        warning = larger_micro_batch(self.config, folder)
+        if warning is not None:
+            self.tell(Said(step=0, text=warning))
 
     def _tell_start(self, *, resumed: bool, changes: Mapping[str, str]) -> None:
         started = Started(
@@ -399,6 +423,7 @@ class Trainer:
             versions=versions(),
             settings=self._settings(),
             changes=dict(changes),
+            lineage=self.folder.lineage,
         )
         self.tell(started)
 
@@ -422,30 +447,18 @@ class Trainer:
         checkpoints = self.folder.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step == self.step
 
-    def _stop(self) -> None:
+    def _stop(self, signal: str) -> None:
         # Called by a signal, in the middle of anything: leaves a mark and no more.
         self.stopping = True
+        self.stopped_by = signal
 
+    def _keep_rows(self, step: int) -> str | None:
+        """Write down what stood in the rows of a step."""
+        rows = [asdict(row) for row in row_list(self.plan, step)]
+        return None if self.dry_run else self.folder.write_rows(step, rows)
 
-def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
-    """What differs between two stages, for the log of a transition."""
-    changes = {}
-    for key in STAGE_CHANGES:
-        old, new = (getattr(each.said, key) for each in (before, stage))
-        if key == "batch_size":
-            old, new = before.batch_size, stage.batch_size
-        if old != new:
-            changes[key] = (_plain(old), _plain(new))
-    if before.shares != stage.shares:
-        changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
-    if before.seed != stage.seed:
-        changes["seed"] = (before.seed, stage.seed)
-    return changes
-
-
-def _shown_shares(stage: PlannedStage) -> dict[str, float]:
-    return {name: round(float(share), 6) for name, share in (stage.shares or {}).items()}
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+    def _fetch(self, mirror: RunFolder) -> None:
+        """Take the last checkpoint from the second place, where the run's own folder has none."""
+        for checkpoint in mirror.checkpoints()[-1:]:
+            self.folder.take(checkpoint)
+            self.tell(Said(step=0, text=f"checkpoint of step {checkpoint.step:,} copied from {mirror.path}"))

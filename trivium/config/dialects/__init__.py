@@ -1,33 +1,48 @@
 """Other tools' configs as they are: recognised by their tables, translated into ours, nothing dropped silently."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Protocol, cast
 
-from trivium.config.dialects import torchtitan
+from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.config.dialects.translation import Translation
-from trivium.config.keys import nearest
+from trivium.config.keys import listed, nearest
 from trivium.errors import ConfigError, Problem
 
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How another tool's config is recognised, and how it is translated."""
-
-    recognises: Callable[[Mapping[str, Any]], bool]
-    translate: Callable[[Mapping[str, Any], str, int | None], Translation]
+OURS = ("stages", "sources")
 
 
-DIALECTS = {"torchtitan": Dialect(torchtitan.recognises, torchtitan.translate)}
+class Dialect(Protocol):
+    """What a dialect's module has."""
+
+    def recognises(self, raw: Mapping[str, Any]) -> bool:
+        """Whether the tables are that tool's."""
+
+    def translate(self, raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
+        """Our tables; ConfigError with every problem of theirs, by their own key paths."""
+
+
+DIALECTS = {name: cast(Dialect, import_module(f"{__name__}.{name}")) for name in DIALECT_NAMES}
 
 
 def translate(raw: dict[str, Any], file: str, dialect: str | None = None, world_size: int | None = None) -> Translation:
     """Our own tables: as they are, or translated from the dialect that is named or recognised."""
     if dialect is None:
-        dialect = next((name for name, known in DIALECTS.items() if known.recognises(raw)), "trivium")
+        dialect = recognised(raw, file)
     if dialect == "trivium":
         return Translation(raw)
     if dialect not in DIALECTS:
         what = f'"{dialect}" is not known. {nearest(dialect, [*DIALECTS, "trivium"])}'
         raise ConfigError([Problem("--dialect", what)])
     return DIALECTS[dialect].translate(raw, file, world_size)
+
+
+def recognised(raw: Mapping[str, Any], file: str) -> str:
+    """Whose tables these are; ours where they are nobody else's."""
+    if any(table in raw for table in OURS):
+        return "trivium"
+    found = [name for name, known in DIALECTS.items() if known.recognises(raw)]
+    if len(found) > 1:
+        what = f"has tables of {listed(found)}. Say whose it is: --dialect {found[0]}."
+        raise ConfigError([Problem(file, what)])
+    return found[0] if found else "trivium"

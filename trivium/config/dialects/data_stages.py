@@ -5,14 +5,13 @@ starts after 0 gets a "default" stage before it. A stage covers `[start_step, en
 """
 
 import itertools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import PurePath
 from typing import Any
 
-from trivium.config.dialects.translation import Theirs
+from trivium.config.dialects.naming import Sources, stage_name
+from trivium.config.dialects.translation import Theirs, is_number
 from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 
@@ -39,8 +38,7 @@ class DataStages:
     """Reads their data fields once; `sources` fills up as stages name them."""
 
     theirs: Theirs
-    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    names: dict[tuple[str, ...], str] = field(default_factory=dict)
+    sources: Sources = field(default_factory=Sources)
 
     @property
     def steps(self) -> int | None:
@@ -117,8 +115,7 @@ class DataStages:
                     f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]. Give each one of its own."
                 )
                 self.theirs.problem(path, what)
-            plain = re.sub(r"[.=]", "-", name.strip())
-            plain = f"stage-{plain}" if plain.isdecimal() else plain
+            plain = stage_name(name)
             if plain != name:
                 self._note_name(path, name, plain)
             names.append(plain)
@@ -207,24 +204,26 @@ class DataStages:
     def _sources_of(self, span: Span, kind: str) -> list[str]:
         """The names of a stage's sources; one for each folder. Takes the fields that this type reads."""
         if kind == "nanoset":
-            return [self._source({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
+            return [self.sources.name_of({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
         if kind == "huggingface":
-            dataset = self._text(span, "dataset")
+            dataset = self.theirs.take_text(*span.path, "dataset")
             if dataset is None:
                 self._missing(span, kind, "dataset", '"c4"')
                 return []
-            path = self._text(span, "dataset_path")
-            return [self._source({"kind": "huggingface", "dataset": path or dataset}, dataset)]
+            path = self.theirs.take_text(*span.path, "dataset_path")
+            return [self.sources.name_of({"kind": "huggingface", "dataset": path or dataset}, dataset)]
         if kind == "packed_memmap" and self.theirs.has(*span.path, "dataset_folders"):
-            return [self._source({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
-        dataset, path = self._text(span, "dataset"), self._text(span, "dataset_path")
+            return [self.sources.name_of({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
+        dataset, path = self.theirs.take_text(*span.path, "dataset"), self.theirs.take_text(*span.path, "dataset_path")
         place = path or dataset
         if place is None:
             self._missing(span, kind, "dataset_path", '"/data/packed"')
             return []
         if kind == "preprocessed":
-            return [self._source({"kind": "huggingface", "dataset": place, "tokenised": True}, dataset or place)]
-        return [self._source({"kind": "tokens", "path": place}, dataset or place)]
+            return [
+                self.sources.name_of({"kind": "huggingface", "dataset": place, "tokenised": True}, dataset or place)
+            ]
+        return [self.sources.name_of({"kind": "tokens", "path": place}, dataset or place)]
 
     def _folders(self, span: Span) -> list[str]:
         folders = self._take(span, "dataset_folders")
@@ -241,31 +240,9 @@ class DataStages:
             return []
         return folders
 
-    def _text(self, span: Span, key: str) -> str | None:
-        """A name or a path; absent where it is blank, as their defaults are."""
-        value = self._take(span, key)
-        if value is not None and not isinstance(value, str):
-            what = f"is {show_value(value)}. It must be text in quotes. Write {key} = {show_value(str(value))}."
-            self.theirs.problem((*span.path, key), what)
-            return str(value)
-        return value or None
-
     def _missing(self, span: Span, kind: str, key: str, example: str) -> None:
         what = f"is missing, which dataset_type = {show_value(kind)} reads. Write {key} = {example}."
         self.theirs.problem((*span.path, key), what)
-
-    def _source(self, table: dict[str, Any], place: str) -> str:
-        """The name of a source; the same place has the same name in every stage, so that it is read on."""
-        identity = tuple(str(value) for value in table.values())
-        if identity not in self.names:
-            base = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(place).name).strip("-") or "source"
-            base = f"source-{base}" if base.isdecimal() else base
-            taken = set(self.names.values())
-            candidates = (base if number == 1 else f"{base}-{number}" for number in itertools.count(1))
-            name = next(candidate for candidate in candidates if candidate not in taken)
-            self.names[identity] = name
-            self.sources[name] = table
-        return self.names[identity]
 
     def _shares(self, span: Span, names: list[str]) -> dict[str, Any]:
         """`weights` in ours, which are normalised; where there are none, shares in proportion to size."""
@@ -290,5 +267,5 @@ class DataStages:
         return {}
 
 
-def _is_weight(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight <= 1
+def _is_weight(weight: Any) -> bool:
+    return is_number(weight) and 0 <= weight <= 1

@@ -8,10 +8,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trivium.config.dialects import theseus
 from trivium.config.dialects.data_stages import DataStages
-from trivium.config.dialects.translation import Theirs, Translation
-from trivium.config.problems import show_value, where
-from trivium.errors import ConfigError, Problem
+from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
+from trivium.config.problems import show_value
 
 # What their `flavor` means for the models that people run through these configs.
 FLAVORS: dict[tuple[str, str], dict[str, Any]] = {
@@ -25,7 +25,7 @@ SHARED_ROWS = ("tensor", "context", "pipeline")
 
 def recognises(raw: Mapping[str, Any]) -> bool:
     """Their data is in `[training]`; ours never has that table."""
-    return isinstance(raw.get("training"), Mapping) and "stages" not in raw
+    return isinstance(raw.get("training"), Mapping) and not theseus.recognises(raw)
 
 
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
@@ -46,18 +46,14 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
             "documents": "joined",
             "batch_size": _batch_size(theirs, world_size),
         },
-        "sources": data.sources,
+        "sources": data.sources.tables,
         "stages": stages,
     }
     tokenizer = theirs.take_first(("model", "hf_assets_path"), ("model", "tokenizer_path"))
     if tokenizer:
         ours["tokenizer"] = {"path": tokenizer}
         ours["model"].pop("vocab", None)  # the tokenizer's
-    theirs.note_the_rest()
-    if theirs.problems:
-        raise ConfigError(theirs.problems)
-    raw = {key: table for key, table in ours.items() if table}
-    return Translation(raw, tuple(theirs.notes), tuple(theirs.unsaid))
+    return theirs.translated(ours)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def _model(theirs: Theirs) -> dict[str, Any]:
     shape = FLAVORS.get((name, flavor))
     if shape is None:
         what = f'no shape is known for "{name}" "{flavor}". Give one on the command line: model.size=1b.'
-        theirs.unsaid.append(Problem(where(theirs.file, ("model", "flavor")), what))
+        theirs.need(("model", "flavor"), what, *MODEL_SIZES)
         return {}
     return {**shape, "rope": {"theta": LLAMA3_THETA}}
 
@@ -118,16 +114,16 @@ def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
     return {**schedule, "shape": "wsd", "decay": {"steps": decay}, "decay_shape": decay_shape, "to": to}
 
 
-def _decay_steps(theirs: Theirs, ratio: object, warmup: int, steps: int) -> int:
+def _decay_steps(theirs: Theirs, ratio: Any, warmup: int, steps: int) -> int:
     """The length of the fall: all after the warm-up, or a part of the run as they round it."""
     longest = steps - warmup
     if ratio is None:
         return longest
     path = ("lr_scheduler", "decay_ratio")
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+    if not is_number(ratio) or not 0 <= ratio <= 1:
         theirs.problem(path, f"is {show_value(ratio)}. It must be between 0 and 1. Write decay_ratio = 0.2.")
         return longest
-    decay = round(steps * ratio)
+    decay: int = round(steps * ratio)
     if decay > longest:
         theirs.note(path, f"makes {decay:,} steps, over the {longest:,} after the warm-up: taken as {longest:,}.")
     return min(decay, longest)
@@ -192,7 +188,7 @@ def _checkpoint(theirs: Theirs) -> dict[str, Any]:
     keep = theirs.take("checkpoint", "keep_latest_k", default=10)
     if keep == 0:
         theirs.note(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
-    return {"every": interval, "keep": keep or 1_000_000, "async": mode != "disabled"}
+    return {"every": interval, "keep": keep or ALL_OF_THEM, "async": mode != "disabled"}
 
 
 def _track(theirs: Theirs) -> dict[str, Any]:

@@ -4,9 +4,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.keys import MISSING, Path, look_up
-from trivium.config.problems import show_value, where
-from trivium.errors import Problem
+from trivium.config.keys import MISSING, Path, look_up, show_path
+from trivium.config.problems import show_value
+from trivium.errors import ConfigError, Problem
+
+ALL_OF_THEM = 1_000_000  # checkpoints that are kept where theirs are never removed
+MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model", "init"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaid:
+    """What ours needs and theirs does not say: a problem, unless an override gives one of these keys of ours."""
+
+    problem: Problem
+    ours: tuple[Path, ...]
+
+    def is_missing(self, raw: Mapping[str, Any]) -> bool:
+        """Whether none of the keys is in our tables."""
+        return all(look_up(raw, path) is MISSING for path in self.ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +30,7 @@ class Translation:
 
     raw: dict[str, Any]
     notes: tuple[Problem, ...] = ()
-    # What ours needs and theirs does not say; a problem unless an override says it.
-    unsaid: tuple[Problem, ...] = ()
+    unsaid: tuple[Unsaid, ...] = ()
 
 
 @dataclass(slots=True)
@@ -25,10 +39,11 @@ class Theirs:
 
     raw: Mapping[str, Any]
     file: str
+    separator: str = "."
     taken: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    unsaid: list[Problem] = field(default_factory=list)
+    unsaid: list[Unsaid] = field(default_factory=list)
 
     def look(self, *path: str | int, default: Any = None) -> Any:
         """The value at a path, without carrying it over."""
@@ -48,6 +63,47 @@ class Theirs:
         value = self.take(*path, default=default)
         return value if self.is_whole(path, value, at_least=at_least) else default
 
+    def take_needed(self, *path: str | int, at_least: int) -> int | None:
+        """A whole number that has no default; a problem where it is missing or none."""
+        value = self.take(*path)
+        return value if self.is_whole(path, value, at_least=at_least) else None
+
+    def take_number(self, *path: str | int, default: float, over: float | None = None) -> float:
+        """A number, at least 0, or over a limit; where it is none, a problem, and the default instead."""
+        value = self.take(*path, default=default)
+        if is_number(value) and (value >= 0 if over is None else value > over):
+            return float(value)
+        limit = "at least 0" if over is None else f"over {over:g}"
+        self.problem(path, f"is {show_value(value)}. It must be a number, {limit}.")
+        return default
+
+    def take_choice(self, *path: str | int, choices: Mapping[str, Any], default: str) -> Any:
+        """What one of a few words stands for; where it is another, a problem, and the default instead."""
+        value = self.take(*path, default=default)
+        if isinstance(value, str) and value.lower() in choices:
+            return choices[value.lower()]
+        words = " or ".join(filter(None, (", ".join(f'"{word}"' for word in [*choices][:-1]), f'"{[*choices][-1]}"')))
+        self.problem(path, f"is {show_value(value)}. Write {words}.")
+        return choices[default]
+
+    def take_text(self, *path: str | int) -> str | None:
+        """A name or a path; absent where it is blank, as many of their defaults are."""
+        value = self.take(*path)
+        if value is not None and not isinstance(value, str):
+            what = f"is {show_value(value)}. It must be text in quotes. Write {path[-1]} = {show_value(str(value))}."
+            self.problem(path, what)
+            return str(value)
+        return value or None
+
+    def take_tables(self, *path: str | int) -> int:
+        """How many tables stand in a list at a path; a problem, and none, where it is no list of tables."""
+        given = self.look(*path, default=[])
+        if isinstance(given, list) and all(isinstance(table, Mapping) for table in given):
+            return len(given)
+        self.taken.add(path)
+        self.problem(path, f"is {show_value(given)}. It must be a list of tables.")
+        return 0
+
     def is_whole(self, path: Path, value: object, *, at_least: int) -> bool:
         """Whether a value is a whole number that is large enough; a problem where not."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
@@ -62,17 +118,49 @@ class Theirs:
 
     def problem(self, path: Path, what: str) -> None:
         """Something in their config that cannot be."""
-        self.problems.append(Problem(where(self.file, path), what))
+        self.problems.append(Problem(self.where(path), what))
 
     def note(self, path: Path, what: str) -> None:
         """Something the user should know."""
-        self.notes.append(Problem(where(self.file, path), what))
+        self.notes.append(Problem(self.where(path), what))
+
+    def need(self, path: Path, what: str, *ours: Path) -> None:
+        """Something that theirs does not say and an override of ours must."""
+        self.unsaid.append(Unsaid(Problem(self.where(path), what), ours))
+
+    def without_effect(self, reasons: Mapping[str, str], *table: str | int) -> None:
+        """Name the keys of a table that decide nothing here, each with the reason."""
+        for key, reason in reasons.items():
+            path = (*table, key)
+            if self.has(*path) and path not in self.taken:
+                self.note(path, f"has no effect here (it is {show_value(self.take(*path))}): {reason}.")
+
+    def holds(self, said: Mapping[str, Any], *table: str | int) -> None:
+        """Take the keys of a table that say what holds here anyway."""
+        for key, value in said.items():
+            if self.look(*table, key) == value:
+                self.take(*table, key)
+
+    def where(self, path: Path) -> str:
+        """`run.toml: training.steps`, or `run.yaml: training/steps` where that is how they write it."""
+        shown = show_path(path)
+        if self.separator != ".":
+            shown = shown.replace(".", self.separator)
+        return f"{self.file}: {shown}" if shown else self.file
 
     def note_the_rest(self) -> None:
         """Name every key that was not taken."""
         for path, value in self._leaves((), self.raw):
             if not any(path[: len(taken)] == taken for taken in self.taken):
                 self.note(path, f"not carried over (it is {show_value(value)}): nothing here takes it.")
+
+    def translated(self, ours: Mapping[str, Any]) -> Translation:
+        """The end of a translation: what was left behind is named, and every problem is raised."""
+        self.note_the_rest()
+        if self.problems:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        raw = {key: table for key, table in ours.items() if table}
+        return Translation(raw, tuple(dict.fromkeys(self.notes)), tuple(self.unsaid))
 
     def _leaves(self, path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         if isinstance(value, Mapping):
@@ -83,3 +171,8 @@ class Theirs:
                 yield from self._leaves((*path, number), inner)
         else:
             yield path, value
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")

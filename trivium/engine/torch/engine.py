@@ -57,7 +57,7 @@ class TorchEngine:
         if settings.compile:
             for layer in self.model.layers:
                 layer.compile(dynamic=False)
-        self.optimizers = Optimizers(self.model, settings.optimizer)
+        self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
         self.writer = Writer()
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.enter(self.stage)
@@ -69,23 +69,28 @@ class TorchEngine:
         if self.settings.compile:
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         if stage.reset_optimizer:
-            self.optimizers = Optimizers(self.model, self.settings.optimizer)
+            self.optimizers = Optimizers(self.model, self.settings.optimizer, self.settings.own_optimizer)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
         with exactly(self.settings.deterministic):
             nats_by_row, z = self._gradients(batch)
-            norm = self.optimizers.step(now)
+            learnt = max(1, batch.learnt())
+            loss, norm = float(nats_by_row.sum()) / learnt, self.optimizers.gradient_norm()
+            left_out = StepStats.why_left_out(loss, norm.item(), now.loss_limit)
+            if left_out is None:
+                self.optimizers.step(now, norm)
+            self.optimizers.forget()
         figures = figures_by_source(batch, nats_by_row)
-        learnt = max(1, batch.learnt())
         extra = {} if self.stage.z_loss is None else {"z_loss": self.stage.z_loss * z / learnt}
         return StepStats(
-            loss=float(nats_by_row.sum()) / learnt,
+            loss=loss,
             learnt=batch.learnt(),
             gradient_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
             extra=extra,
+            left_out=left_out,
         )
 
     @torch.no_grad()

@@ -1,0 +1,330 @@
+"""nanotron's configs: stages counted from step 1, folders and their weights, and nothing dropped silently."""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.config.dialects.checks import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
+from trivium.config.load import load
+from trivium.config.read import read_tables
+
+WEB = {"dataset_folder": "data/web"}
+BASE: dict[str, Any] = {
+    "general": {"run": "small", "seed": 42},
+    "parallelism": {"dp": 2, "tp": 1, "pp": 1},
+    "tokens": {"sequence_length": 256, "train_steps": 20, "micro_batch_size": 4, "batch_accumulation_per_replica": 3},
+    "data_stages": [
+        {"name": "first", "start_training_step": 1, "data": {"dataset": WEB, "seed": 5}},
+        {"name": "second", "start_training_step": 11, "data": {"dataset": WEB, "seed": 6}},
+    ],
+    "model": {"model_config": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}},
+    "optimizer": {"learning_rate_scheduler": {"learning_rate": 1e-3}},
+}
+DATASET = ("data_stages", 1, "data", "dataset")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "their.yaml"
+
+
+def written(file: Path, changes: dict[tuple[str | int, ...], Any] | None = None) -> Path:
+    """The base with other values at some paths; None takes a key out."""
+    tables = copy.deepcopy(BASE)
+    for path, value in (changes or {}).items():
+        table: Any = tables
+        for part in path[:-1]:
+            table = table[part] if isinstance(part, int) else table.setdefault(part, {})
+        table[path[-1]] = value
+    file.write_text(yaml.safe_dump(tables))
+    return file
+
+
+def test_steps_are_counted_from_one(file: Path) -> None:
+    plan = plan_of(written(file))
+    assert spans(plan) == [("first", 0, 10), ("second", 10, 20)]
+    assert [stage.seed for stage in plan.stages] == [5, 6]
+    assert [stage.batch_size for stage in plan.stages] == [24, 24]
+    assert notes(file) == []
+
+
+def test_stages_are_sorted_and_may_have_rows_of_their_own_length(file: Path) -> None:
+    stages = [{**BASE["data_stages"][1], "sequence_length": 512}, BASE["data_stages"][0]]
+    plan = plan_of(written(file, {("data_stages",): stages}))
+    assert spans(plan) == [("first", 0, 10), ("second", 10, 20)]
+    assert [stage.seq_len for stage in plan.stages] == [256, 512]
+
+
+def test_an_older_file_has_one_stage_in_data(file: Path) -> None:
+    written(file, {("data_stages",): None, ("data",): {"dataset": WEB, "seed": 9}})
+    plan = plan_of(file)
+    assert spans(plan) == [("default", 0, 20)]
+    assert plan.stages[0].seed == 9
+
+
+@pytest.mark.parametrize(
+    ("dataset", "stage", "sources"),
+    [
+        ({"dataset_folder": "data/code"}, {"sources": ["code"]}, {"code": {"kind": "tokens", "path": "data/code"}}),
+        (
+            {"dataset_folder": ["data/web", "data/code"]},
+            {"sources": ["web", "code"]},
+            {"code": {"kind": "tokens", "path": "data/code"}},
+        ),
+        (
+            {"dataset_folder": ["data/web", "data/code"], "dataset_weights": [3, 1]},
+            {"weights": {"web": 3, "code": 1}},
+            {"code": {"kind": "tokens", "path": "data/code"}},
+        ),
+        (
+            {"dataset_folder": {"data/web": 0.3, "data/code": 0.7}},
+            {"weights": {"web": 0.3, "code": 0.7}},
+            {"code": {"kind": "tokens", "path": "data/code"}},
+        ),
+        (
+            {"dataset_folders": ["data/code"], "token_size_in_bytes": 2},
+            {"sources": ["code"]},
+            {"code": {"kind": "tokens", "dtype": "uint16", "path": "data/code"}},
+        ),
+        (
+            {"hf_dataset_or_datasets": "stas/c4", "hf_dataset_splits": ["test"], "text_column_name": "body"},
+            {"sources": ["c4"]},
+            {"c4": {"kind": "huggingface", "dataset": "stas/c4", "split": "test", "column": "body"}},
+        ),
+        (
+            {"hf_dataset_or_datasets": {"a/x": 1, "a/y": 2}, "hf_dataset_config_name": "en"},
+            {"weights": {"x": 1, "y": 2}},
+            {
+                name: {
+                    "kind": "huggingface",
+                    "dataset": f"a/{name}",
+                    "subset": "en",
+                    "split": "train",
+                    "column": "text",
+                }
+                for name in ("x", "y")
+            },
+        ),
+    ],
+    ids=["one", "list", "weights", "mapping", "bytes", "hub", "hub mapping"],
+)
+def test_each_form_of_a_dataset_becomes_sources(
+    file: Path, dataset: dict[str, Any], stage: dict[str, Any], sources: dict[str, Any]
+) -> None:
+    raw = load(written(file, {DATASET: dataset})).raw
+    assert raw["sources"] == {"web": {"kind": "tokens", "path": "data/web"}} | sources
+    assert {key: raw["stages"][1][key] for key in stage} == stage
+    assert notes(file) == []
+
+
+def their_multiplier(step: int, warmup: int, start: int, decay: int, style: str, to: float) -> float:
+    """Warm-up, stable, decay, stable, as they write it; but a warm-up's first step is not zero here."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if step < start:
+        return 1.0
+    part = min(1.0, (step - start) / decay)
+    falls = {"linear": 1 - part, "1-sqrt": 1 - math.sqrt(part), "cosine": (1 + math.cos(math.pi * part)) / 2}
+    return to + (1 - to) * falls[style]
+
+
+@pytest.mark.parametrize("style", ["linear", "cosine", "1-sqrt"])
+@pytest.mark.parametrize(("start", "decay"), [(None, None), (None, 7), (12, 8), (12, 30)])
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_the_learning_rate_is_theirs_at_every_step(
+    file: Path, style: str, start: int | None, decay: int | None, warmup: int
+) -> None:
+    table = ("optimizer", "learning_rate_scheduler")
+    keys = {"lr_decay_style": style, "lr_warmup_style": "linear", "lr_warmup_steps": warmup, "min_decay_lr": 1e-4}
+    keys |= {"lr_decay_starting_step": start, "lr_decay_steps": decay}
+    plan = plan_of(written(file, {(*table, key): value for key, value in keys.items()}))
+    begin = warmup if start is None else start
+    length = 20 - warmup if decay is None else decay
+    expected = [their_multiplier(step, warmup, begin, length, style, 0.1) for step in range(20)]
+    assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
+
+
+def test_without_a_lowest_rate_it_is_constant(file: Path) -> None:
+    assert {plan_of(written(file)).lr_multiplier(step) for step in range(20)} == {1.0}
+
+
+def test_documents_are_kept_apart_where_theirs_are(file: Path) -> None:
+    assert plan_of(written(file)).stages[0].said.documents == "joined"
+    masked = written(file, {("model", "model_config", "_use_doc_masking"): True})
+    assert plan_of(masked).stages[0].said.documents == "masked"
+
+
+def test_a_vocabulary_is_rounded_up_for_the_tensor_ranks(file: Path) -> None:
+    changes: dict[tuple[str | int, ...], Any] = {
+        ("parallelism", "tp"): 4,
+        ("model", "make_vocab_size_divisible_by"): 64,
+    }
+    raw = load(written(file, {**changes, ("model", "model_config", "vocab_size"): 50_257})).raw
+    assert raw["model"]["vocab"] == 50_432
+    assert raw["engine"]["parallel"] == {"tensor": 4}
+
+
+def test_a_run_keeps_one_name(file: Path) -> None:
+    written(file, {("general", "run"): "tiny_%date_%jobid"})
+    said = 'general.run: is "tiny_%date_%jobid", called "tiny" here: a run keeps its name when it goes on.'
+    assert notes(file) == [said]
+    assert load(file).config.run.name == "tiny"
+    assert load(written(file, {("general", "run"): "%date"})).config.run.name == "their"
+
+
+FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
+    (("tokens", "train_steps"), None, "tokens.train_steps: is missing. It must be a whole number, at least 1."),
+    (("parallelism", "dp"), 0, "parallelism.dp: is 0. It must be a whole number, at least 1."),
+    (
+        ("data_stages", 0, "start_training_step"),
+        0,
+        "data_stages[0].start_training_step: is 0. It must be a whole number, at least 1.",
+    ),
+    (
+        ("data_stages", 0, "start_training_step"),
+        2,
+        "data_stages: begin with step 2. One must begin with the first: write start_training_step: 1.",
+    ),
+    (
+        ("data_stages", 1, "start_training_step"),
+        1,
+        "data_stages[1].start_training_step: is 1, as is that of data_stages[0]: an overlap. Raise one of the two.",
+    ),
+    (
+        ("data_stages", 1, "start_training_step"),
+        21,
+        (
+            "data_stages[1].start_training_step: is 21, but the run ends with step 20. "
+            "Lower it, or raise tokens.train_steps."
+        ),
+    ),
+    (
+        ("data_stages", 1, "name"),
+        "first",
+        'data_stages[1].name: is "first", as is that of data_stages[0]. Give each one of its own.',
+    ),
+    (("data_stages", 1, "name"), None, "data_stages[1].name: is missing. Write name: general."),
+    (DATASET, None, "data_stages[1].data.dataset: is missing. Write dataset: { dataset_folder: data/web }."),
+    (
+        DATASET,
+        {},
+        (
+            "data_stages[1].data.dataset.dataset_folder: is missing. "
+            "Write dataset_folder: data/web, a list, or a mapping to weights."
+        ),
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "a"]},
+        (
+            "data_stages[1].data.dataset.dataset_folder: names a place twice. "
+            "Name it once, with the sum of their weights."
+        ),
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_weights": [1]},
+        (
+            "data_stages[1].data.dataset.dataset_weights: is [1], but there are 2 folders. "
+            "Write a list with one weight for each."
+        ),
+    ),
+    (
+        DATASET,
+        {"dataset_folder": {"a": 0, "b": 0}},
+        (
+            "data_stages[1].data.dataset.dataset_folder: is { a = 0, b = 0 }. "
+            "Each must be a number, at least 0, and one of them over 0."
+        ),
+    ),
+    (
+        DATASET,
+        {"hf_dataset_or_datasets": "x", "sft_dataloader": True},
+        (
+            "data_stages[1].data.dataset.sft_dataloader: is true: conversations are read by a source of kind chat. "
+            "Write a config of ours for them."
+        ),
+    ),
+    (
+        DATASET,
+        {"hf_dataset_or_datasets": "x", "hf_dataset_splits": ["a", "b"]},
+        (
+            'data_stages[1].data.dataset.hf_dataset_splits: is ["a", "b"], but a source has one split. '
+            "Write hf_dataset_splits: train."
+        ),
+    ),
+    (
+        ("optimizer", "optimizer_factory"),
+        {"name": "sgd"},
+        'optimizer.optimizer_factory.name: is "sgd". Write "adamw".',
+    ),
+    (
+        ("optimizer", "learning_rate_scheduler", "min_decay_lr"),
+        1.0,
+        "optimizer.learning_rate_scheduler.min_decay_lr: is 1, over the learning_rate of 0.001. Lower it.",
+    ),
+    (
+        ("model", "model_config", "rope_scaling"),
+        {"rope_type": "llama3"},
+        (
+            'model.model_config.rope_scaling: is { rope_type = "llama3" }. '
+            'Write { type: linear, factor: 4.0 }, or "yarn".'
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"), FAULTS, ids=[f"{number} {fault[2].split(':')[0]}" for number, fault in enumerate(FAULTS)]
+)
+def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...], value: Any, what: str) -> None:
+    assert refusal(written(file, {path: value})) == [what]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        (
+            ("model", "init_method", "path"),
+            "old/run",
+            'is "old/run", in a form that is not read here. Give it in Hugging Face form: model.init=FOLDER.',
+        ),
+        (
+            ("model", "model_config", "moe_config"),
+            {"top_k": 2},
+            "is { top_k = 2 }, which is no decoder of ours. Give one: model.size=1b.",
+        ),
+    ],
+    ids=["weights", "experts"],
+)
+def test_a_model_that_is_not_known_asks_for_one(file: Path, path: tuple[str, ...], value: Any, what: str) -> None:
+    written(file, {path: value})
+    assert refusal(file)[0] == f"{'.'.join(path)}: {what}"
+    assert load(file, ["model.size=1b"]).config.model.size == "1b"
+
+
+def test_problems_of_all_tables_come_at_once(file: Path) -> None:
+    written(file, {("tokens", "micro_batch_size"): 0, ("data_stages", 0, "name"): None, ("model", "dtype"): "int8"})
+    assert [said.split(":")[0] for said in refusal(file)] == [
+        "tokens.micro_batch_size",
+        "data_stages[0].name",
+        "model.dtype",
+    ]
+
+
+def test_nothing_is_dropped_silently() -> None:
+    """Every key with an odd value of its own turns up: in our tables, or in a note."""
+    odd = Path(__file__).parent / "odd_nanotron.yaml"
+    loaded = load(odd)
+    assert left_unsaid(read_tables(odd), repr(loaded.raw) + " ".join(str(note) for note in loaded.warnings)) == []
+
+
+def test_the_example_goes_on_with_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(EXAMPLES / "nanotron.yaml")
+    assert spans(plan) == [("General", 0, 60), ("Annealing", 60, 80)]
+    assert shares(plan) == [{"web": 0.8, "talk": 0.2}, {"web": 0.25, "talk": 0.75}]

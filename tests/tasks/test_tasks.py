@@ -1,0 +1,239 @@
+"""Tasks read from files in their datasets' own form, made up from words, and scored."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from trivium.config.sources import GENERATED
+from trivium.config.sources import TASKS as NAMES
+from trivium.data.chat import render, render_prompt
+from trivium.data.tokenizer import ByteTokenizer
+from trivium.errors import SourceError
+from trivium.tasks.open import TASKS, open_task
+from trivium.tasks.words import split_words
+
+TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+MMLU = {"question": "2 + 2?", "subject": "sums", "choices": ["1", "4", "5", "6"], "answer": 1}
+ASKED = "Multiple choice question:\n2 + 2?\n- 1 = A\n- 4 = B\n- 5 = C\n- 6 = D\nAnswer with the letter alone."
+ARC = {
+    "id": "x",
+    "question": "Which is hot?",
+    "choices": {"text": ["ice", "fire", "rain"], "label": ["1", "2", "3"]},
+    "answerKey": "2",
+}
+GSM8K = {
+    "question": "Weng earns $12 an hour. 50 minutes?",
+    "answer": "She earns 12/60 = $<<12/60=0.2>>0.2 a minute.\nThat is 0.2 x 50 = $<<0.2*50=10>>10.\n#### 10",
+}
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def jsonl(path: Path, rows: list[Any]) -> Path:
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    packed = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(path.suffix, bytes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(content))
+    return path
+
+
+def test_the_config_knows_the_same_names() -> None:
+    assert tuple(TASKS) == NAMES
+    assert {name for name, task in TASKS.items() if not task.dataset} == {"jsonl", *GENERATED}
+    assert {name: task.kind for name, task in TASKS.items()} == {
+        "smoltalk": "talk",
+        "mmlu": "choice",
+        "gsm8k": "generate",
+        "arc": "choice",
+        "jsonl": "talk",
+        "spelling": "generate",
+        "counting": "generate",
+    }
+
+
+def test_smoltalk_is_read_as_the_hub_keeps_it(tmp_path: Path) -> None:
+    rows = [{"messages": [{**TALK[0], "content": f"hi {number}"}, TALK[1]], "source": "x"} for number in range(5)]
+    parquet(tmp_path / "data" / "train-00000-of-00002.parquet", rows[:2])
+    parquet(tmp_path / "data" / "train-00001-of-00002.parquet", rows[2:])
+    parquet(tmp_path / "data" / "test-00000-of-00001.parquet", rows[:1])
+    task = open_task("smoltalk", path=str(tmp_path))
+    assert [each["messages"][0]["content"] for each in task] == [f"hi {number}" for number in range(5)]
+    assert task[4] == {"messages": rows[4]["messages"]} == task[-1]
+    assert len(open_task("smoltalk", path=str(tmp_path), split="test")) == 1
+    some = open_task("smoltalk", path=str(tmp_path), start=1, stop=3)
+    assert [each["messages"][0]["content"] for each in some.conversations()] == ["hi 1", "hi 2"]
+    assert len(open_task("smoltalk", path=str(tmp_path), start=4, stop=99)) == 1
+    with pytest.raises(IndexError):
+        task[5]
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz", "my_train.jsonl.zst"])
+def test_lines_are_read_however_they_are_packed(name: str, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / name, [{"messages": TALK}, TALK])
+    for where in (path, tmp_path):
+        task = open_task("jsonl", path=str(where))
+        assert list(task) == [{"messages": TALK}] * 2
+    with pytest.raises(NotImplementedError, match=r"^jsonl has no right answers$"):
+        task.evaluate(task[0], "ho")
+
+
+def test_mmlu_asks_by_letter(tmp_path: Path) -> None:
+    parquet(tmp_path / "all" / "test-00000-of-00001.parquet", [MMLU])
+    nested = {**MMLU, "question": "3 + 3?", "answer": 3}
+    parquet(tmp_path / "auxiliary_train" / "train-00000-of-00001.parquet", [{"train": nested}])
+    test = open_task("mmlu", path=str(tmp_path), split="test")
+    assert test[0] == {
+        "messages": [
+            {
+                "role": "user",
+                "content": ASKED,
+            },
+            {"role": "assistant", "content": "B"},
+        ],
+        "letters": ["A", "B", "C", "D"],
+        "subject": "sums",
+    }
+    assert [answer for answer in ("B", " B.", "A", "", "AB") if test.evaluate(test[0], answer)] == ["B", " B."]
+    assert test.chance == 0.25
+    train = open_task("mmlu", path=str(tmp_path), subset="auxiliary_train")
+    assert train[0]["messages"][1]["content"] == "D"
+    with pytest.raises(SourceError) as caught:
+        open_task("mmlu", path=str(tmp_path), subset="all")
+    told = 'mmlu: the subset "all" has no split "train". Write subset = "auxiliary_train", or another split.'
+    assert str(caught.value) == told
+
+
+def test_arc_keeps_its_own_labels(tmp_path: Path) -> None:
+    parquet(tmp_path / "ARC-Easy" / "train-00000-of-00001.parquet", [ARC])
+    parquet(tmp_path / "ARC-Challenge" / "train-00000-of-00001.parquet", [{**ARC, "answerKey": "3"}])
+    easy = open_task("arc", path=str(tmp_path))
+    hard = open_task("arc", path=str(tmp_path), subset="ARC-Challenge")
+    assert easy[0]["messages"][0]["content"] == (
+        "Multiple choice question:\nWhich is hot?\n- ice = 1\n- fire = 2\n- rain = 3\nAnswer with the letter alone."
+    )
+    assert easy[0]["letters"] == ["1", "2", "3"]
+    assert (easy.evaluate(easy[0], "2"), hard.evaluate(hard[0], "2")) == (True, False)
+
+
+def test_gsm8k_calls_a_calculator(tmp_path: Path) -> None:
+    parquet(tmp_path / "main" / "test-00000-of-00001.parquet", [GSM8K])
+    task = open_task("gsm8k", path=str(tmp_path), split="test")
+    assert task[0]["messages"][1]["content"] == [
+        {"type": "text", "text": "She earns 12/60 = $"},
+        {"type": "call", "text": "12/60"},
+        {"type": "result", "text": "0.2"},
+        {"type": "text", "text": "0.2 a minute.\nThat is 0.2 x 50 = $"},
+        {"type": "call", "text": "0.2*50"},
+        {"type": "result", "text": "10"},
+        {"type": "text", "text": "10.\n#### 10"},
+    ]
+    answers = {"so #### 10": True, "#### 10.00": True, "#### 1,0": True, "#### 5\n#### 10": True, "#### 100": False}
+    assert {answer: task.evaluate(task[0], answer) for answer in answers} == answers
+    assert not task.evaluate(task[0], "10")
+
+
+def test_words_are_spelled() -> None:
+    task = open_task("spelling", size=50)
+    for conversation in task:
+        question, answer = (message["content"] for message in conversation["messages"])
+        assert answer.replace(", ", "") in question
+        assert task.evaluate(conversation, f" {answer}\n")
+        assert not task.evaluate(conversation, answer[:-1])
+    assert len({conversation["messages"][0]["content"] for conversation in task}) > 40
+
+
+def test_letters_are_counted() -> None:
+    task = open_task("counting", size=200)
+    counts = []
+    for conversation in task:
+        answer = conversation["messages"][1]["content"]
+        word = answer.split(":")[0].replace(", ", "")
+        letter = answer.split(": ")[1][0]
+        counts.append(word.count(letter))
+        assert word in conversation["messages"][0]["content"]
+        assert task.evaluate(conversation, f"#### {counts[-1]}")
+        assert not task.evaluate(conversation, f"#### {counts[-1] + 1}")
+        assert not task.evaluate(conversation, "many")
+    assert {0, 1, 2} <= set(counts)
+
+
+def test_what_is_made_up_depends_on_the_seed_and_number_alone() -> None:
+    first = open_task("counting", size=100)
+    assert list(first) == list(open_task("counting", size=200))[:100]
+    assert list(first[10:12]) == list(open_task("counting", size=100, start=10, stop=12))
+    assert list(first) != list(open_task("counting", size=100, seed=1))
+    assert first[0] == {
+        "messages": [
+            {"role": "user", "content": "How often does the letter e stand in best?"},
+            {"role": "assistant", "content": "b, e, s, t: e is at 2.\n#### 1"},
+        ]
+    }
+
+
+def test_no_word_is_in_both_splits(tmp_path: Path) -> None:
+    train, test = split_words(None, "train"), split_words(None, "test")
+    assert not set(train) & set(test)
+    assert len(train) + len(test) > 2500
+    assert 0.07 < len(test) / len(train) < 0.15
+    shuffled = tmp_path / "mine.txt"
+    shuffled.write_text("\n".join([*reversed(test), "zyzzyva", *train[:100]]))
+    assert set(split_words(shuffled, "test")) - {"zyzzyva"} == set(test)
+    assert len(open_task("spelling", path=str(shuffled))) in (100, 101)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_task_can_be_rendered(name: str, split: Literal["train", "test"], tmp_path: Path) -> None:
+    rows = {"smoltalk": {"messages": TALK}, "jsonl": {"messages": TALK}, "mmlu": MMLU, "gsm8k": GSM8K, "arc": ARC}
+    path = None if name in GENERATED else str(jsonl(tmp_path / f"{split}.jsonl", [rows[name]]))
+    task = open_task(name, path=path, split=split)
+    tokens = render(task[0], ByteTokenizer())
+    prompt = render_prompt(task[0]["messages"][:-1], ByteTokenizer())
+    assert tokens.tokens[: len(prompt)].tolist() == prompt.tolist()
+    assert 0 < tokens.learnt.sum() < len(tokens.learnt)
+
+
+def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    jsonl(tmp_path / "test.jsonl", ["x"])
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("gsmk8", {}, 'task: "gsmk8" is not known. Did you mean "gsm8k"?'),
+        ("arc", {"subset": "ARC-Eazy"}, 'task: arc has no subset "ARC-Eazy". Did you mean "ARC-Easy"?'),
+        ("spelling", {"subset": "x"}, 'task: spelling has no subset "x". Leave it out.'),
+        ("jsonl", {}, 'task: jsonl needs a file. Write path = "data/chat.jsonl".'),
+        (
+            "jsonl",
+            {"path": f"{tmp_path}/x"},
+            f"{tmp_path}/x: is not there. Name a JSONL or Parquet file, or a folder of them.",
+        ),
+        (
+            "jsonl",
+            {"path": str(tmp_path)},
+            f'{tmp_path}: has no files of the split "train". Name its file, such as train.jsonl.',
+        ),
+        (
+            "counting",
+            {"path": f"{tmp_path}/x"},
+            f"{tmp_path}/x: is not there. Name a file with a word a line, or none.",
+        ),
+    ]
+    for name, keys, said in cases:
+        with pytest.raises(SourceError) as caught:
+            open_task(name, **keys)
+        assert str(caught.value) == said
+    task = open_task("jsonl", path=str(tmp_path), split="test")
+    with pytest.raises(SourceError) as caught:
+        task[0]
+    assert str(caught.value) == f"{tmp_path}/test.jsonl: line 1 is no JSON. Mend it, or take it out."
+    with pytest.raises(SourceError, match=r"broken\.parquet: is no Parquet file: .*\. Name another\.$"):
+        open_task("jsonl", path=f"{tmp_path}/broken.parquet")

@@ -1,0 +1,277 @@
+"""Steps that go wrong: left out, told of with their rows, and never fatal before their time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.train.test_trainer import ROOT, folder, losses, run  # noqa: F401
+from trivium.config.schema import Guard as GuardSettings
+from trivium.engine.base import StepStats
+from trivium.errors import GuardError, ResumeError, SaveError
+from trivium.train.events import read_events
+from trivium.train.guard import GRACE_STEPS, Guard
+from trivium.train.run_folder import RunFolder, hash_file
+from trivium.train.trainer import Trainer
+
+EVENTS = Path("runs/run/events.jsonl")
+
+
+def stats(loss: float, left_out: str | None = None) -> StepStats:
+    return StepStats(loss, 1, 1.0, {}, {}, left_out=left_out)
+
+
+def guard_after(losses: list[float], **settings: Any) -> Guard:
+    guard = Guard(GuardSettings(**settings))
+    guard.enter(0)
+    for step, loss in enumerate(losses):
+        guard.took(step, stats(loss))
+    return guard
+
+
+def test_a_loss_far_above_the_recent_ones_is_a_spike() -> None:
+    guard = guard_after([3.0 + 0.01 * (step % 5) for step in range(40)])
+    assert not guard.is_spike(stats(3.1))
+    assert guard.is_spike(stats(4.0))
+    assert guard.loss_limit == inf
+    assert guard_after([3.0] * 40, skip_spikes=True).loss_limit == pytest.approx(3.15)
+
+
+def test_a_stage_is_judged_by_its_own_losses_alone() -> None:
+    guard = guard_after([1.0] * 40)
+    guard.enter(1)
+    for step in range(GRACE_STEPS):
+        assert guard.spike_limit == inf
+        guard.took(step, stats(9.0))
+    assert not guard.is_spike(stats(9.1))
+
+
+@given(st.lists(st.floats(0, 20), max_size=90))
+def test_a_resumed_guard_judges_as_the_one_before(before: list[float]) -> None:
+    guard = guard_after(before)
+    resumed = Guard(GuardSettings())
+    resumed.load_state(json.loads(json.dumps(guard.state())))
+    resumed.enter(0)
+    assert resumed.spike_limit == guard.spike_limit
+
+
+def test_too_many_left_out_in_a_row_end_the_run() -> None:
+    guard = guard_after([1.0], most_left_out=2)
+    guard.took(7, stats(nan, "the loss is nan"))
+    with pytest.raises(GuardError) as error:
+        guard.took(8, stats(nan, "the loss is nan"))
+    assert str(error.value) == (
+        "steps 7 to 8: the loss is nan, 2 updates left out in a row (guard.most_left_out). Lower the learning rate, "
+        "or leave these rows out: guard.skip_steps = [[7, 9]]."
+    )
+
+
+class Poisoned(Trainer):
+    """A run in which the gradients of some steps are not finite, as an overflow makes them."""
+
+    bad: tuple[int, ...] = (4, 5)
+
+    def train_step(self, batch: Any, now: Any) -> StepStats:
+        if now.step not in self.bad:
+            return super().train_step(batch, now)
+        weight = next(self.engine.model.parameters())  # type: ignore[attr-defined]
+        hook = weight.register_hook(lambda gradient: torch.full_like(gradient, nan))
+        try:
+            return super().train_step(batch, now)
+        finally:
+            hook.remove()
+
+
+def test_an_update_that_is_not_finite_is_left_out_and_the_run_goes_on(folder: Path) -> None:  # noqa: F811
+    trainer = Poisoned("run.toml", show=False).run()
+    assert trainer.finished
+    events = list(read_events(EVENTS))
+    left_out = [event for event in events if event["event"] == "left_out"]
+    assert [(event["step"], event["stage"]) for event in left_out] == [(5, "one"), (6, "one")]
+    assert "the gradient's norm nan" in left_out[0]["why"]
+    rows = json.loads((Path("runs/run") / left_out[0]["rows"]).read_text())
+    assert [row["row"] for row in rows] == list(range(8))
+    assert {piece["file"] for row in rows for piece in row["pieces"]} <= {"0.ds", "00000.ds", *_files(folder)}
+    assert sorted(losses()) == [step for step in range(1, 20) if step not in (5, 6)]
+    assert all(np.isfinite(list(losses().values())))
+    _same_as_leaving_out([4, 6])
+
+
+def _files(folder: Path) -> set[str]:  # noqa: F811
+    return {path.name for path in folder.rglob("*.ds")}
+
+
+def _same_as_leaving_out(span: list[int]) -> None:
+    """Left-out updates change no weight: the same as leaving out these steps' rows from the start."""
+    run("run.name=asked", f"guard.skip_steps=[{span}]")
+    ends = [RunFolder(Path("runs") / name).checkpoints()[-1].engine for name in ("run", "asked")]
+    files = [sorted((path.name, hash_file(path)) for path in end.iterdir()) for end in ends]
+    assert files[0] == files[1]
+
+
+def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) -> None:  # noqa: F811
+    class Doomed(Poisoned):
+        bad = tuple(range(4, 19))
+
+    with pytest.raises(GuardError) as error:
+        Doomed("run.toml", show=False).run()
+    assert str(error.value).startswith("steps 4 to 8: the loss is ")
+    assert len(list(Path("runs/run/rows").iterdir())) == 5
+    said = subprocess.run(
+        [sys.executable, "-m", "trivium", "inspect", "runs/run", "--step", "8", "--row", "0"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("step 8: stage two")
+
+
+def test_steps_that_were_left_out_are_the_past_too(folder: Path) -> None:  # noqa: F811
+    class Stopped(Trainer):
+        def on_step(self, step: int, stats: object) -> None:
+            self.stopping = step == 8
+
+    Stopped("run.toml", ["guard.skip_steps=[[3, 5]]"], show=False).run()
+    with pytest.raises(ResumeError) as error:
+        run("guard.skip_steps=[[3, 6]]")
+    assert "guard.skip_steps was [[3, 5]] and is now [[3, 6]]" in str(error.value)
+    run("guard.skip_steps=[[3, 5], [12, 14]]")
+    assert sorted(losses()) == [step for step in range(1, 20) if step not in (4, 5, 13, 14)]
+
+
+def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path) -> None:  # noqa: F811
+    class Spiky(Trainer):
+        def train_step(self, batch: Any, now: Any) -> StepStats:
+            if now.step == 22:
+                with torch.no_grad():
+                    self.engine.model.unembedding.weight.mul_(60.0)  # type: ignore[attr-defined]
+            return super().train_step(batch, now)
+
+    overrides = ["stages.0.steps=24", "schedule={}", "stages.0.lr={ scale = 0.01 }"]
+    Spiky("run.toml", [*overrides], show=False).run()
+    spikes = [event for event in read_events(EVENTS) if event["event"] == "spiked"]
+    assert spikes[0]["step"] == 23
+    assert spikes[0]["rows"] == "rows/step-00000022.json"
+    Spiky("run.toml", [*overrides, "run.name=skips", "guard.skip_spikes=true"], show=False).run()
+    left_out = [event for event in read_events(Path("runs/skips/events.jsonl")) if event["event"] == "left_out"]
+    assert left_out[0]["step"] == 23
+    assert "over the limit of" in left_out[0]["why"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_is_recorded_by_its_name(folder: Path, name: str) -> None:  # noqa: F811
+    class Signalled(Trainer):
+        def on_step(self, step: int, stats: object) -> None:
+            if step == 3:
+                os.kill(os.getpid(), signal.Signals[name])
+
+    trainer = Signalled("run.toml", show=False).run()
+    assert (trainer.step, trainer.finished) == (4, False)
+    (preempted,) = [event for event in read_events(EVENTS) if event["event"] == "preempted"]
+    assert (preempted["step"], preempted["signal"]) == (4, name)
+    assert [each.step for each in RunFolder(Path("runs/run")).checkpoints()] == [3, 4]
+
+
+def test_a_run_that_stands_still_ends_with_its_stacks(folder: Path) -> None:  # noqa: F811
+    script = (
+        "import time\n"
+        "from trivium.train.trainer import Trainer\n"
+        "class Stuck(Trainer):\n"
+        "    def on_step(self, step, stats):\n"
+        "        while step == 3: time.sleep(1)\n"
+        "Stuck('run.toml', ['guard.stall_minutes=0.05'], show=False).run()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 4, ran.stderr
+    assert "(guard.stall_minutes): ended. Stacks: runs/run/stacks/rank-0.txt" in ran.stderr
+    assert "on_step" in Path("runs/run/stacks/rank-0.txt").read_text()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of six megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a disk can be mounted by root only")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+class Filling(Trainer):
+    """A run whose disk fills up at one step, and is emptied at a later one."""
+
+    fills, empties = 4, 10
+
+    def on_step(self, step: int, stats: object) -> None:
+        disk = Path(self.config.run.folder)
+        if step == self.fills:
+            with open(disk / "filler", "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    pass
+        if step == self.empties:
+            (disk / "filler").unlink()
+
+
+def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr("trivium.train.checkpoint.FIRST_PAUSE", 0.0)
+    trainer = Filling("run.toml", [f"run.folder={small_disk}"], show=False).run()
+    events = list(read_events(small_disk / "run/events.jsonl"))
+    failed = [event for event in events if event["event"] == "save_failed"]
+    saved = [event["step"] for event in events if event["event"] == "saved"]
+    assert failed
+    assert {event["step"] for event in failed} <= set(range(5, 12))
+    assert "No space left on device" in failed[0]["why"]
+    assert saved[0] == 3
+    assert saved[1] == 11  # at once when there is room again, not only when the next one is due
+    assert trainer.finished
+    assert not list(small_disk.glob("run/checkpoints/.draft-*"))
+
+
+def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path, folder: Path) -> None:  # noqa: F811
+    class Full(Filling):
+        fills, empties = 17, -1
+
+    with pytest.raises(SaveError) as error:
+        Full("run.toml", [f"run.folder={small_disk}"], show=False).run()
+    where = small_disk / "run/checkpoints"
+    assert str(error.value).startswith(f"{where}: the checkpoint of step 19 (final) cannot be written: ")
+    assert str(error.value).endswith("Make room, and start the run again: it goes on from its last checkpoint.")
+    assert RunFolder(small_disk / "run").checkpoints()[-1].step == 15
+
+
+def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder: Path) -> None:  # noqa: F811
+    run("checkpoint.copy_to=backup")
+    own, copies = (RunFolder(Path(place) / "run").checkpoints() for place in ("runs", "backup"))
+    assert [each.step for each in copies] == [each.step for each in own]
+    assert all(each.verify() is None for each in copies)
+    for checkpoint in own:
+        (checkpoint.path / "COMPLETE").unlink()
+    trainer = run("checkpoint.copy_to=backup")
+    assert trainer.finished
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    assert said == ["checkpoint of step 19 copied from backup/run"]
+
+
+def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:  # noqa: F811
+    Path("backup").write_text("a file")
+    assert run("checkpoint.copy_to=backup").finished
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    assert said[0].startswith("not copied to backup: ")

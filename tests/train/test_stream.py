@@ -1,0 +1,134 @@
+"""A run that reads a stream beside token files: killed and resumed, it ends with the same weights."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.corpus import write_source
+from tests.streams import write_jsonl
+from trivium.errors import ResumeError
+from trivium.train.events import read_events, steps_taken
+from trivium.train.rehearse import rehearse_run
+from trivium.train.run_folder import RunFolder, hash_file
+from trivium.train.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+[run]
+name = "run"
+[model]
+layers = 1
+width = 32
+heads = 2
+vocab = 512
+[tokenizer]
+kind = "bytes"
+[optimizer]
+lr = 0.003
+[schedule]
+shape = "constant"
+[engine]
+device = "cpu"
+[checkpoint]
+every = 3
+[evaluate]
+every = 4
+tokens = 200
+[sources.web]
+kind = "stream"
+dataset = "web"
+lanes = 3
+shuffle_documents = 6
+[sources.code]
+kind = "tokens"
+path = "code"
+validation = 0.2
+[[stages]]
+name = "one"
+steps = 7
+mixture = { web = 0.75, code = 0.25 }
+seq_len = 16
+batch_size = 8
+[[stages]]
+name = "two"
+steps = 6
+mixture = { web = 0.5, code = 0.5 }
+fade = { steps = 2 }
+seq_len = 32
+batch_size = 4
+packing = "concat"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    write_jsonl(tmp_path / "web", [rng.integers(6, 60, 9).tolist() for _ in range(2)])
+    write_source(tmp_path / "code", [rng.integers(2, 24, 20).tolist()], "uint16")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Stopped(Trainer):
+    """Told to stop after every fifth step."""
+
+    def on_step(self, step: int, stats: object) -> None:
+        self.stopping = (step + 1) % 5 == 0
+
+
+def weights(name: str) -> dict[str, str]:
+    engine = RunFolder(Path("runs") / name).checkpoints()[-1].engine
+    return {path.name: hash_file(path) for path in sorted(engine.rglob("*")) if path.is_file()}
+
+
+def losses(name: str) -> list[float]:
+    return [event["loss"] for event in steps_taken(Path("runs") / name / "events.jsonl").values()]
+
+
+def test_stopped_and_resumed_it_takes_the_same_steps(folder: Path) -> None:
+    Trainer("run.toml", ["run.name=calm"], show=False).run()
+    for _ in range(3):
+        Stopped("run.toml", ["run.name=stopped"], show=False).run()
+    assert len(losses("calm")) == 13
+    assert losses("stopped") == losses("calm")
+    assert weights("stopped") == weights("calm")
+    said = [event["text"] for event in read_events(Path("runs/calm/events.jsonl")) if event["event"] == "said"]
+    assert said[0] == "stream web: all lanes have ended: starts over, epoch 2"
+    state = json.loads((RunFolder(Path("runs/calm")).checkpoints()[-1].path / "state.json").read_text())
+    assert len(state["loader"]["lanes"]["web"]["lanes"]) == 3
+
+
+def test_another_past_of_the_stream_is_refused(folder: Path) -> None:
+    Stopped("run.toml", show=False).run()
+    with pytest.raises(ResumeError) as error:
+        Trainer("run.toml", ["sources.web.shuffle_documents=7"], show=False).run()
+    assert str(error.value) == (
+        "cannot resume at step 5: sources.web.shuffle_documents was 6 and is now 7, and steps 0 to 4 have been taken. "
+        "Put it back, or give run.name another name to start a new run. (runs/run)"
+    )
+
+
+def test_a_rehearsal_does_not_read_what_lies_between_stages(folder: Path) -> None:
+    overrides = ["stages.0.steps=100000000", "stages.0.mixture={ web = 1.0 }"]
+    with (folder / "table.txt").open("w") as file:
+        rehearse_run(Path("run.toml"), overrides, Console(file=file, width=120), dialect=None, world_size=1)
+    assert [line.split()[0] for line in (folder / "table.txt").read_text().splitlines()] == ["stage", "one", "two"]
+
+
+@pytest.mark.slow
+def test_killed_anywhere_it_ends_bit_for_bit_as_one_that_was_not(folder: Path) -> None:
+    command = [sys.executable, "-m", "tests.train.chaos", str(folder), "3", "3"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["kills"] == 3
+    assert len(found["calm"]["steps"]) == 13
+    assert found["killed"] == found["calm"]

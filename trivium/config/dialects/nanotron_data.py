@@ -1,0 +1,171 @@
+"""nanotron's data stages -> sources and stages.
+
+Their steps are counted from 1: a stage with `start_training_step: 10` starts at our step 9. A folder
+of token files, a list, or a mapping of folders to weights is a nanoset; a Hub dataset is tokenised.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trivium.config.dialects.naming import Sources, stage_name
+from trivium.config.dialects.translation import Theirs, is_number
+from trivium.config.keys import Path
+from trivium.config.problems import show_value
+
+FOLDERS = ("dataset_folder", "dataset_folders")
+HUB = "hf_dataset_or_datasets"
+DTYPES = {2: "uint16", 4: "uint32"}
+OWN_ORDER = "rows are ordered here as the plan says"
+NANOSET_ONLY = {
+    "tokenizer_name": "token files hold tokens already",
+    "vocab_size": "the model's vocabulary is model.vocab",
+    "return_positions": "positions are always there",
+    **dict.fromkeys(("skip_in_stream", "pad_samples_to_global_batch_size", "shuffle_files"), OWN_ORDER),
+    "use_old_brrr_dataloader": OWN_ORDER,
+}
+HUB_ONLY = {
+    "dataset_processing_num_proc_per_process": "text is tokenised once, and kept",
+    "dataset_overwrite_cache": "the cache is keyed by content",
+}
+
+
+@dataclass(slots=True)
+class NanotronData:
+    """Reads their stages once; `sources` fills up as stages name them."""
+
+    theirs: Theirs
+    steps: int
+    seq_len: int
+    sources: Sources = field(default_factory=Sources)
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Our stages in order of their start; problems go to `theirs`."""
+        count = self.theirs.take_tables("data_stages")
+        found = [self._stage(("data_stages", number)) for number in range(count)]
+        if not count:
+            if not self.theirs.has("data"):
+                what = "there is none. Write one with name, start_training_step: 1 and data."
+                self.theirs.problem(("data_stages",), what)
+                return []
+            found = [(0, {"name": "default", **self._data(("data",)), "seq_len": self.seq_len})]
+        self._check_names([stage["name"] for _, stage in found])
+        found.sort(key=lambda one: one[0])
+        starts = [start for start, _ in found]
+        if starts[0] != 0 and not self.theirs.problems:
+            what = f"begin with step {starts[0] + 1:,}. One must begin with the first: write start_training_step: 1."
+            self.theirs.problem(("data_stages",), what)
+        ends = [*starts[1:], self.steps]
+        return [{**stage, "steps": end - start} for (start, stage), end in zip(found, ends, strict=True)]
+
+    def _check_names(self, names: list[str]) -> None:
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                what = (
+                    f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]. Give each one of its own."
+                )
+                self.theirs.problem(("data_stages", number, "name"), what)
+
+    def _stage(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """A stage and where it starts, in our counting."""
+        name = self.theirs.take_text(*path, "name")
+        if name is None:
+            self.theirs.problem((*path, "name"), "is missing. Write name: general.")
+        ours = stage_name(name or f"stage-{path[-1]}")
+        if name is not None and ours != name:
+            self.theirs.note((*path, "name"), f"is {show_value(name)}, called {show_value(ours)} here.")
+        start = self._start((*path, "start_training_step"))
+        seq_len = self.theirs.take_whole(*path, "sequence_length", at_least=1, default=self.seq_len)
+        return start, {"name": ours, **self._data((*path, "data")), "seq_len": seq_len}
+
+    def _start(self, path: Path) -> int:
+        start = self.theirs.take_needed(*path, at_least=1)
+        if start is None:
+            return 0
+        if start > self.steps:
+            what = f"is {start:,}, but the run ends with step {self.steps:,}. Lower it, or raise tokens.train_steps."
+            self.theirs.problem(path, what)
+        others = [self.theirs.look("data_stages", number, path[-1]) for number in range(int(path[1]))]
+        if start in others:
+            what = f"is {start:,}, as is that of data_stages[{others.index(start)}]: an overlap. Raise one of the two."
+            self.theirs.problem(path, what)
+        return start - 1
+
+    def _data(self, path: Path) -> dict[str, Any]:
+        """The mixture and the seed of a stage."""
+        self.theirs.without_effect({"num_loading_workers": "one thread is enough: loader.workers"}, *path)
+        seed = self.theirs.take_whole(*path, "seed", at_least=0, default=42)
+        table = (*path, "dataset")
+        dataset = self.theirs.look(*table)
+        if not isinstance(dataset, Mapping):
+            found = "is missing" if dataset is None else f"is {show_value(dataset)}"
+            self.theirs.problem(table, f"{found}. Write dataset: {{ dataset_folder: data/web }}.")
+            self.theirs.take(*table)
+            return {}
+        return {"seed": seed, **(self._hub(table) if HUB in dataset else self._nanoset(table))}
+
+    def _nanoset(self, table: Path) -> dict[str, Any]:
+        """Folders of token files."""
+        key = next((key for key in FOLDERS if self.theirs.has(*table, key)), FOLDERS[0])
+        given = self.theirs.take(*table, key)
+        self.theirs.without_effect(NANOSET_ONLY, *table)
+        for limit in ("dataset_max_tokens", "dataset_read_path"):
+            if self.theirs.has(*table, limit):
+                shown = show_value(self.theirs.take(*table, limit))
+                what = f"has no effect here (it is {shown}): all of a folder is read, where dataset_folder says."
+                self.theirs.note((*table, limit), what)
+        size = self.theirs.take(*table, "token_size_in_bytes")
+        if size is not None and size not in DTYPES:
+            what = f"is {show_value(size)}. Tokens have 2 or 4 bytes. Leave it out where the files say it."
+            self.theirs.problem((*table, "token_size_in_bytes"), what)
+        kind = {"kind": "tokens", **({"dtype": DTYPES[size]} if size in DTYPES else {})}
+        return self._shares(table, key, given, lambda folder: {**kind, "path": folder})
+
+    def _hub(self, table: Path) -> dict[str, Any]:
+        """Datasets on the Hub."""
+        given = self.theirs.take(*table, HUB)
+        self.theirs.without_effect(HUB_ONLY, *table)
+        if self.theirs.take(*table, "sft_dataloader", default=False):
+            what = "is true: conversations are read by a source of kind chat. Write a config of ours for them."
+            self.theirs.problem((*table, "sft_dataloader"), what)
+        split = self.theirs.take(*table, "hf_dataset_splits", default="train")
+        if isinstance(split, list) and len(split) == 1:
+            (split,) = split
+        if not isinstance(split, str):
+            what = f"is {show_value(split)}, but a source has one split. Write hf_dataset_splits: train."
+            self.theirs.problem((*table, "hf_dataset_splits"), what)
+        subset = self.theirs.take_text(*table, "hf_dataset_config_name")
+        column = self.theirs.take_text(*table, "text_column_name") or "text"
+        said = {**({"subset": subset} if subset else {}), "split": split, "column": column}
+        return self._shares(table, HUB, given, lambda name: {"kind": "huggingface", "dataset": name, **said})
+
+    def _shares(self, table: Path, key: str, given: Any, source: Any) -> dict[str, Any]:
+        """Weights in ours, which are normalised; where there are none, shares in proportion to size."""
+        weights = self.theirs.take(*table, "dataset_weights")
+        places = [given] if isinstance(given, str) else list(given) if isinstance(given, list | Mapping) else []
+        if not places or not all(isinstance(place, str) and place for place in places):
+            found = "is missing" if given is None else f"is {show_value(given)}"
+            self.theirs.problem((*table, key), f"{found}. Write {key}: data/web, a list, or a mapping to weights.")
+            return {}
+        if len(set(places)) != len(places):
+            self.theirs.problem((*table, key), "names a place twice. Name it once, with the sum of their weights.")
+            return {}
+        names = [self.sources.name_of(source(place), place) for place in places]
+        if isinstance(given, str):
+            return {"sources": names}  # theirs has weight 1, whatever is written
+        where = "dataset_weights"
+        if isinstance(given, Mapping):
+            weights, where = list(given.values()), key
+        if weights is None:
+            return {"sources": names}
+        if not isinstance(weights, list) or len(weights) != len(names):
+            what = (
+                f"is {show_value(weights)}, but there are {len(names)} folders. Write a list with one weight for each."
+            )
+        elif not all(is_number(weight) and weight >= 0 for weight in weights) or not any(weights):
+            shown = show_value(given if where == key else weights)
+            what = f"is {shown}. Each must be a number, at least 0, and one of them over 0."
+        else:
+            return {"weights": dict(zip(names, weights, strict=True))}
+        self.theirs.problem((*table, where), what)
+        return {}

@@ -1,0 +1,193 @@
+"""theseus's samplings -> sources and stages.
+
+A stage is an entry of `training/tokens` and one of `training/dataset`, a list of samplings whose rates add
+up to 1. PMD is a flat `.bin` of uint32; PADDED has one document a row. Rows of a stage that has both are
+packed with `pad`: a flat file is cut into full rows by it too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trivium.config.dialects.naming import Sources
+from trivium.config.dialects.translation import Theirs, is_number
+from trivium.config.keys import Path, nearest
+from trivium.config.problems import show_value
+
+FOLDER = "data"
+STYLES = ("PMD", "PADDED")
+TOLERANCE = 1e-6
+DEFAULT_TOKENS = 1_000_000_000
+DEFAULT_DATASET = [{"name": "fineweb", "rate": 1, "style": "PMD"}]
+SPLITS = {"train": {}, "val": {"validation_only": True}}
+
+
+@dataclass(slots=True)
+class Samplings:
+    """Reads their tokens and datasets once; `sources` fills up as stages name them."""
+
+    theirs: Theirs
+    step_tokens: int
+    sources: Sources = field(default_factory=Sources)
+    budgets: list[int] = field(default_factory=list)
+    folders: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def their_steps(self) -> int:
+        """The run's length as theirs counts it."""
+        return sum(self.budgets) // self.step_tokens
+
+    @property
+    def our_steps(self) -> int:
+        """The run's length as ours does: each stage has whole steps."""
+        return sum(-(-tokens // self.step_tokens) for tokens in self.budgets)
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Our stages; problems go to `theirs`."""
+        self.budgets = self._budgets()
+        mixtures = [self._mixture(path, given) for path, given in self._datasets()]
+        if len(mixtures) != len(self.budgets):
+            what = f"has {len(mixtures)} {'entry' if len(mixtures) == 1 else 'entries'}, but training/tokens has"
+            self.theirs.problem(("training", "dataset"), f"{what} {len(self.budgets)}. Give one for each stage.")
+            return []
+        stages = [
+            {"name": f"stage-{number}", "tokens": tokens, **mixture}
+            for number, (tokens, mixture) in enumerate(zip(self.budgets, mixtures, strict=True))
+        ]
+        self._fade(stages)
+        self._kl(stages)
+        if self.folders and not self.theirs.problems:
+            what = f'their data folder is not in the config: taken as "{FOLDER}". Elsewhere: sources.'
+            first = next(iter(self.sources.tables))
+            where = f"{what}{first}.path=/path/{next(iter(self.folders.values()))}/train.bin."
+            self.theirs.note(("training", "dataset"), where)
+        return stages
+
+    def _budgets(self) -> list[int]:
+        given = self.theirs.take("training", "tokens", default=DEFAULT_TOKENS)
+        budgets = []
+        for number, tokens in enumerate(given if isinstance(given, list) else [given]):
+            path: Path = ("training", "tokens", number) if isinstance(given, list) else ("training", "tokens")
+            whole = int(tokens) if isinstance(tokens, float) and tokens.is_integer() else tokens
+            budgets.append(whole if self.theirs.is_whole(path, whole, at_least=1) else 1)
+        return budgets
+
+    def _datasets(self) -> list[tuple[Path, list[Any]]]:
+        """Each stage's samplings and where they stand; a list of samplings alone is one stage."""
+        path = ("training", "dataset")
+        given = self.theirs.take(*path, default=[DEFAULT_DATASET] * len(self.budgets))
+        if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
+            return [(path, given)]
+        if not isinstance(given, list) or not given or not all(isinstance(one, list) and one for one in given):
+            what = f"is {show_value(given)}. It must be a list of samplings for each stage."
+            self.theirs.problem(path, f"{what} Write - - {{ name: fineweb, rate: 1.0, style: PMD }}.")
+            return [(path, []) for _ in self.budgets]
+        return [((*path, number), one) for number, one in enumerate(given)]
+
+    def _mixture(self, path: Path, samplings: list[Any]) -> dict[str, Any]:
+        """Shares and packing of one stage."""
+        shares: dict[str, float] = {}
+        styles = set()
+        for number, sampling in enumerate(samplings):
+            here = (*path, number)
+            if not isinstance(sampling, Mapping):
+                what = f"is {show_value(sampling)}. Write {{ name: fineweb, rate: 1.0, style: PMD }}."
+                self.theirs.problem(here, what)
+                continue
+            self._note_others(here, sampling)
+            name, style, rate = self._name(here, sampling), self._style(here, sampling), sampling.get("rate")
+            if not is_number(rate) or not 0 <= float(rate or 0) <= 1:
+                found = "is missing" if rate is None else f"is {show_value(rate)}"
+                self.theirs.problem((*here, "rate"), f"{found}. It must be a number between 0 and 1.")
+            elif name in shares:
+                self.theirs.problem((*here, "name"), "stands twice in its stage. Name it once, with the sum of rates.")
+            elif name is not None:
+                shares[name] = float(rate or 0)
+                styles.add(style)
+        total = sum(shares.values())
+        if len(shares) == len(samplings) > 0 and abs(total - 1) > TOLERANCE:
+            self.theirs.problem(path, f"has rates that add up to {total:.9g}, not 1. Change them, so that they do.")
+        return {"mixture": shares, "packing": "concat" if styles == {"PMD"} else "pad"}
+
+    def _note_others(self, path: Path, sampling: Mapping[str, Any]) -> None:
+        for key in sampling:
+            if key not in ("name", "rate", "style", "suffix"):
+                shown = show_value(sampling[key])
+                self.theirs.note((*path, key), f"not carried over (it is {shown}): nothing here takes it.")
+
+    def _name(self, path: Path, sampling: Mapping[str, Any]) -> str | None:
+        """The source of a sampling: the train split of its folder, whose variant the suffix selects."""
+        name, suffix = sampling.get("name"), sampling.get("suffix", "")
+        if not isinstance(name, str) or not name or not isinstance(suffix, str):
+            key, value = ("suffix", suffix) if isinstance(name, str) and name else ("name", name)
+            found = "is missing" if value is None else f"is {show_value(value)}"
+            self.theirs.problem((*path, key), f"{found}. It must be text. Write {key}: fineweb.")
+            return None
+        folder = f"{name}_{suffix}" if suffix else name
+        source = self.sources.name_of(_table(folder, "train"), folder)
+        self.folders[source] = folder
+        return source
+
+    def _style(self, path: Path, sampling: Mapping[str, Any]) -> str:
+        style = sampling.get("style", "PADDED")
+        if isinstance(style, str) and style.upper() in STYLES:
+            return style.upper()
+        self.theirs.problem((*path, "style"), f"is {show_value(style)}. {nearest(str(style), STYLES)}")
+        return "PADDED"
+
+    def validation(self, seq_len: int) -> dict[str, Any]:
+        """Their `val.bin` beside every `train.bin`, read so often and for so many rows."""
+        every = self.theirs.take_whole("logging", "validation_interval", at_least=1, default=512)
+        rows = self.theirs.take_whole("training", "validation_steps", at_least=1, default=2048)
+        if not self.theirs.take("training", "validation", default=True):
+            return {}
+        names = [self.sources.name_of(_table(folder, "val"), f"{folder}-val") for folder in self.folders.values()]
+        return {"every": every, "tokens": rows * seq_len, "sources": names} if names else {}
+
+    def _fade(self, stages: list[dict[str, Any]]) -> None:
+        """Overlaps at the boundaries; theirs are centred on them, ours begin there."""
+        fade = ("training", "fade")
+        overlap = self.theirs.take_number(*fade, "overlap", default=0.0)
+        each = self.theirs.take(*fade, "per_boundary_overlap") or [overlap] * (len(stages) - 1)
+        curves = {"linear": "linear", "cosine": "cosine", "sigmoid": "cosine"}
+        shape = self.theirs.take_choice(*fade, "curve", choices=curves, default="linear")
+        if not isinstance(each, list) or len(each) != len(stages) - 1 or not all(is_number(one) for one in each):
+            what = f"is {show_value(each)}. Give a number for each of the {len(stages) - 1} boundaries."
+            self.theirs.problem((*fade, "per_boundary_overlap"), what)
+            return
+        self.theirs.without_effect({"steepness": "a fade is linear or a cosine"}, *fade)
+        for number, part in enumerate(each, start=1):
+            tokens = int(part * min(self.budgets[number - 1], self.budgets[number]))
+            if tokens:
+                stages[number]["fade"] = {"tokens": tokens, "shape": shape}
+        if any("fade" in stage for stage in stages):
+            self.theirs.note(fade, "is centred on the boundary there; here it begins with the new stage.")
+            if self.theirs.look(*fade, "curve") == "sigmoid":
+                self.theirs.note((*fade, "curve"), 'is "sigmoid": taken as "cosine".')
+
+    def _kl(self, stages: list[dict[str, Any]]) -> None:
+        """KL from the second stage on, to the model as it was when the stage began, or a list of betas."""
+        kl = ("optimization", "kl")
+        betas = self.theirs.take(*kl, "betas")
+        if betas is None and not self.theirs.has(*kl, "beta"):
+            return
+        beta = self.theirs.take_number(*kl, "beta", default=0.1)
+        betas = [0.0, *[beta] * (len(stages) - 1)] if betas is None else betas
+        updates = self.theirs.take(*kl, "reference_update_stages", default=list(range(len(stages))))
+        if not isinstance(betas, list) or len(betas) != len(stages) or not all(is_number(one) for one in betas):
+            what = f"is {show_value(betas)}. Give a number for each of the {len(stages)} stages."
+            self.theirs.problem((*kl, "betas"), what)
+            return
+        for number, weight in enumerate(betas):
+            if weight:
+                taken = [at for at in updates if isinstance(at, int) and 0 < at <= number]
+                stages[number]["kl"] = {"beta": weight, "direction": "nll_gap"}
+                if taken and max(taken) != number:
+                    stages[number]["kl"]["reference"] = {"stage": stages[max(taken)]["name"]}
+        if any("kl" in stage for stage in stages):
+            what = 'is the difference of two token losses there (direction = "nll_gap"), which holds nothing back.'
+            self.theirs.note(kl, f"{what} KL itself: stages.1.kl.direction=forward.")
+
+
+def _table(folder: str, split: str) -> dict[str, Any]:
+    return {"kind": "tokens", "path": f"{FOLDER}/{folder}/{split}.bin", "dtype": "uint32", **SPLITS[split]}

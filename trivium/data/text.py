@@ -1,0 +1,293 @@
+"""Pieces of input -> records: lines of JSONL, rows of Parquet, whole texts; and what is wrong with the others.
+
+A record is what a line or row holds: a table of fields from JSONL, the text itself from the rest. Broken lines are
+found one by one, with their number; what nothing can read (a truncated gzip, a corrupt Parquet file) is an error
+that names the file.
+"""
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from trivium.errors import SourceError
+
+MOST_BYTES = 200_000_000  # of a document
+BATCH_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 20
+
+BROKEN = "broken JSON"
+NOT_UTF8 = "invalid UTF-8"
+TOO_LONG = "over 200 MB"
+EMPTY = "empty"
+BINARY = "a binary file"
+
+
+@dataclass(slots=True)
+class Records:
+    """Some neighbouring records of a piece, and those that are none: line number in the piece, and why."""
+
+    records: list[Any] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    text_bytes: int = 0
+    input_bytes: int = 0
+
+    def add(self, number: int, record: Any) -> None:
+        """Add a record of a line."""
+        self.records.append(record)
+        self.numbers.append(number)
+
+
+class ZstdReader(io.RawIOBase):
+    """A .zst, frame after frame; one that is cut short is an error, which the library's own reader passes over."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import zstandard
+
+        self._file = file
+        self._open = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj
+        self._frame: Any = self._open()
+        self._started = False
+        self._ready = b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, into: Any) -> int:
+        """Fill a buffer, as far as there is something."""
+        while not self._ready:
+            if self._frame.eof:
+                rest, self._frame, self._started = self._frame.unused_data, self._open(), False
+            else:
+                rest = b""
+            rest = rest or self._file.read(BUFFER_BYTES)
+            if not rest:
+                if self._started:
+                    raise EOFError("it ends within a frame")
+                return 0
+            self._started = True
+            self._ready = self._frame.decompress(rest)
+        count = min(len(into), len(self._ready))
+        into[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+
+def open_input(path: Path, raw: BinaryIO) -> BinaryIO:
+    """The text of an open file, decompressed by its ending."""
+    if path.suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BUFFER_BYTES)
+    if path.suffix == ".zst":
+        return io.BufferedReader(ZstdReader(raw), BUFFER_BYTES)
+    return raw
+
+
+def unreadable(path: str | Path, error: Exception) -> SourceError:
+    """What to say of a file that nothing can read."""
+    return SourceError(
+        f"{path}: cannot be read: {str(error).rstrip('.') or type(error).__name__}. It is cut short or damaged: "
+        f"copy it again, or take it out. What is finished stays: the next try goes on from there."
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes the libraries raise is one error that names it."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error) as error:
+        raise unreadable(path, error) from error
+    except Exception as error:
+        # The library for .zst may not be loaded, so that its error is known by name.
+        if type(error).__name__ == "ZstdError":
+            raise unreadable(path, error) from error
+        raise
+
+
+def read_lines(path: Path, start: int, stop: int) -> Iterator[Records]:
+    """Records of the lines of a JSONL file that begin between two of its bytes."""
+    with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
+        file = open_input(path, raw)
+        if start:
+            raw.seek(start - 1)
+            pass_rest_of_line(raw)  # the line that began before belongs to the piece before
+        end = stop if file is raw else None
+        yield from _records(file, raw, end)
+
+
+def read_payload(lines: bytes) -> Iterator[Records]:
+    """Records of lines that were read already."""
+    file = io.BytesIO(lines)
+    yield from _records(file, file, None)
+
+
+def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records]:
+    """Batches of records until the file ends, or a line begins at `end` or behind."""
+    number = 0
+    place, before = (raw.tell() if end is not None else 0), raw.tell()
+    found = Records()
+    while end is None or place < end:
+        line = file.readline(MOST_BYTES + 1)
+        if not line:
+            break
+        number += 1
+        if len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            place += len(line) + pass_rest_of_line(file)
+            found.bad.append((number, TOO_LONG))
+            continue
+        place += len(line)
+        found.text_bytes += len(line)
+        try:
+            found.add(number, orjson.loads(line))
+        except ValueError:
+            _add_odd(found, number, line)
+        if found.text_bytes > BATCH_BYTES:
+            now = raw.tell()
+            found.input_bytes, before = now - before, now
+            yield found
+            found = Records()
+    found.input_bytes = raw.tell() - before
+    yield found
+
+
+def _add_odd(found: Records, number: int, line: bytes) -> None:
+    """A line that the fast parser refuses: blank, broken, or with the NaN that Python writes into JSON."""
+    if not line.strip():
+        return
+    try:
+        record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        found.add(number, record)
+    except UnicodeDecodeError:
+        found.bad.append((number, NOT_UTF8))
+    except (ValueError, RecursionError):
+        found.bad.append((number, BROKEN))
+
+
+def pass_rest_of_line(file: BinaryIO) -> int:
+    """Pass over what is left of a line, without holding it."""
+    count = 0
+    while part := file.readline(BUFFER_BYTES):
+        count += len(part)
+        if part.endswith(b"\n"):
+            break
+    return count
+
+
+def read_text(path: Path) -> Iterator[Records]:
+    """A whole file as one record."""
+    found = Records(input_bytes=path.stat().st_size)
+    with reading(path), open(path, "rb") as raw:
+        content = open_input(path, raw).read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        found.bad.append((1, TOO_LONG))
+    elif b"\0" in content:
+        found.bad.append((1, BINARY))
+    else:
+        try:
+            found.add(1, content.decode())
+            found.text_bytes = len(content)
+        except UnicodeDecodeError:
+            found.bad.append((1, NOT_UTF8))
+    yield found
+
+
+def lines_before(path: Path, reader: str, start: int) -> int:
+    """Lines or rows of a file before a place at which it was cut."""
+    if not start:
+        return 0
+    if reader == "parquet":
+        metadata = _open_parquet(path).metadata
+        return sum(metadata.row_group(group).num_rows for group in range(start))
+    count = place = 0
+    with open(path, "rb") as file:
+        while place < start and (content := file.read(min(BUFFER_BYTES, start - place))):
+            count += content.count(b"\n")
+            place += len(content)
+        whole = content.endswith(b"\n")
+    return count if whole else count + 1  # the line that was cut belongs to the piece before
+
+
+def row_group_sizes(path: Path) -> list[int]:
+    """Bytes of each row group of a Parquet file, as they are in memory."""
+    metadata = _open_parquet(path).metadata
+    return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+
+
+def _open_parquet(path: Path) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, memory_map=True)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise unreadable(path, error) from error
+
+
+def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Records]:
+    """Rows of some row groups; a row's text is its record, None where it has none."""
+    import pyarrow
+
+    file = _open_parquet(path)
+    names = file.schema_arrow.names
+    if column not in names:
+        raise SourceError(
+            f'{path}: has no column "{column}". It has {", ".join(names)}: write column = "{names[0]}" or another.'
+        )
+    kind = file.schema_arrow.field(column).type
+    if not _holds_text(kind):
+        raise SourceError(f'{path}: column "{column}" holds {kind}, and text is needed. Name another column.')
+    number, sizes = 0, row_group_sizes(path)
+    try:
+        for group in range(start, stop):
+            unreported = sizes[group]
+            for batch in file.iter_batches(row_groups=[group], columns=[column], batch_size=1024):
+                found = text_records(batch.column(0), number)
+                number += batch.num_rows
+                found.input_bytes, unreported = unreported, 0
+                yield found
+    except (OSError, pyarrow.ArrowException) as error:
+        raise unreadable(path, error) from error
+
+
+def _holds_text(kind: Any) -> bool:
+    import pyarrow.types
+
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    return bool(
+        pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind)
+    )
+
+
+def text_records(column: Any, first: int) -> Records:
+    """The texts of a column of Arrow, numbered from the one after `first` on."""
+    found = Records(text_bytes=column.nbytes)
+    try:
+        texts = column.to_pylist()
+    except UnicodeDecodeError:
+        texts = [_decoded(value) for value in column]
+    for number, text in enumerate(texts, first + 1):
+        if isinstance(text, bytes):
+            found.bad.append((number, NOT_UTF8))
+        elif isinstance(text, str) and len(text) > MOST_BYTES // 4 and len(text.encode()) > MOST_BYTES:
+            found.bad.append((number, TOO_LONG))
+        else:
+            found.add(number, text)
+    return found
+
+
+def _decoded(value: Any) -> str | bytes | None:
+    try:
+        text: str | None = value.as_py()
+    except UnicodeDecodeError:
+        return b""
+    return text

@@ -1,0 +1,1 @@
+"""Conversations to midtrain on, and how each task is scored."""

@@ -1,0 +1,57 @@
+"""A task's name -> the task."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from trivium.config.keys import nearest
+from trivium.config.sources import GENERATED
+from trivium.errors import SourceError
+from trivium.tasks.arc import Arc
+from trivium.tasks.counting import Counting
+from trivium.tasks.gsm8k import Gsm8k
+from trivium.tasks.mmlu import Mmlu
+from trivium.tasks.rows import Rows, hub_rows, local_rows
+from trivium.tasks.smoltalk import JsonLinesTask, SmolTalk
+from trivium.tasks.spelling import Spelling
+from trivium.tasks.task import Task
+from trivium.tasks.words import WordRows, split_words
+
+TASKS: Mapping[str, type[Task]] = MappingProxyType(
+    {each.name: each for each in (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)}
+)
+
+
+def open_task(
+    name: str,
+    *,
+    path: str | Sequence[str] | None = None,
+    split: Literal["train", "test"] = "train",
+    subset: str | None = None,
+    size: int | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    seed: int = 1234,
+) -> Task:
+    """A task's conversations `[start, stop)` of a split: from a path, or from the Hub, or made up from words."""
+    if name not in TASKS:
+        raise SourceError(f'task: "{name}" is not known. {nearest(name, TASKS)}')
+    paths = [path] if isinstance(path, str) else list(path or ())
+    rows = _rows(TASKS[name], paths, split, subset, size, seed)
+    return TASKS[name](rows, range(len(rows))[start:stop])
+
+
+def _rows(task: type[Task], paths: Sequence[str], split: str, subset: str | None, size: int | None, seed: int) -> Rows:
+    if subset is not None and subset not in task.subsets:
+        what = f'{task.name} has no subset "{subset}"'
+        raise SourceError(f"task: {what}. {nearest(subset, task.subsets) if task.subsets else 'Leave it out.'}")
+    if task.name in GENERATED:
+        words = split_words(Path(paths[0]) if paths else None, split)
+        return WordRows(words, task.name, split, size, seed)
+    subset, split = task.where(split, subset)
+    if paths:
+        return local_rows(paths, split, subset)
+    if not task.dataset:
+        raise SourceError(f'task: {task.name} needs a file. Write path = "data/chat.jsonl".')
+    return hub_rows(task.dataset, subset, split)

@@ -1,0 +1,41 @@
+"""Another run from a checkpoint, with another future: the ablation in mid-training.
+
+The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to) and a `lineage.json`
+that names the run and step it came from. What differs in the past is refused by key, as a resume would.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from trivium.config.load import load
+from trivium.errors import ResumeError
+from trivium.files import draft
+from trivium.plan.make import make_plan
+from trivium.train.checkpoint import find_checkpoint
+from trivium.train.resume import refuse_other_past
+from trivium.train.run_folder import LINEAGE, RunFolder
+
+
+def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:
+    """Start another run from a run's checkpoint; says where it is."""
+    checkpoint = find_checkpoint(run, step)
+    said = load(config, overrides).config
+    plan = make_plan(said, file=config.name)
+    new = RunFolder(Path(said.run.folder) / (said.run.name or "run"))
+    if new.path.resolve() == run.resolve() or new.checkpoints():
+        raise ResumeError(f"{new.path}: is a run already. Give run.name another name in {config.name}.")
+    fault = checkpoint.verify()
+    if fault is not None:
+        raise ResumeError(f"{fault}. Fork from another checkpoint.")
+    state = checkpoint.state()
+    refuse_other_past(state, plan, str(run))
+    new.lock()
+    try:
+        lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
+        with draft(new.path / LINEAGE) as file:
+            file.write(json.dumps(lineage, indent=1).encode())
+        new.take(checkpoint)
+    finally:
+        new.unlock()
+    return f"{new.path}: forked from {run} at step {checkpoint.step:,}. Go on with: trivium train {config}"

@@ -1,0 +1,92 @@
+"""Which steps go wrong, and what is done about it.
+
+A step whose loss or gradient is not finite is left out: no weight moves, and the step counts, so that schedules
+and data stay aligned. So many in a row end the run. A spike is a loss far above the stage's recent ones: more than
+`spike_deviations` robust deviations (1.4826 x the median distance from the median) above their median. Losses of
+another stage say nothing, so that each stage starts afresh and is judged once it has `GRACE_STEPS` of its own.
+
+What the guard knows is in each checkpoint: a resume judges as the run would have.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+from typing import Any
+
+from trivium.config.schema import Guard as GuardSettings
+from trivium.engine.base import StepStats
+from trivium.errors import GuardError
+
+RECENT_STEPS = 64
+GRACE_STEPS = 16
+NORMAL = 1.4826  # the median distance from the median, times this, is a normal distribution's deviation
+SMALLEST_RISE = 0.05  # of the median: where losses hardly differ, less than that is no spike
+
+
+@dataclass(slots=True)
+class Guard:
+    """Judges each step by those before it."""
+
+    settings: GuardSettings
+    stage: int = -1
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    left_out_in_a_row: int = 0
+
+    def enter(self, stage: int) -> None:
+        """Begin a stage; going on in its middle forgets nothing."""
+        if stage != self.stage:
+            self.stage = stage
+            self.losses.clear()
+
+    def leaves_out(self, step: int) -> bool:
+        """Whether the config leaves out this step's rows."""
+        return any(first <= step < end for first, end in self.settings.skip_steps)
+
+    @property
+    def spike_limit(self) -> float:
+        """The loss above which a step is a spike; infinite while the stage is too young to tell."""
+        if len(self.losses) < GRACE_STEPS:
+            return inf
+        middle = median(self.losses)
+        deviation = NORMAL * median(abs(loss - middle) for loss in self.losses)
+        return middle + max(self.settings.spike_deviations * deviation, SMALLEST_RISE * abs(middle))
+
+    @property
+    def loss_limit(self) -> float:
+        """The loss above which the engine makes no update."""
+        return self.spike_limit if self.settings.skip_spikes else inf
+
+    def is_spike(self, stats: StepStats) -> bool:
+        """Whether a step's loss is far above the recent ones; to be asked before `took`."""
+        return stats.loss > self.spike_limit
+
+    def took(self, step: int, stats: StepStats) -> None:
+        """Remember a step; GuardError once too many in a row were left out."""
+        if stats.left_out is None:
+            self.left_out_in_a_row = 0
+            self.losses.append(stats.loss)
+            return
+        self.left_out_in_a_row += 1
+        if self.left_out_in_a_row >= self.settings.most_left_out:
+            first = step + 1 - self.left_out_in_a_row
+            raise GuardError(
+                f"steps {first:,} to {step:,}: {stats.left_out}, {self.left_out_in_a_row:,} updates left out in a "
+                f"row (guard.most_left_out). Lower the learning rate, or leave these rows out: "
+                f"guard.skip_steps = [[{first}, {step + 1}]]."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        return {"stage": self.stage, "losses": list(self.losses), "left_out_in_a_row": self.left_out_in_a_row}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.stage = int(state["stage"])
+        self.losses = deque(_floats(state["losses"]), maxlen=RECENT_STEPS)
+        self.left_out_in_a_row = int(state["left_out_in_a_row"])
+
+
+def _floats(values: Sequence[Any]) -> list[float]:
+    return [float(value) for value in values]

@@ -1,0 +1,67 @@
+"""A config and its plan -> the engine of a run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from trivium.config.schema import Config
+from trivium.data.tokenizer import Tokenizer, open_tokenizer
+from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
+from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.spec import ModelSpec
+from trivium.errors import PlanError, Problem
+from trivium.plan.plan import Plan
+from trivium.train.checkpoint import find_checkpoint
+
+
+def run_engine(
+    config: Config, plan: Plan, optimizer: OptimizerSettings | OwnOptimizer | None = None
+) -> tuple[Engine, ModelSpec]:
+    """The engine of a run, weights as the seed gives them, and its model's shape."""
+    tokenizer = open_tokenizer(config.tokenizer)
+    init = init_folder(config)
+    spec = resolve_spec(config, _vocab(config, plan, tokenizer, init), init)
+    token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
+    settings = engine_settings(config, spec, token_bytes)
+    if isinstance(optimizer, OptimizerSettings):
+        settings = replace(settings, optimizer=optimizer)
+    elif optimizer is not None:
+        settings = replace(settings, own_optimizer=optimizer)
+    for stage in plan.stages:
+        stage_settings(stage.said, spec, begins=False)  # what cannot be done is refused before it costs anything
+    return make_engine(settings, config.engine.name), spec
+
+
+def init_folder(config: Config) -> Path | None:
+    """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
+    said = config.model.init
+    if said is None:
+        return None
+    folder = Path(said)
+    if (folder / "config.json").is_file():
+        return folder
+    return find_checkpoint(folder, config.model.init_step).engine
+
+
+def larger_micro_batch(config: Config, init: Path) -> str | None:
+    """A warning where the micro-batch is larger than the one the base model was trained with."""
+    state_file = init.parent / "state.json"
+    if not state_file.is_file():
+        return None
+    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch"), config.engine.micro_batch
+    if not base or not ours or ours <= base:
+        return None
+    return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
+
+
+def _vocab(config: Config, plan: Plan, tokenizer: Tokenizer | None, init: Path | None) -> int:
+    """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
+    if config.model.vocab is not None:
+        return config.model.vocab
+    if tokenizer is not None:
+        return tokenizer.vocab
+    if init is not None:
+        return 0
+    largest = max((source.largest_id for source in plan.sources.values()), default=0)
+    what = f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
+    raise PlanError([Problem("model.vocab", what)])
