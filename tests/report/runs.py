@@ -10,7 +10,20 @@ from typing import Any
 
 import tomli_w
 
-from trivium.train.events import Ended, Evaluated, Event, EventFile, Said, Saved, StageBegan, Started, StepTaken
+from trivium.train.events import (
+    Ended,
+    Evaluated,
+    Event,
+    EventFile,
+    LeftOut,
+    Said,
+    Saved,
+    Spiked,
+    StageBegan,
+    Started,
+    StepTaken,
+)
+from trivium.train.run_folder import RunFolder
 
 SOURCES = {"web": 4_000_000, "code": 900_000, "talk": 300_000}
 BREAKS_OUT = "</script><script>document.title = 'broken out'</script><img src=x onerror=alert(1)>"
@@ -213,8 +226,13 @@ def stage_of(plan: dict[str, Any], step: int) -> dict[str, Any]:
     return found
 
 
+def row_of(source: str, *documents: int) -> dict[str, Any]:
+    """A row as the guard keeps it."""
+    return {"row": 0, "source": source, "pieces": [{"document": document} for document in documents]}
+
+
 def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int = 1) -> WrittenRun:
-    """300 steps: killed at 130, going on from 100; told to stop at 200; a spike, a skip, texts; a name that bites."""
+    """300 steps: killed at 130, goes on from 100; stopped at 200; a spike, a step left out, texts that bite."""
     run = WrittenRun(folder, 300, name, lr, seed)
     run.start()
     run.evaluate(0)
@@ -229,8 +247,9 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.take(100, 160)
     run.evaluate(150)
     run.save(150, "boundary")
-    run.tell_raw("spike", 155, loss=9.5, rows=[{"source": "web", "document": 812}, {"source": "code", "document": 7}])
-    run.tell_raw("skipped", 156, loss=float("nan"), rows=[3, 4])
+    rows = RunFolder(folder).write_rows(154, [row_of("web", 812, 97), row_of("code", 7), row_of("web", 97, 5)])
+    run.tell(Spiked(step=155, stage="long", loss=9.5, limit=3.2, rows=rows))
+    run.tell(LeftOut(step=156, stage="long", why="the loss is nan"))
     run.tell(Said(step=160, text=f"told to stop {BREAKS_OUT}"))
     run.take(160, 200)
     run.end(200)

@@ -123,14 +123,14 @@ def test_the_head_and_the_tables_say_how_the_run_stands(open_page: Open, run_fol
     assert "finished" in head
     assert f"training loss\n{last['mean_loss']:.4f}\n" in head
     assert page.locator("#block-troubles-0 tbody").inner_text().splitlines() == [
-        "155\tspike\t9.5\tsource web, document 812; source code, document 7",
-        "156\tskipped\tnan\t3, 4",
+        "155\tspike\t9.5000\tover 3.2000\tweb: 812, 97, 5; code: 7",
+        "156\tleft out\t\tthe loss is nan\t",
     ]
     launches = page.locator("#block-launches-0 tbody tr").all_inner_texts()
     assert [line.split("\t")[:2] for line in launches] == [["0", "starts"], ["100", "goes on"], ["200", "goes on"]]
     assert "stages[2].mixture.talk: 0.7 -> 0.75" in launches[2]
     marks = page.evaluate("report.data.runs[0].marks.map(({ step, kind }) => [step, kind])")
-    assert marks == [[100, "resume"], [200, "resume"], [155, "spike"], [156, "skipped"]]
+    assert marks == [[100, "resume"], [200, "resume"], [155, "spike"], [156, "left out"]]
 
 
 def test_a_cursor_shows_the_values_of_its_step(open_page: Open, run_folder: Path, page_file: Path) -> None:
@@ -255,6 +255,7 @@ model = { layers = 1, width = 32, heads = 2, vocab = 512 }
 optimizer.lr = 0.003
 schedule = { shape = "cosine", warmup = { steps = 3 } }
 engine.device = "cpu"
+guard.skip_steps = [[8, 9]]
 evaluate = { every = 4, tokens = 200 }
 sources.web = { kind = "tokens", path = "web", validation = 0.2 }
 sources.code = { kind = "tokens", path = "code" }
@@ -279,10 +280,12 @@ def test_a_run_that_was_trained_is_shown_as_it_was(
     charts, steps = opened.drawn(), steps_taken(folder / "events.jsonl")
     assert dict(charts["loss"]["loss"]) == pytest.approx({step: event["loss"] for step, event in steps.items()})
     # What was planned is what was taken.
-    planned = dict(charts["plan-lr"]["learning rate"])
+    planned = {step: rate for step, rate in charts["plan-lr"]["learning rate"] if step in steps}
     assert planned == pytest.approx({step: steps[step]["lr"]["matrix"] for step in planned}, rel=1e-6)
     assert len(planned) >= 8
     assert opened.page.locator("#summary .status").inner_text() == "finished"
+    left_out = opened.page.locator("#block-troubles-0 tbody tr").all_inner_texts()
+    assert left_out == ["9\tleft out\t\tits rows are left out (guard.skip_steps)\t"]
     saved = opened.page.locator("#block-checkpoints-0 tbody tr").all_inner_texts()
     assert [line.split("\t")[:2] for line in saved] == [["6", "two"], ["11", "two"]]
     validation = dict(charts["validation-loss"]["overall"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.corpus import write_source
-from tests.report.runs import BREAKS_OUT, WrittenRun
+from tests.report.runs import BREAKS_OUT, WrittenRun, row_of
 from trivium.config.load import load_config
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
@@ -20,6 +20,8 @@ from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import Shown, shown_runs
+from trivium.train.events import LeftOut
+from trivium.train.run_folder import RunFolder
 
 CONFIG = """
 run.name = "small"
@@ -174,11 +176,31 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 
 
 def test_a_fork_names_its_parent(tmp_path: Path) -> None:
+    parent, run = WrittenRun(tmp_path / "first", name="first"), WrittenRun(tmp_path / "run")
+    (run.folder / "lineage.json").write_text(json.dumps({"run": "runs/first", "step": 10}))
+    for each, step in ((parent, 0), (run, 10)):
+        each.start(step)
+        each.take(step, 20)
+    data = page_data(shown_runs([RunFiles(parent.folder), RunFiles(run.folder)]))
+    assert table(data, "lineage-1") == [["run", "runs/first"], ["step", "10"]]
+    assert data["sections"][0]["lead"] == "made: forked from runs/first at step 10."
+
+
+def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
-    (run.folder / "lineage.json").write_text(json.dumps({"parent": "runs/first", "step": 400}))
-    run.tell_raw("started", 0, run="made", resumed=False, total_steps=300, forked_from="runs/first")
+    run.start()
+    run.take(0, 3)
+    (tmp_path / "secret.json").write_text(json.dumps([row_of("web", 1)]))
+    rows = RunFolder(run.folder).write_rows(3, [row_of("web", *range(1_000, 1_014))])
+    run.tell(LeftOut(step=4, stage="general", why="the loss is nan", rows=rows))
+    run.tell(LeftOut(step=5, stage="general", why="asked", rows="rows/../../secret.json"))
     data = page_data(shown_runs([RunFiles(run.folder)]))
-    assert table(data, "lineage-0") == [["parent", "runs/first"], ["step", "400"], ["forked from", "runs/first"]]
+    numbers = ", ".join(f"{number:,}" for number in range(1_000, 1_012))
+    assert table(data, "troubles-0") == [
+        ["4", "left out", "", "the loss is nan", f"web: {numbers} and 2 more"],
+        ["5", "left out", "", "asked", ""],
+    ]
+    assert data["runs"][0]["cards"][0][1] == "5"  # a step without an update is a step
 
 
 def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
@@ -187,7 +209,7 @@ def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
     run.take(0, 3)
     run.tell_raw("step", 4, loss=float("nan"), gradient_norm=float("inf"), loss_by_source={"web": float("nan")})
     data = page_data(shown_runs([RunFiles(run.folder)]))
-    assert table(data, "troubles-0") == [["4", "no finite loss", "nan", ""]]
+    assert table(data, "troubles-0") == [["4", "taken", "nan", "no number", ""]]
     page_html(data)
 
 

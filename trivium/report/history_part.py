@@ -7,6 +7,7 @@ from trivium.report.common import long_table, moment
 from trivium.report.run import Shown
 
 Record = dict[str, Any]
+TOLD = ("stage", "saved", "save_failed", "said", "preempted", "ended")  # kinds that are listed one by one
 
 
 def texts_section(runs: list[Shown]) -> Section:
@@ -61,7 +62,9 @@ def _launches(run: Shown) -> Table:
 
 def _happened(run: Shown) -> Table:
     rows: list[tuple[float, list[str]]] = []
-    for event in (event for kind in ("stage", "saved", "said", "ended") for event in run.log.of(kind)):
+    for event in (
+        event for kind in ("stage", "saved", "save_failed", "said", "preempted", "ended") for event in run.log.of(kind)
+    ):
         words = _words(event)
         rows.append((event.get("time", 0.0), [f"{event['step']:,}", moment(event.get("time")), event["event"], words]))
     in_order = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
@@ -76,6 +79,10 @@ def _words(event: Record) -> str:
             return f"{event['name']}" + "".join(f"; {change}" for change in changes)
         case "saved":
             return f"{event['reason']}, {event['bytes'] / 1e6:,.1f} MB in {event['seconds']:.2f} s"
+        case "save_failed":
+            return f"{event['reason']}: {event['why']}"
+        case "preempted":
+            return str(event["signal"])
         case "said":
             return str(event["text"])
         case _:
@@ -97,8 +104,7 @@ def config_section(runs: list[Shown]) -> Section:
 
 
 def _lineage(run: Shown) -> list[list[str]]:
-    """The run this one was forked from, as its files and its first launch say."""
+    """The run and step that this one was forked from, as its folder says, or its first launch."""
     started = run.log.of("started")
-    first = started[0].get("forked_from") if started else None
-    rows = by_key(run.lineage) if isinstance(run.lineage, dict) else []
-    return rows + (by_key(first) if isinstance(first, dict) else [["forked from", str(first)]] if first else [])
+    lineage = run.lineage or (started[0].get("lineage") if started else None)
+    return by_key(lineage) if isinstance(lineage, dict) else []

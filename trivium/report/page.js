@@ -463,7 +463,7 @@
   function drawFoot() {
     const made = new Date(data.made * 1000).toISOString().slice(0, 19).replace("T", " ");
     const thinned = [...views.values()].some(({ chart }) => chart.series.some((series) => series.all > data.points));
-    const signs = data.runs.some(({ marks }) => marks.length) ? " Triangles on the axis are resumes, those at the top spikes and steps skipped." : "";
+    const signs = data.runs.some(({ marks }) => marks.length) ? " Triangles on the axis are resumes, those at the top spikes and steps left out." : "";
     const how = thinned
       ? `Lines of more than ${whole(data.points)} points are thinned: of each bucket of neighbouring points the least and the greatest are drawn, so that no spike is lost.`
       : "Every point is drawn.";

@@ -82,8 +82,8 @@ def _run(run: Shown) -> dict[str, Any]:
             {"step": event["step"], "kind": kind}
             for kind, events in (
                 ("resume", run.log.resumes),
-                ("spike", run.log.of("spike")),
-                ("skipped", run.log.of("skipped")),
+                ("spike", run.log.of("spiked")),
+                ("left out", run.log.of("left_out")),
             )
             for event in events
         ],

@@ -5,6 +5,7 @@ passed over; where a run resumed, what came behind the checkpoint is forgotten a
 """
 
 import json
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,8 @@ SCALARS = (
 )
 TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
-UNDONE_BY_RESUME = ("evaluated", "sampled", "spike", "skipped")
+UNDONE_BY_RESUME = ("evaluated", "sampled", "spiked", "left_out")
+KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
 
 
 @dataclass
@@ -97,6 +99,7 @@ class RunFiles:
         self.config_text = ""
         self.lineage: Any = None
         self.checkpoints: list[Record] = []
+        self.rows: dict[str, list[Record]] = {}
         self._read_bytes = 0
         self.update()
 
@@ -121,6 +124,14 @@ class RunFiles:
         self.checkpoints = [checkpoint.state() for checkpoint in RunFolder(self.folder).checkpoints()]
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
+        for event in (*self.log.of("spiked"), *self.log.of("left_out")):
+            self._read_rows(event.get("rows"))
+
+    def _read_rows(self, name: object) -> None:
+        """What stood in the rows of a step that went wrong, where the run kept it."""
+        if isinstance(name, str) and KEPT_ROWS.fullmatch(name) and name not in self.rows:
+            path = self.folder / name
+            self.rows[name] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
     def _json(self, name: str) -> Any:
         path = self.folder / name

@@ -19,6 +19,7 @@ class Shown:
     config_text: str = ""
     lineage: Any = None
     checkpoints: list[Record] = field(default_factory=list)  # the state of each that is on disk
+    rows: dict[str, list[Record]] = field(default_factory=dict)  # of steps that went wrong, by the name of their file
     folder: str = ""
     log: EventLog = field(default_factory=EventLog)
     several: bool = False
@@ -30,11 +31,17 @@ class Shown:
         return known + [name for name in self.log.steps.under("loss_by_source") if name not in known]
 
     @property
+    def taken(self) -> int:
+        """Steps that are behind it, with those that made no update."""
+        updates: list[int] = self.log.steps.steps[-1:].tolist()
+        left_out: list[int] = [event["step"] for event in self.log.of("left_out")]
+        return max([0, *updates, *left_out])
+
+    @property
     def total_steps(self) -> int:
         """The steps of the plan, or as many as are known or taken."""
         ends: list[int] = [stage["end"] for stage in self.plan["stages"] if stage["end"] is not None]
-        taken = self.log.steps.steps
-        return max([*ends, 1, int(taken[-1]) if len(taken) else 0])
+        return max(1, self.taken, *ends)
 
     def label_of(self, what: str) -> str:
         """What a series shows, with the run's name where there are several."""
@@ -54,6 +61,7 @@ def shown_runs(files: list[RunFiles]) -> list[Shown]:
             config_text=each.config_text,
             lineage=each.lineage,
             checkpoints=each.checkpoints,
+            rows=each.rows,
             folder=str(each.folder),
             log=each.log,
             several=len(files) > 1,

@@ -25,7 +25,7 @@ def cards(run: Shown) -> list[list[str]]:
     columns = run.log.steps
     if not run.log.of("started"):
         return _plan_cards(run)
-    taken = int(columns.steps[-1]) if len(columns) else 0
+    taken = run.taken
     tokens = tokens_before(run.plan, taken)
     found = [
         ["steps", f"{taken:,}", f"of {run.total_steps:,}"],
@@ -104,8 +104,8 @@ def comparison_section(runs: list[Shown]) -> Section:
 
 FIGURES = {
     "status": status,
-    "steps": lambda run: f"{int(run.log.steps.steps[-1]) if len(run.log.steps) else 0:,}",
-    "tokens": lambda run: show_count(tokens_before(run.plan, int(run.log.steps.steps[-1]))),
+    "steps": lambda run: f"{run.taken:,}",
+    "tokens": lambda run: show_count(tokens_before(run.plan, run.taken)),
     "training loss, last step": lambda run: f"{last(run, 'loss'):.4f}",
     "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
     "validation loss, last": lambda run: f"{run.log.of('evaluated')[-1]['loss']:.4f}",
@@ -137,6 +137,8 @@ def _flat(table: Record, path: str = "") -> list[tuple[str, str]]:
 
 def shared_past(first: Shown, other: Shown) -> str:
     """`the same losses up to step 400`: how far two runs took the same steps."""
+    if isinstance(other.lineage, dict):
+        return f"forked from {other.lineage['run']} at step {other.lineage['step']:,}."
     steps, ours, theirs = np.intersect1d(first.log.steps.steps, other.log.steps.steps, return_indices=True)
     if not len(steps):
         return f"no step in common with {first.label}."
