@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format clean browser
 
 demo: $(READY)
 	@echo "== made-up text as token files: examples/data"
@@ -14,7 +14,7 @@ demo: $(READY)
 	@echo "== what stands in the first row of step 20"
 	@$(BIN)/trivium inspect examples/small.toml --step 20 --row 0
 
-test: $(READY)
+test: $(READY) browser
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -24,6 +24,20 @@ test: $(READY)
 	@$(BIN)/pytest -n auto
 
 check: test
+
+# The tests of pages need a real browser. Debian's chromium is installed where that is allowed; elsewhere these
+# tests are skipped, unless TRIVIUM_NEEDS_BROWSER is set, with which they fail.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable $$TRIVIUM_CHROMIUM; do \
+		command -v $$name >/dev/null && exit 0; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== chromium, for the tests of pages"; \
+		apt-get update -qq && \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	else \
+		echo "== no chromium: the tests of pages are skipped. Install it, or name one in TRIVIUM_CHROMIUM."; \
+	fi
 
 format: $(READY)
 	@$(BIN)/ruff format .

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,9 @@ def plan(
     config: ConfigFile,
     overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with the plan as a picture.", show_default=False)
+    ] = None,
     dialect: DialectOption = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -60,9 +64,16 @@ def plan(
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     made = make_plan(loaded.config, file=config.name)
+    exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
+    if html is not None:
+        import tomli_w
+
+        from trivium.report.page import write_plan
+
+        typer.echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
     if json:
-        say_json({**plan_json(made), "notes": [str(note) for note in loaded.warnings]})
-    else:
+        say_json(exported)
+    elif html is None:
         show_plan(made, Console(soft_wrap=False), loaded.warnings)
 
 
@@ -98,6 +109,32 @@ def rehearse(
     from trivium.train.rehearse import rehearse_run
 
     rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Runs' folders; several are laid over one another.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; else report.html in the first run's folder.", show_default=False)
+    ] = None,
+) -> None:
+    """Write one HTML page that shows a run, or several beside one another."""
+    from trivium.report.page import write_report
+
+    typer.echo(write_report(runs, out or runs[0] / "report.html"))
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where; 0 takes any that is free.")] = 8642,
+) -> None:
+    """Show a run's page while it goes on, to this machine alone."""
+    from trivium.report.watch import RunServer
+
+    with RunServer(run, port) as server, suppress(KeyboardInterrupt):
+        typer.echo(f"{server.url} shows {run}; Ctrl-C ends it.")
+        server.serve_forever()
 
 
 @app.command()

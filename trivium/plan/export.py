@@ -6,6 +6,8 @@ from typing import Any
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
+CURVE_POINTS = 128  # of a piece of the learning rate that is no line
+
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Every stage, every source and the totals; null where something is not known."""
@@ -15,6 +17,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "total_steps": plan.total_steps,
         "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
         "fingerprint": plan.fingerprint(plan.known_steps),
+        "peak_lr": plan.peak_lr,
+        "lr_curve": _lr_curve(plan),
         "stages": [_stage_json(plan, stage) for stage in plan.stages],
         "sources": {
             name: {
@@ -28,6 +32,20 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "warnings": [str(warning) for warning in plan.warnings],
         "unknown": [str(gap) for gap in plan.gaps],
     }
+
+
+def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
+    """Steps with the learning rate's multiplier, so many that the curve is straight between them to the eye."""
+    if plan.learning_rate is None or not plan.known_steps:
+        return None
+    pieces = plan.learning_rate.until(plan.known_steps)
+    ends = [*(piece.start for piece in pieces[1:]), plan.known_steps]
+    steps: set[int] = set()
+    for piece, end in zip(pieces, ends, strict=True):
+        steps |= {piece.start, end - 1}
+        if piece.line(end - piece.start) is None:
+            steps |= set(range(piece.start, end, max(1, (end - piece.start) // CURVE_POINTS)))
+    return [(step, plan.lr_multiplier(step)) for step in sorted(steps)]
 
 
 def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:

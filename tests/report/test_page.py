@@ -1,0 +1,238 @@
+"""What stands in a page's data is what stands in the run's files."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.corpus import write_source
+from tests.report.runs import BREAKS_OUT, WrittenRun, row_of
+from trivium.config.load import load_config
+from trivium.plan.export import plan_json
+from trivium.plan.make import make_plan
+from trivium.report.page import page_data, page_html, write_plan, write_report
+from trivium.report.plan_part import share_points
+from trivium.report.read import RunFiles
+from trivium.report.run import Shown, shown_runs
+from trivium.train.events import LeftOut
+from trivium.train.run_folder import RunFolder
+
+CONFIG = """
+run.name = "small"
+model = { layers = 1, width = 32, heads = 2, vocab = 9000 }
+optimizer.lr = 0.01
+schedule = { shape = "cosine", warmup = { steps = 10 } }
+sources.web = { kind = "tokens", path = "web" }
+sources.code = { kind = "tokens", path = "code" }
+stages = [
+    { name = "one", steps = 40, mixture = { web = 0.75, code = 0.25 }, seq_len = 16, batch_size = 8 },
+    { name = "two", steps = 30, mixture = { code = 1.0 }, fade = { steps = 12 }, seq_len = 32, batch_size = 5 },
+]
+"""
+
+
+def data_in(page: Path) -> dict[str, Any]:
+    """The data of a page, as its script reads it."""
+    match = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
+    return data
+
+
+def charts_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    blocks = [block for section in data["sections"] for block in section["blocks"]]
+    charts = [chart for block in blocks for chart in block.get("charts", [block]) if chart["type"] == "chart"]
+    return {chart["id"]: chart for chart in charts}
+
+
+def table(data: dict[str, Any], name: str) -> list[list[str]]:
+    rows: list[list[str]] = next(
+        block["rows"] for section in data["sections"] for block in section["blocks"] if block["id"] == name
+    )
+    return rows
+
+
+def texts_of(data: dict[str, Any]) -> dict[str, str]:
+    blocks = [block for section in data["sections"] for block in section["blocks"]]
+    return {block["id"]: block["text"] for block in blocks if block["type"] == "text"}
+
+
+def points(chart: dict[str, Any], label: str) -> dict[int, float]:
+    series = next(series for series in chart["series"] if series["label"] == label)
+    steps = np.frombuffer(base64.b64decode(series["steps"]), "<u4")
+    values = np.frombuffer(base64.b64decode(series["values"]), "<f4")
+    return dict(zip(steps.tolist(), values.tolist(), strict=True))
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    for name in ("web", "code"):
+        write_source(tmp_path / name, [[40] * 100])
+    (tmp_path / "run.toml").write_text(CONFIG)
+    return make_plan(load_config(tmp_path / "run.toml"))
+
+
+def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
+    exported = json.loads(json.dumps(plan_json(plan)))
+    charts = charts_of(page_data([Shown("small", exported)]))
+    rates = points(charts["plan-lr"], "learning rate")
+    assert len(rates) > 40  # a cosine is no line
+    for taken, rate in rates.items():
+        assert rate == pytest.approx(plan.settings_at(taken - 1).lr["matrix"], rel=1e-6)
+    assert points(charts["plan-rows"], "row length") == {1: 16, 40: 16, 41: 32, 70: 32}
+    assert points(charts["plan-batch"], "batch size") == {1: 8, 40: 8, 41: 5, 70: 5}
+
+
+def test_planned_shares_follow_the_mixture_row_by_row(plan: Any) -> None:
+    bends = share_points(json.loads(json.dumps(plan_json(plan))))
+    steps = [step for step, _ in bends]
+    assert {1, 40, 41, 52, 53, 70} <= set(steps)
+    mixture, rows, batch = plan.stages[1].mixture, 0.0, plan.stages[1].batch_size
+    for taken in range(41, 71):
+        rows += batch * float(np.interp(taken, steps, [shares.get("web", 0.0) for _, shares in bends]))
+        given = mixture.count((taken - 40) * batch)[mixture.names.index("web")]
+        assert abs(rows - given) < 1  # a wrong fade of 12 steps would be off by several rows
+
+
+def test_what_the_plan_warns_of_and_does_not_know_is_on_its_page(tmp_path: Path) -> None:
+    written = WrittenRun(tmp_path / "run").plan
+    written["warnings"], written["unknown"] = ["sources.web: is read 5.0 times."], ["sources.code: is not there."]
+    page = write_plan(written, "[run]\nname = 'x'\n", tmp_path / "plan.html")
+    texts = {
+        block["id"]: block["text"]
+        for section in data_in(page)["sections"]
+        for block in section["blocks"]
+        if block["type"] == "text"
+    }
+    assert texts["plan-warnings"] == "sources.web: is read 5.0 times."
+    assert texts["plan-unknown"] == "sources.code: is not there."
+    assert texts["config-0"] == "[run]\nname = 'x'\n"
+
+
+def test_a_stage_of_unknown_length_leaves_the_known_ones_drawn(tmp_path: Path) -> None:
+    written = WrittenRun(tmp_path / "run").plan
+    last = written["stages"][-1]
+    last.update(end=None, steps=None, tokens=None, shares=None, given={}, lr_multiplier={"first": None, "last": None})
+    written.update(total_steps=None, total_tokens=None, lr_curve=None)
+    data = page_data([Shown("made", written)])
+    assert max(points(charts_of(data)["plan-shares-0"], "web")) == 240
+    assert "plan-lr" not in charts_of(data)
+    assert table(data, "stages")[-1] == ["talk", "[240, ?)", "?", "16 x 256", "bestfit", "?"]
+
+
+def test_shares_given_are_those_of_the_learnt_tokens(run_folder: Path) -> None:
+    files = RunFiles(run_folder)
+    data = page_data(shown_runs([files]))
+    learnt = {name: files.log.steps.column(f"learnt_by_source/{name}") for name in ("web", "code")}
+    rows = {(row[0], row[1]): row for row in table(data, "given-0")}
+    web, code = (float(np.nansum(learnt[name][:150])) for name in ("web", "code"))
+    assert rows[("general", "web")][3] == f"{100 * web / (web + code):.3g}%"
+    assert rows[("general", "web")][5] == f"{web:,.0f}"
+    drawn = points(charts_of(data)["shares-given"], "web")
+    assert drawn[2] == pytest.approx(
+        100 * learnt["web"][:2].sum() / (learnt["web"][:2].sum() + learnt["code"][:2].sum())
+    )
+
+
+def test_no_text_ends_the_element_that_holds_the_data(page_file: Path) -> None:
+    text = page_file.read_text()
+    data = re.search(r'<script type="application/json"[^>]*>(.*)', text)
+    assert data is not None
+    assert "<" not in data[1].removesuffix("</script>")
+    assert text.count("</script>") == 3  # the library, the data, the page's own
+    texts = texts_of(data_in(page_file)).values()
+    assert f"The cat sat on {BREAKS_OUT}" in texts
+
+
+def test_runs_are_compared_key_by_key_and_by_where_they_part(tmp_path: Path) -> None:
+    first, second = WrittenRun(tmp_path / "a", name="a"), WrittenRun(tmp_path / "b", name="b", lr=0.01)
+    for run in (first, second):
+        run.start()
+        run.take(0, 10)
+    second.random.random()
+    for run in (first, second):
+        run.take(10, 20)
+    data = page_data(shown_runs([RunFiles(first.folder), RunFiles(second.folder)]))
+    assert table(data, "differing-keys") == [["optimizer.lr", "0.001", "0.01"], ["run.name", "a", "b"]]
+    assert data["sections"][0]["lead"] == "b: the same losses as a up to step 10."
+    final = {row[0]: row[1:] for row in table(data, "final-figures")}
+    assert final["steps"] == ["20", "20"]
+    assert final["status"] == ["open", "open"]
+    assert final["validation loss, last"] == ["", ""]
+    assert [series["run"] for series in charts_of(data)["loss"]["series"]] == [0, 0, 1, 1]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    folders = [WrittenRun(tmp_path / name).folder for name in ("a", "b")]
+    labels = [run.label for run in shown_runs([RunFiles(folder) for folder in folders])]
+    assert labels == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_a_fork_names_its_parent(tmp_path: Path) -> None:
+    parent, run = WrittenRun(tmp_path / "first", name="first"), WrittenRun(tmp_path / "run")
+    (run.folder / "lineage.json").write_text(json.dumps({"run": "runs/first", "step": 10}))
+    for each, step in ((parent, 0), (run, 10)):
+        each.start(step)
+        each.take(step, 20)
+    data = page_data(shown_runs([RunFiles(parent.folder), RunFiles(run.folder)]))
+    assert table(data, "lineage-1") == [["run", "runs/first"], ["step", "10"]]
+    assert data["sections"][0]["lead"] == "made: forked from runs/first at step 10."
+
+
+def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 3)
+    (tmp_path / "secret.json").write_text(json.dumps([row_of("web", 1)]))
+    rows = RunFolder(run.folder).write_rows(3, [row_of("web", *range(1_000, 1_014))])
+    run.tell(LeftOut(step=4, stage="general", why="the loss is nan", rows=rows))
+    run.tell(LeftOut(step=5, stage="general", why="asked", rows="rows/../../secret.json"))
+    data = page_data(shown_runs([RunFiles(run.folder)]))
+    numbers = ", ".join(f"{number:,}" for number in range(1_000, 1_012))
+    assert table(data, "troubles-0") == [
+        ["4", "left out", "", "the loss is nan", f"web: {numbers} and 2 more"],
+        ["5", "left out", "", "asked", ""],
+    ]
+    assert data["runs"][0]["cards"][0][1] == "5"  # a step without an update is a step
+
+
+def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 3)
+    run.tell_raw("step", 4, loss=float("nan"), gradient_norm=float("inf"), loss_by_source={"web": float("nan")})
+    data = page_data(shown_runs([RunFiles(run.folder)]))
+    assert table(data, "troubles-0") == [["4", "taken", "nan", "no number", ""]]
+    page_html(data)
+
+
+def test_a_page_of_8_000_steps_is_thinned_and_small(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", 8_000)
+    run.start()
+    run.take(0, 8_000)
+    page = write_report([run.folder], tmp_path / "page.html")
+    data = data_in(page)
+    loss = points(charts_of(data)["loss"], "loss")
+    assert 1_000 < len(loss) <= data["points"] + 4
+    truth = RunFiles(run.folder).log.steps.column("loss")
+    assert max(loss.values()) == pytest.approx(truth.max())
+    assert min(loss.values()) == pytest.approx(truth.min())
+    assert page.stat().st_size < 2_000_000
+
+
+def test_the_room_reads_files_only(run_folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; import trivium.report.watch;"
+        "from trivium.report.page import write_report;"
+        f"write_report([Path({str(run_folder)!r})], Path({str(run_folder / 'other.html')!r}));"
+        "print([name for name in ('torch', 'jax', 'numba') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

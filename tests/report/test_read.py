@@ -1,0 +1,83 @@
+"""A run's folder is read as it was written, torn lines and resumes included, and followed while it grows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import WrittenRun, eventful_run
+from trivium.errors import UsageError
+from trivium.report.read import RunFiles
+from trivium.train.events import steps_taken
+
+
+def test_columns_hold_what_the_events_file_says_of_each_step(run_folder: Path) -> None:
+    truth = steps_taken(run_folder / "events.jsonl")
+    columns = RunFiles(run_folder).log.steps
+    assert columns.steps.tolist() == list(truth) == list(range(1, 301))
+    assert columns.column("loss").tolist() == [event["loss"] for event in truth.values()]
+    steps, web = columns.known("loss_by_source/web")
+    assert dict(zip(steps.tolist(), web.tolist(), strict=True)) == {
+        step: event["loss_by_source"]["web"] for step, event in truth.items() if "web" in event["loss_by_source"]
+    }
+
+
+def test_what_a_resume_undid_is_forgotten_and_what_it_cost_is_not(tmp_path: Path) -> None:
+    log = RunFiles(eventful_run(tmp_path / "run").folder).log
+    assert [event["step"] for event in log.of("evaluated")] == [0, 100, 150, 240, 300]  # not 120, behind the kill
+    assert [event["step"] for event in log.resumes] == [100, 200]
+    assert [event["step"] for event in log.of("saved")] == [100, 150, 300]
+    assert log.end is not None
+
+
+def test_a_run_is_followed_as_it_grows(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    files = RunFiles(run.folder)
+    assert len(files.log.steps) == 0
+    mark = files.mark()
+    run.start()
+    run.take(0, 5)
+    assert files.mark() != mark
+    files.update()
+    assert files.log.steps.steps.tolist() == [1, 2, 3, 4, 5]
+    assert files.log.end is None
+    run.take(5, 7)
+    run.end(7)
+    files.update()
+    assert files.log.steps.steps.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert files.log.end is not None
+    run.start(5)
+    files.update()
+    assert files.log.steps.steps.tolist() == [1, 2, 3, 4, 5]
+    assert files.log.end is None
+
+
+def test_a_line_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 2)
+    path = run.folder / "events.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    files = RunFiles(run.folder)
+    assert files.log.steps.steps.tolist() == [1]
+    path.write_bytes(whole)
+    files.update()
+    assert files.log.steps.steps.tolist() == [1, 2]
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunFiles(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: has no plan.json. Give a run's folder, such as runs/small."
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(UsageError) as caught:
+        RunFiles(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'plan.json'}: is not JSON: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1). The run writes it when it starts: let it go on once."
+    )
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "config.toml").write_text("[run")
+    with pytest.raises(UsageError) as caught:
+        RunFiles(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'config.toml'}: is not TOML: ")

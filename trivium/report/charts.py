@@ -1,0 +1,193 @@
+"""Charts as plain values that the page draws: series of steps and numbers, thinned and packed.
+
+A number takes 4 bytes in base64: 7 digits, far more than a screen shows.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trivium.report.columns import Floats, Int64s
+from trivium.report.thin import thinned
+
+Style = Literal["line", "faint", "dashed", "stepped", "points", "marked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: numbers by step, of a run, and of a source where it has one."""
+
+    label: str
+    steps: Int64s
+    values: Floats
+    style: Style = "line"
+    source: str | None = None
+    run: int = 0
+
+    @classmethod
+    def of(cls, label: str, steps: ArrayLike, values: ArrayLike, **settings: Any) -> "Series":
+        """From any two sequences of the same length."""
+        return cls(label, np.asarray(steps, np.int64), np.asarray(values, np.float64), **settings)
+
+    def packed(self, points: int) -> dict[str, Any]:
+        """For the page; at most about so many points."""
+        kept = thinned(self.values, points)
+        return {
+            "label": self.label,
+            "style": self.style,
+            "source": self.source,
+            "run": self.run,
+            "all": len(self.values),
+            "steps": _base64(self.steps[kept].astype("<u4")),
+            "values": _base64(self.values[kept].astype("<f4")),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Some series over one step axis."""
+
+    id: str
+    title: str
+    series: list[Series]
+    note: str = ""
+    unit: str = ""  # of the numbers: "", "%", "s", "bytes"
+    scale: Literal["linear", "log", "zero"] = "linear"  # "zero" starts the axis at 0
+    stacked: bool = False
+    small: bool = False
+    wide: bool = False
+
+    def packed(self, points: int) -> dict[str, Any]:
+        """For the page; series without points are left out."""
+        return {
+            "type": "chart",
+            "id": self.id,
+            "title": self.title,
+            "note": self.note,
+            "unit": self.unit,
+            "scale": self.scale,
+            "stacked": self.stacked,
+            "small": self.small,
+            "wide": self.wide,
+            "series": [series.packed(points) for series in self.series if len(series.values)],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text in rows; numbers to the right, a source with its colour."""
+
+    id: str
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+    numbers: tuple[int, ...] = ()  # columns of numbers
+    sources: tuple[int, ...] = ()  # columns of names of sources
+    folded: bool = False  # behind its title until asked for
+
+    def packed(self, _points: int) -> dict[str, Any]:
+        """For the page."""
+        return {"type": "table", **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Charts one below the other over one step axis."""
+
+    id: str
+    title: str
+    charts: list[Chart]
+    note: str = ""
+
+    def packed(self, points: int) -> dict[str, Any]:
+        """For the page."""
+        charts = [packed for chart in self.charts if (packed := chart.packed(points))["series"]]
+        return {"type": "panel", "id": self.id, "title": self.title, "note": self.note, "charts": charts}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words as they are: a config, a sampled text, warnings."""
+
+    id: str
+    title: str
+    text: str
+    note: str = ""
+    folded: bool = False
+    plain: bool = False  # sentences rather than code
+
+    def packed(self, _points: int) -> dict[str, Any]:
+        """For the page."""
+        return {"type": "text", **asdict(self)}
+
+
+Block = Chart | Table | Panel | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading of the page and what stands below it."""
+
+    id: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+    lead: str = ""
+
+    def packed(self, points: int) -> dict[str, Any]:
+        """For the page; charts and tables without content are left out."""
+        blocks = [block.packed(points) for block in self.blocks if not _is_empty(block)]
+        return {"id": self.id, "title": self.title, "lead": self.lead, "blocks": blocks}
+
+
+def _is_empty(block: Block) -> bool:
+    match block:
+        case Chart():
+            return not any(len(series.values) for series in block.series)
+        case Panel():
+            return all(_is_empty(chart) for chart in block.charts)
+        case Table():
+            return not block.rows
+        case Text():
+            return not block.text
+
+
+def count_series(sections: Iterable[Section]) -> int:
+    """How many series a page has."""
+    charts: list[Chart] = []
+    for block in (block for section in sections for block in section.blocks):
+        charts += [block] if isinstance(block, Chart) else block.charts if isinstance(block, Panel) else []
+    return sum(len(chart.series) for chart in charts)
+
+
+def _base64(numbers: np.ndarray[Any, Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode()
+
+
+def by_key(pairs: Mapping[str, Any] | None) -> list[list[str]]:
+    """A mapping as rows of a table."""
+    return [[str(key), show_value(value)] for key, value in (pairs or {}).items()]
+
+
+def show_value(value: Any) -> str:
+    """Anything from an event in few words: 0.25, `web 3`, none."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.6g}"
+        case dict():
+            return ", ".join(f"{key} {show_value(each)}" for key, each in value.items())
+        case list() | tuple():
+            between = "; " if any(isinstance(each, dict) for each in value) else ", "
+            return between.join(show_value(each) for each in value)
+        case _:
+            return str(value)

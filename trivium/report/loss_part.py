@@ -1,0 +1,90 @@
+"""Loss and validation of the runs of a page."""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from trivium.report.charts import Block, Chart, Section, Series, Table
+from trivium.report.common import event_series, long_table, source_series
+from trivium.report.run import Shown
+
+Record = dict[str, Any]
+
+
+def loss_section(runs: list[Shown]) -> Section:
+    """Training loss: overall with its running mean, by source, and bits per byte where evaluations tell."""
+    overall = [series for run in runs for series in _loss_series(run)]
+    by_source = [series for run in runs for series in source_series(run, "loss_by_source")]
+    blocks: list[Block] = [
+        Chart(
+            "loss",
+            "Training loss",
+            overall,
+            "Nats a token, every step; the strong line is the running mean.",
+            wide=True,
+        ),
+        Chart(
+            "loss-by-source", "Training loss by source", by_source, "Nats a token, of each source's rows.", wide=True
+        ),
+    ]
+    return Section("loss", "Loss", blocks)
+
+
+def _loss_series(run: Shown) -> list[Series]:
+    steps = run.log.steps
+    return [
+        Series(run.label_of("loss"), *steps.known("loss"), style="faint", run=run.number),
+        Series(run.label_of("running mean"), *steps.known("mean_loss"), run=run.number),
+    ]
+
+
+def validation_section(runs: list[Shown]) -> Section:
+    """Evaluations: loss, bits per byte and scores, overall and by source."""
+
+    def series(key: str) -> list[Series]:
+        return [each for run in runs for each in evaluation_series(run, key)]
+
+    blocks: list[Block] = [
+        Chart("validation-loss", "Validation loss", series("loss"), "Nats a token, on documents never trained on."),
+        Chart("validation-bpb", "Bits per byte", series("bits_per_byte"), "Of the same; knows no tokenizer."),
+        Chart("scores", "Scores", [each for run in runs for each in _score_series(run)]),
+    ]
+    blocks += [_evaluation_table(run) for run in runs]
+    return Section("validation", "Validation", blocks)
+
+
+def evaluation_series(run: Shown, key: str) -> list[Series]:
+    """A figure of the evaluations, overall and by source."""
+    events = run.log.of("evaluated")
+    overall = event_series(run.label_of("overall"), events, itemgetter(key), run)
+    by_source = [
+        event_series(run.label_of(name), events, _within(f"{key}_by_source", name), run, source=name)
+        for name in run.sources
+    ]
+    return [overall, *by_source]
+
+
+def _score_series(run: Shown) -> list[Series]:
+    events = run.log.of("evaluated")
+    names = dict.fromkeys(name for event in events for name in event.get("scores", {}))
+    return [event_series(run.label_of(name), events, _within("scores", name), run) for name in names]
+
+
+def _within(table: str, name: str) -> Callable[[Record], Any]:
+    return lambda event: event.get(table, {}).get(name)
+
+
+def _evaluation_table(run: Shown) -> Table:
+    events = run.log.of("evaluated")
+    scores = list(dict.fromkeys(name for event in events for name in event.get("scores", {})))
+    names = [name for name in run.sources if any(name in event["loss_by_source"] for event in events)]
+    rows = []
+    for event in events:
+        numbers = [event["loss"], event["bits_per_byte"], *(event["loss_by_source"].get(name) for name in names)]
+        numbers += [event.get("scores", {}).get(name) for name in scores]
+        rows.append([f"{event['step']:,}", *("" if number is None else f"{number:.4f}" for number in numbers)])
+    columns = ["step", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
+    title = run.label_of("Evaluations")
+    return long_table(
+        f"evaluations-{run.number}", title, columns, rows, numbers=tuple(range(len(columns))), folded=True
+    )

@@ -1,0 +1,118 @@
+"""A run's files, or a plan -> one HTML page that needs nothing else: data, charts and looks in one file."""
+
+import json
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from trivium.files import draft
+from trivium.report.charts import Section, count_series
+from trivium.report.history_part import config_section, history_section, texts_section
+from trivium.report.loss_part import loss_section, validation_section
+from trivium.report.plan_part import known_stages, plan_section
+from trivium.report.read import RunFiles
+from trivium.report.reading_part import reading_section
+from trivium.report.run import Shown, shown_runs
+from trivium.report.speed_part import speed_section
+from trivium.report.stability_part import stability_section
+from trivium.report.summary import cards, comparison_section, status
+
+ALL_POINTS = 160_000  # of a page: 11 bytes each, so that it stays under 3 MB
+MOST_POINTS = 4_000  # of a series
+LEAST_POINTS = 400
+# Nothing is fetched, whatever a name or a text on the page says; a page that follows a run asks its own server.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src {}"
+
+
+def write_report(folders: list[Path], out: Path) -> Path:
+    """Write the page of these runs."""
+    page = page_html(page_data(shown_runs([RunFiles(folder) for folder in folders])))
+    return _write(page, out)
+
+
+def write_plan(plan_json: dict[str, Any], config_text: str, out: Path) -> Path:
+    """Write the page of a plan, before its run."""
+    run = Shown(label=str(plan_json["run"]), plan=plan_json, config_text=config_text)
+    return _write(page_html(page_data([run])), out)
+
+
+def _write(page: str, out: Path) -> Path:
+    with draft(out) as file:
+        file.write(page.encode())
+    return out
+
+
+def page_data(runs: list[Shown]) -> dict[str, Any]:
+    """Everything that the page shows, as plain values."""
+    sections = [section for section in _sections(runs) if section.blocks]
+    points = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count_series(sections))))
+    packed = [section.packed(points) for section in sections]
+    return {
+        "title": ", ".join(run.label for run in runs),
+        "made": time.time(),
+        "points": points,
+        "steps": max(run.total_steps for run in runs),
+        "sources": list(dict.fromkeys(name for run in runs for name in run.sources)),
+        "runs": [_run(run) for run in runs],
+        "sections": [section for section in packed if section["blocks"]],
+    }
+
+
+def _sections(runs: list[Shown]) -> list[Section]:
+    taken = any(len(run.log.steps) for run in runs)
+    found = [comparison_section(runs)] if len(runs) > 1 else []
+    found.append(plan_section(runs))
+    if taken:
+        found += [loss_section(runs), validation_section(runs), reading_section(runs), speed_section(runs)]
+        found.append(stability_section(runs))
+    found += [texts_section(runs), history_section(runs), config_section(runs)]
+    return found
+
+
+def _run(run: Shown) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "status": status(run),
+        "folder": run.folder,
+        "last_time": run.log.last_time,
+        "cards": cards(run),
+        "stages": [{key: stage[key] for key in ("name", "start", "end")} for stage in known_stages(run.plan)],
+        "marks": [
+            {"step": event["step"], "kind": kind}
+            for kind, events in (
+                ("resume", run.log.resumes),
+                ("spike", run.log.of("spiked")),
+                ("left out", run.log.of("left_out")),
+            )
+            for event in events
+        ],
+    }
+
+
+def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str:
+    """The page; one that is live asks its server for news so often."""
+    parts = {
+        "POLICY": POLICY.format("'none'" if poll_seconds is None else "'self'"),
+        "POLL": "" if poll_seconds is None else str(round(poll_seconds * 1000)),
+        "UPLOT_LICENSE": _asset("uplot/LICENSE"),
+        "UPLOT_CSS": _asset("uplot/uPlot.min.css"),
+        "CSS": _asset("page.css"),
+        "UPLOT_JS": _asset("uplot/uPlot.iife.min.js"),
+        "JS": _asset("page.js"),
+        "DATA": script_safe(data),
+    }
+    page = _asset("page.html")
+    for name, text in parts.items():
+        page = page.replace(f"@{name}@", text, 1)
+    return page
+
+
+def script_safe(data: dict[str, Any]) -> str:
+    """JSON that may stand in a script element: no text in it can end the element or open a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return (files("trivium.report") / name).read_text(encoding="utf-8")

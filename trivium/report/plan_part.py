@@ -1,0 +1,209 @@
+"""The plan's part of a page: its pictures, its tables, its warnings; also before the run.
+
+A step is drawn where it is taken: the plan's value for step 0 stands at 1, where the first update is completed.
+"""
+
+from typing import Any
+
+from trivium.config.numbers import show_count
+from trivium.report.charts import Block, Chart, Panel, Section, Series, Table, Text
+from trivium.report.common import percent
+from trivium.report.run import Shown
+
+Record = dict[str, Any]
+UNKNOWN = "?"
+
+
+def plan_section(runs: list[Shown]) -> Section:
+    """The pictures of every run's plan over one step axis, and the first run's tables."""
+    charts = [shares_chart(run, several=len(runs) > 1) for run in runs]
+    charts += [
+        Chart("plan-lr", "Learning rate", _each(runs, lr_series), scale="zero", small=True),
+        Chart("plan-rows", "Row length (tokens)", _each(runs, row_length_series), scale="zero", small=True),
+        Chart("plan-batch", "Batch size (rows)", _each(runs, batch_size_series), scale="zero", small=True),
+    ]
+    lead = "What every step reads and how large its update is, as resolved before the first step."
+    note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
+    panel = Panel("plan-picture", "", charts, note)
+    blocks: list[Block] = [panel]
+    for run in runs:
+        blocks += plan_tables(run, several=len(runs) > 1)
+    return Section("plan", "Plan", blocks, lead)
+
+
+def plan_tables(run: Shown, *, several: bool) -> list[Block]:
+    """Stages, what each reads of each source, the sources; what the plan warns of and does not know."""
+    of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
+    folded = several
+    said = [
+        Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
+        for kind, title in (("notes", "Notes"), ("warnings", "Warnings"), ("unknown", "Not known"))
+    ]
+    return [
+        *said,
+        Table(
+            f"stages{key}",
+            f"Stages{of}",
+            ["stage", "steps", "tokens", "rows x length", "packing", "learning rate"],
+            [_stage_row(run.plan, stage) for stage in run.plan["stages"]],
+            numbers=(1, 2, 3, 5),
+            folded=folded,
+        ),
+        Table(
+            f"reads{key}",
+            f"What each stage reads{of}",
+            ["stage", "source", "share", "tokens", "learnt", "epochs", "so far", "padding", "cut", "dropped"],
+            [row for stage in run.plan["stages"] for row in _given_rows(stage)],
+            note="Padding: slots without a token. Cut: pieces whose document goes on elsewhere. "
+            "Dropped: tokens that crop leaves out.",
+            numbers=tuple(range(2, 10)),
+            sources=(1,),
+            folded=folded,
+        ),
+        Table(
+            f"sources{key}",
+            f"Sources{of}",
+            ["source", "kind", "documents", "tokens"],
+            [
+                [name, str(source["kind"]), _count(source["documents"]), _count(source["tokens"])]
+                for name, source in run.plan["sources"].items()
+            ],
+            numbers=(2, 3),
+            sources=(0,),
+            folded=True,
+        ),
+    ]
+
+
+def _each(runs: list[Shown], make: Any) -> list[Series]:
+    return [series for run in runs for series in make(run)]
+
+
+def known_stages(plan: Record) -> list[Record]:
+    """The stages whose first and last step are known."""
+    return [stage for stage in plan["stages"] if stage["start"] is not None and stage["end"] is not None]
+
+
+def shares_chart(run: Shown, *, several: bool) -> Chart:
+    """The planned shares, stacked."""
+    points = share_points(run.plan)
+    steps = [step for step, _ in points]
+    series = [
+        Series.of(name, steps, [shares.get(name, 0.0) * 100 for _, shares in points], source=name, run=run.number)
+        for name in run.sources
+        if any(shares.get(name) for _, shares in points)
+    ]
+    title = f"Shares of {run.label}" if several else "Shares"
+    return Chart(f"plan-shares-{run.number}", title, series, unit="%", stacked=True)
+
+
+def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
+    """The planned shares at the steps where they bend: ends of stages and of fades; straight between."""
+    points: list[tuple[int, dict[str, float]]] = []
+    before: dict[str, float] = {}
+    for stage in known_stages(plan):
+        after = stage["shares"]
+        if after is None:
+            break
+        first, last = stage["start"], stage["end"] - 1
+        fade_rows, batch = stage["fade_rows"] or 0, stage["batch_size"]
+        fade_steps = fade_rows // batch
+        bends = {first, last, *(min(last, first + fade_steps + more) for more in (-1, 0, 1) if fade_rows)}
+        for step in sorted(bend for bend in bends if bend >= first):
+            rows = (step - first) * batch
+            part = (_new_rows(rows + batch, fade_rows) - _new_rows(rows, fade_rows)) / batch
+            points.append((step + 1, faded(before, after, part)))
+        before = after
+    return points
+
+
+def _new_rows(rows: int, fade_rows: int) -> float:
+    """How many of a stage's first rows come from its own mixture rather than from the one that fades."""
+    return rows * rows / (2 * fade_rows) if rows < fade_rows else rows - fade_rows / 2
+
+
+def faded(before: dict[str, float], after: dict[str, float], part: float) -> dict[str, float]:
+    """Shares on their way from one mixture to the next."""
+    names = [*after, *(name for name in before if name not in after)]
+    return {name: before.get(name, 0.0) * (1 - part) + after.get(name, 0.0) * part for name in names}
+
+
+def lr_series(run: Shown) -> list[Series]:
+    """The planned learning rate of the layers' matrices."""
+    curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
+    if not curve:
+        return []
+    steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
+    return [Series.of(run.label_of("learning rate"), steps, values, run=run.number)]
+
+
+def row_length_series(run: Shown) -> list[Series]:
+    """Tokens of a row at every step."""
+    return _stepped(run, "row length", "seq_len")
+
+
+def batch_size_series(run: Shown) -> list[Series]:
+    """Rows of a step."""
+    return _stepped(run, "batch size", "batch_size")
+
+
+def _stepped(run: Shown, label: str, key: str) -> list[Series]:
+    stages = known_stages(run.plan)
+    steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
+    values = [stage[key] for stage in stages for _ in range(2)]
+    return [Series.of(run.label_of(label), steps, values, style="stepped", run=run.number)]
+
+
+def _stage_row(plan: Record, stage: Record) -> list[str]:
+    peak = plan.get("peak_lr", {}).get("matrix", 1.0)
+    rates = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in stage["lr_multiplier"].values()]
+    ends = [UNKNOWN if end is None else f"{end:,}" for end in (stage["start"], stage["end"])]
+    return [
+        stage["name"],
+        f"[{ends[0]}, {ends[1]})",
+        _count(stage["tokens"]),
+        f"{stage['batch_size']:,} x {stage['seq_len']:,}",
+        stage["packing"],
+        rates[0] if rates[0] == rates[1] else f"{rates[0]} to {rates[1]}",
+    ]
+
+
+def _given_rows(stage: Record) -> list[list[str]]:
+    shares = stage["shares"] or {}
+    rows = []
+    for number, name in enumerate(list(stage["given"]) or list(shares)):
+        given = stage["given"].get(name, {})
+        rows.append(
+            [
+                stage["name"] if number == 0 else "",
+                name,
+                f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
+                _count(given.get("tokens")),
+                _count(given.get("learnt")),
+                _times(given.get("epochs")),
+                _times(given.get("epochs_so_far")),
+                *packed_figures(stage, given.get("figures")),
+            ]
+        )
+    return rows
+
+
+def packed_figures(stage: Record, figures: Record | None) -> tuple[str, str, str]:
+    """Padding, pieces that are cut, tokens that are dropped."""
+    if figures is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    slots = figures["rows"] * (stage["seq_len"] + (stage["packing"] == "crop"))
+    dropped = figures["consumed"] - figures["tokens"]
+    return (
+        percent(slots - figures["tokens"], slots),
+        percent(figures["cut"], figures["pieces"]),
+        percent(dropped, figures["consumed"]),
+    )
+
+
+def _count(count: int | None) -> str:
+    return UNKNOWN if count is None else show_count(count)
+
+
+def _times(epochs: float | None) -> str:
+    return UNKNOWN if epochs is None else f"{epochs:,.2f}"

@@ -1,0 +1,174 @@
+"""A run's folder -> what a page shows: events in columns, the plan, the config, the lineage.
+
+Reads only what was appended since it last looked, so that a page can follow a run. A line that a kill has torn is
+passed over; where a run resumed, what came behind the checkpoint is forgotten and its last record stays.
+"""
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trivium.errors import UsageError
+from trivium.report.columns import Columns
+from trivium.train.run_folder import RunFolder
+
+Record = dict[str, Any]
+SCALARS = (
+    "loss",
+    "mean_loss",
+    "lr_multiplier",
+    "gradient_norm",
+    "tokens",
+    "learnt",
+    "seconds",
+    "waited",
+    "tokens_per_second",
+    "mfu",
+    "flops",
+    "training_seconds",
+    "memory",
+    "time",
+)
+TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
+# Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
+UNDONE_BY_RESUME = ("evaluated", "sampled", "spiked", "left_out")
+KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
+
+
+@dataclass
+class EventLog:
+    """Everything that happened in a run, as far as it is written."""
+
+    steps: Columns = field(default_factory=Columns)
+    kinds: dict[str, list[Record]] = field(default_factory=dict)
+    first_time: float | None = None
+    last_time: float | None = None
+
+    def of(self, kind: str) -> list[Record]:
+        """The events of a kind, in order."""
+        return self.kinds.get(kind, [])
+
+    @property
+    def end(self) -> Record | None:
+        """How the last launch ended; None while it goes on, or where it was killed."""
+        ended = self.of("ended")
+        return ended[-1] if ended else None
+
+    @property
+    def resumes(self) -> list[Record]:
+        """The launches that went on from a checkpoint."""
+        return [event for event in self.of("started") if event.get("resumed")]
+
+    def take(self, event: Record) -> None:
+        """Add one event."""
+        kind, step = event["event"], event["step"]
+        self.last_time = event.get("time", self.last_time)
+        self.first_time = self.last_time if self.first_time is None else self.first_time
+        if kind == "step":
+            self.steps.append(step, _figures(event))
+            return
+        if kind == "started":
+            self.steps.cut(step)
+            self.kinds["ended"] = []
+            for undone in UNDONE_BY_RESUME:
+                self.kinds[undone] = [each for each in self.of(undone) if each["step"] <= step]
+        if kind == "evaluated":
+            self.kinds[kind] = [each for each in self.of(kind) if each["step"] != step]
+        self.kinds.setdefault(kind, []).append(event)
+
+
+def _figures(event: Record) -> dict[str, float]:
+    figures = {name: float(event[name]) for name in SCALARS if event.get(name) is not None}
+    for table in TABLES:
+        for name, value in event.get(table, {}).items():
+            figures[f"{table}/{name}"] = float(value)
+    return figures
+
+
+class RunFiles:
+    """The files of one run, read as far as they are written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = EventLog()
+        self.plan: Record = {}
+        self.config: Record = {}
+        self.config_text = ""
+        self.lineage: Any = None
+        self.checkpoints: list[Record] = []
+        self.rows: dict[str, list[Record]] = {}
+        self._read_bytes = 0
+        self.update()
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self.plan.get("run") or self.folder.name)
+
+    def mark(self) -> tuple[tuple[int, int], ...]:
+        """Changes whenever one of the files does."""
+        names = ("events.jsonl", "plan.json", "config.toml", "lineage.json")
+        found = [self.folder / name for name in names if (self.folder / name).is_file()]
+        return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in found)
+
+    def update(self) -> None:
+        """Read what is new."""
+        self.plan = self._json("plan.json")
+        config, lineage = self.folder / "config.toml", self.folder / "lineage.json"
+        self.config_text = config.read_text(encoding="utf-8") if config.is_file() else ""
+        self.config = _toml(config, self.config_text)
+        self.lineage = self._json("lineage.json") if lineage.is_file() else None
+        self.checkpoints = [checkpoint.state() for checkpoint in RunFolder(self.folder).checkpoints()]
+        if (self.folder / "events.jsonl").is_file():
+            self._read_events(self.folder / "events.jsonl")
+        for event in (*self.log.of("spiked"), *self.log.of("left_out")):
+            self._read_rows(event.get("rows"))
+
+    def _read_rows(self, name: object) -> None:
+        """What stood in the rows of a step that went wrong, where the run kept it."""
+        if isinstance(name, str) and KEPT_ROWS.fullmatch(name) and name not in self.rows:
+            path = self.folder / name
+            self.rows[name] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+    def _json(self, name: str) -> Any:
+        path = self.folder / name
+        if not path.is_file():
+            raise UsageError(f"{self.folder}: has no {name}. Give a run's folder, such as runs/small.")
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(
+                f"{path}: is not JSON: {error}. The run writes it when it starts: let it go on once."
+            ) from None
+
+    def _read_events(self, path: Path) -> None:
+        if path.stat().st_size < self._read_bytes:  # another run has taken the folder
+            self.log, self._read_bytes = EventLog(), 0
+        with open(path, "rb") as file:
+            file.seek(self._read_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # still being written, or torn; the next launch ends it
+                self._read_bytes += len(line)
+                event = _event(line)
+                if event is not None:
+                    self.log.take(event)
+
+
+def _event(line: bytes) -> Record | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None  # torn by a kill
+    known = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
+    return event if known else None
+
+
+def _toml(path: Path, text: str) -> Record:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: is not TOML: {error}. Put back what the run was started with.") from None

@@ -1,0 +1,70 @@
+"""A run as a page shows it: its files, a label among others, its sources in one order for all charts."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trivium.report.read import EventLog, RunFiles
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One run of a page; without events it is a plan."""
+
+    label: str
+    plan: Record
+    number: int = 0
+    config: Record = field(default_factory=dict)
+    config_text: str = ""
+    lineage: Any = None
+    checkpoints: list[Record] = field(default_factory=list)  # the state of each that is on disk
+    rows: dict[str, list[Record]] = field(default_factory=dict)  # of steps that went wrong, by the name of their file
+    folder: str = ""
+    log: EventLog = field(default_factory=EventLog)
+    several: bool = False
+
+    @property
+    def sources(self) -> list[str]:
+        """Its sources, in the order of the config."""
+        known = list(self.plan.get("sources", {}))
+        return known + [name for name in self.log.steps.under("loss_by_source") if name not in known]
+
+    @property
+    def taken(self) -> int:
+        """Steps that are behind it, with those that made no update."""
+        updates: list[int] = self.log.steps.steps[-1:].tolist()
+        left_out: list[int] = [event["step"] for event in self.log.of("left_out")]
+        return max([0, *updates, *left_out])
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of the plan, or as many as are known or taken."""
+        ends: list[int] = [stage["end"] for stage in self.plan["stages"] if stage["end"] is not None]
+        return max(1, self.taken, *ends)
+
+    def label_of(self, what: str) -> str:
+        """What a series shows, with the run's name where there are several."""
+        return f"{what}, {self.label}" if self.several else what
+
+
+def shown_runs(files: list[RunFiles]) -> list[Shown]:
+    """Runs with labels that differ: by name, or by folder where names are the same."""
+    names = [each.name for each in files]
+    labels = names if len(set(names)) == len(names) else [str(each.folder) for each in files]
+    return [
+        Shown(
+            label=label,
+            plan=each.plan,
+            number=number,
+            config=each.config,
+            config_text=each.config_text,
+            lineage=each.lineage,
+            checkpoints=each.checkpoints,
+            rows=each.rows,
+            folder=str(each.folder),
+            log=each.log,
+            several=len(files) > 1,
+        )
+        for number, (each, label) in enumerate(zip(files, labels, strict=True))
+    ]

@@ -1,0 +1,151 @@
+"""The head of a page: how a run stands, in a few numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from trivium.config.numbers import show_count
+from trivium.report.charts import Section, Table
+from trivium.report.common import duration
+from trivium.report.run import Shown
+
+Record = dict[str, Any]
+
+
+def status(run: Shown) -> str:
+    """`finished`, `stopped`, or `open` while no end is written: it goes on, or was killed."""
+    if not run.log.of("started"):
+        return "planned"
+    end = run.log.end
+    return "open" if end is None else "finished" if end["finished"] else "stopped"
+
+
+def cards(run: Shown) -> list[list[str]]:
+    """Label, number and a word more, for the head of the page."""
+    columns = run.log.steps
+    if not run.log.of("started"):
+        return _plan_cards(run)
+    taken = run.taken
+    tokens = tokens_before(run.plan, taken)
+    found = [
+        ["steps", f"{taken:,}", f"of {run.total_steps:,}"],
+        ["tokens", show_count(tokens), f"of {show_count(tokens_before(run.plan, run.total_steps))}"],
+        ["time in steps", duration(float(np.nansum(columns.column("seconds")))), f"{_speed(run)} tokens/s, median"],
+    ]
+    best, final = best_evaluation(run), last(run, "mean_loss")
+    if best is not None:
+        bits = best["bits_per_byte"]
+        more = "" if bits is None else f"{bits:.4f} bits per byte, "
+        found.append(["best validation loss", f"{best['loss']:.4f}", f"{more}step {best['step']:,}"])
+    if final is not None:
+        found.append(["training loss", f"{final:.4f}", "running mean, last step"])
+    return found
+
+
+def _plan_cards(run: Shown) -> list[list[str]]:
+    stages = run.plan["stages"]
+    total = run.plan.get("total_steps")
+    tokens = run.plan.get("total_tokens")
+    return [
+        ["stages", f"{len(stages):,}", ", ".join(stage["name"] for stage in stages)],
+        ["steps", "?" if total is None else f"{total:,}", "" if total else "not known yet"],
+        ["tokens", "?" if tokens is None else show_count(tokens), "padding included"],
+        ["sources", f"{len(run.sources):,}", ", ".join(run.sources)],
+    ]
+
+
+def tokens_before(plan: Record, step: int) -> int:
+    """Tokens of the steps before this one, padding included."""
+    known = (stage for stage in plan["stages"] if stage["start"] is not None)
+    return sum(
+        max(0, min(step, step if stage["end"] is None else stage["end"]) - stage["start"])
+        * stage["batch_size"]
+        * stage["seq_len"]
+        for stage in known
+    )
+
+
+def best_evaluation(run: Shown) -> Record | None:
+    """The evaluation with the least loss."""
+    return min(run.log.of("evaluated"), key=lambda event: float(event["loss"]), default=None)
+
+
+def last(run: Shown, name: str) -> float | None:
+    """A figure at the last step that has it."""
+    _, values = run.log.steps.known(name)
+    return float(values[-1]) if len(values) else None
+
+
+def _speed(run: Shown) -> str:
+    _, values = run.log.steps.known("tokens_per_second")
+    return show_count(round(float(np.median(values)))) if len(values) else "?"
+
+
+def comparison_section(runs: list[Shown]) -> Section:
+    """Several runs beside one another: final figures, keys of the config that differ, where they part."""
+    labels = [run.label for run in runs]
+    figures = [[name, *(_figure(make, run) for run in runs)] for name, make in FIGURES.items()]
+    flat = [dict(_flat(run.config)) for run in runs]
+    keys = sorted({key for each in flat for key in each})
+    differing = [
+        [key, *values] for key in keys if len(set(values := [each.get(key, "not given") for each in flat])) > 1
+    ]
+    numbers = tuple(range(1, len(runs) + 1))
+    return Section(
+        "comparison",
+        "Comparison",
+        [
+            Table("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
+            Table("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
+        ],
+        " ".join(f"{run.label}: {shared_past(runs[0], run)}" for run in runs[1:]),
+    )
+
+
+FIGURES = {
+    "status": status,
+    "steps": lambda run: f"{run.taken:,}",
+    "tokens": lambda run: show_count(tokens_before(run.plan, run.taken)),
+    "training loss, last step": lambda run: f"{last(run, 'loss'):.4f}",
+    "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
+    "validation loss, last": lambda run: f"{run.log.of('evaluated')[-1]['loss']:.4f}",
+    "validation loss, best": lambda run: f"{min(event['loss'] for event in run.log.of('evaluated')):.4f}",
+    "bits per byte, last": lambda run: f"{run.log.of('evaluated')[-1]['bits_per_byte']:.4f}",
+    "tokens/s, median": _speed,
+}
+
+
+def _figure(make: Any, run: Shown) -> str:
+    try:
+        return str(make(run))
+    except (IndexError, TypeError, ValueError):  # nothing of the kind has been written
+        return ""
+
+
+def _flat(table: Record, path: str = "") -> list[tuple[str, str]]:
+    found = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{path}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, each in enumerate(value):
+                found += _flat(each, f"{path}{key}[{number}].")
+        else:
+            found.append((f"{path}{key}", str(value)))
+    return found
+
+
+def shared_past(first: Shown, other: Shown) -> str:
+    """`the same losses up to step 400`: how far two runs took the same steps."""
+    if isinstance(other.lineage, dict):
+        return f"forked from {other.lineage['run']} at step {other.lineage['step']:,}."
+    steps, ours, theirs = np.intersect1d(first.log.steps.steps, other.log.steps.steps, return_indices=True)
+    if not len(steps):
+        return f"no step in common with {first.label}."
+    same = first.log.steps.column("loss")[ours] == other.log.steps.column("loss")[theirs]
+    if same.all():
+        return f"the same losses as {first.label} at all {len(steps):,} steps that both have."
+    where = int(same.argmin())
+    if where == 0:
+        return f"parts from {first.label} at step {int(steps[0]):,}."
+    return f"the same losses as {first.label} up to step {int(steps[where - 1]):,}."
