@@ -16,13 +16,15 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import xxhash
 
-from trivium.engine.base import FileFacts
 from trivium.errors import ResumeError
 from trivium.files import draft, flush_folder
+
+if TYPE_CHECKING:  # who only reads a run's files needs no engine
+    from trivium.engine.base import FileFacts
 
 COMPLETE = "COMPLETE"
 LINEAGE = "lineage.json"
@@ -45,7 +47,7 @@ class Checkpoint:
         state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
         return state
 
-    def files(self) -> dict[str, FileFacts]:
+    def files(self) -> dict[str, "FileFacts"]:
         """Every file with its size and hash, as COMPLETE lists them."""
         listed: dict[str, FileFacts] = json.loads((self.path / COMPLETE).read_text())["files"]
         return listed
@@ -153,7 +155,7 @@ class RunFolder:
         """Remove what a save that failed has left."""
         shutil.rmtree(self.draft_path(step), ignore_errors=True)
 
-    def commit(self, step: int, state: dict[str, Any], written: Mapping[str, FileFacts]) -> Checkpoint:
+    def commit(self, step: int, state: dict[str, Any], written: Mapping[str, "FileFacts"]) -> Checkpoint:
         """Make a draft whose engine files are written a checkpoint, whole or not at all.
 
         Files of which size and hash are known were flushed by who wrote them.
