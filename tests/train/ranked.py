@@ -143,7 +143,7 @@ def stopped() -> dict[str, Any]:
         "codes": codes,
         "saved": RunFolder(Path("runs/stopped")).checkpoints()[-1].step,
         "steps": max(steps_taken(Path("runs/stopped/events.jsonl"))),
-        "said": [event["text"] for event in events if event["event"] == "said"],
+        "preempted": [[event["step"], event["signal"]] for event in events if event["event"] == "preempted"],
         "ended": [[event["finished"], event["steps"], event["world_size"]] for event in ended],
     }
 

@@ -99,7 +99,7 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
         "codes": [0, 0],
         "saved": 5,
         "steps": 5,
-        "said": ["told to stop: the step is finished, a checkpoint comes next"],
+        "preempted": [[5, "told to stop"]],
         "ended": [[False, 5, 2]],
     }
     assert (found["broken"], found["uneven"], found["product"], found["past"], found["one rank"]) == (
