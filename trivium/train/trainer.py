@@ -6,14 +6,11 @@ Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, 
 `load`, `run`, the property `done`, and the hooks `on_start`, `on_stage`, `on_step`, `on_end`.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import tomli_w
 
 from trivium.config.load import load
 from trivium.config.schema import Config, Shape
@@ -22,40 +19,33 @@ from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimiz
 from trivium.engine.make import join_ranks, stage_settings
 from trivium.engine.mesh import mesh_shape
 from trivium.loader import Loader
-from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
-from trivium.train.cadence import Cadence, stops_on_signals
-from trivium.train.checkpoint import Retention, Saver, last_sound
+from trivium.train.cadence import Cadence
+from trivium.train.checkpoint import Saver, last_sound
 from trivium.train.evaluate import evaluate, validation_batches
 from trivium.train.events import (
     Ended,
     Evaluated,
     Event,
-    EventFile,
     LeftOut,
     Preempted,
     Said,
     Sink,
     Spiked,
     StageBegan,
-    Started,
 )
 from trivium.train.guard import Guard
 from trivium.train.lag import Lag
+from trivium.train.launch import fetch, initial_weights, session, start_of
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
-from trivium.train.mirror import Mirror
 from trivium.train.reference import References
-from trivium.train.resume import changed_keys, refuse_other_past
 from trivium.train.rows import row_list
-from trivium.train.run_folder import Checkpoint, RunFolder
-from trivium.train.setup import init_folder, larger_micro_batch, run_engine
-from trivium.train.terminal import terminal_view
-from trivium.train.track import tracker_sinks
+from trivium.train.run_folder import RunFolder
+from trivium.train.state import stand_at, state_of
 from trivium.train.transition import stage_changes
-from trivium.train.versions import versions
 from trivium.train.watchdog import Watchdog
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
@@ -99,7 +89,7 @@ class Trainer:
         self.saver: Saver
         self.references: References
         self.folder: RunFolder
-        self._sinks: list[Sink] = []
+        self.sinks: list[Sink] = []
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
         self._signalled = False
@@ -178,29 +168,15 @@ class Trainer:
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
         if self.saver.mirror is not None and self.ranks.speaks and not self.folder.checkpoints():
-            self._fetch(self.saver.mirror.target)
+            fetch(self, self.saver.mirror.target)
         checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
-        changes: dict[str, str] = {}
-        if checkpoint is None:
-            with self.ranks.as_one():
-                self._initial_weights()
-        else:
-            state = checkpoint.state()
-            with self.ranks.as_one():
-                refuse_other_past(state, self.plan, str(self.folder.path))
-                self.loader.load_state_dict(state["loader"])
-                self.engine.load(checkpoint.engine)
-            self.step = int(state["step"])
-            self.meter.load_state(state["meter"])
-            self.guard.load_state(state["guard"])
-            self.best = dict(state["best"])
-            self.saver.best_step = state["best_step"]
-            self.references.found = dict(state.get("references", {}))
-            changes = changed_keys(state["config"], self._raw_config())
-            changes |= changed_keys(_layout(state), _layout(self.state()))
+        with self.ranks.as_one():
+            if checkpoint is None:
+                initial_weights(self)
+            changes = {} if checkpoint is None else stand_at(self, checkpoint)
         with self.ranks.as_one():
             self.references.check(self.step)
-        self._tell_start(resumed=checkpoint is not None, changes=changes)
+        self.tell(start_of(self, resumed=checkpoint is not None, changes=changes))
 
     def save(self, reason: str = "asked") -> None:
         """Write a checkpoint of the steps taken so far."""
@@ -235,28 +211,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """The run's own part of a checkpoint: plain values."""
-        self.loader.step = self.step
-        loader = self.loader.state_dict()
-        return {
-            "step": self.step,
-            "stage": loader["stage"],
-            "stage_name": loader["stage_name"],
-            "loader": loader,
-            "sources": {
-                name: {"fingerprint": source.fingerprint, "documents": source.documents, "tokens": source.tokens}
-                for name, source in self.plan.sources.items()
-            },
-            "config": self._raw_config(),
-            "references": self.references.found,
-            "meter": self.meter.state(),
-            "guard": self.guard.state(),
-            "best": self.best,
-            "best_step": self.saver.best_step,
-            "validation": None if self.last_evaluation is None else self.last_evaluation.line(),
-            "versions": versions(),
-            "world_size": self.ranks.size,
-            "settings": self._settings(),
-        }
+        return state_of(self)
 
     # What the loop asks.
 
@@ -366,10 +321,25 @@ class Trainer:
         """Give an event to the file, the terminal and the trackers; whatever happens is progress."""
         if self.watchdog is not None:
             self.watchdog.beat()
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.write(event)
 
-    # Setting up.
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The run's folder, locked; its sinks, open; signals that stop it after a step."""
+        with session(self):
+            yield
+
+    def close_batches(self) -> None:
+        """Make no more batches ahead."""
+        if self._ahead is not None:
+            self._ahead.close()  # type: ignore[attr-defined]
+        self.loader.close()
+
+    def stop(self, signal: str) -> None:
+        """Called by a signal, in the middle of anything: leaves a mark and no more."""
+        self._signalled = True
+        self.stopped_by = signal
 
     def _configured(self, config: Config) -> Config:
         """The config with what `optimizer` and `schedule` say by name."""
@@ -382,131 +352,12 @@ class Trainer:
             config = config.model_copy(update={"schedule": shaped})
         return config
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """The run's folder, locked; its sinks, open; signals that stop it after a step."""
-        name = self.config.run.name or "run"
-        with self.ranks.watched(), tempfile.TemporaryDirectory() as scratch:
-            self.folder = RunFolder(Path(scratch) if self.dry_run else Path(self.config.run.folder) / name)
-            with self.ranks.as_one():
-                if self.ranks.speaks:
-                    self.folder.lock()
-            try:
-                with self.ranks.as_one():
-                    self._set_up(name)
-                with stops_on_signals(self._stop):
-                    yield
-                self.saver.close()
-            finally:
-                if self.watchdog is not None:
-                    self.watchdog.close()
-                if self._ahead is not None:
-                    self._ahead.close()  # type: ignore[attr-defined]
-                self.loader.close()
-                for sink in self._sinks:
-                    sink.close()
-                self._sinks = []
-                self.folder.unlock()
-            self.ranks.meet()  # a launcher may end all ranks when one has ended
-
-    def _set_up(self, name: str) -> None:
-        optimizer = self.optimizer()
-        own = None if isinstance(optimizer, str) else optimizer
-        self.engine, spec = run_engine(self.config, self.plan, own, self.mesh)
-        peak = self.engine.peak_flops()
-        self.meter = Meter(self.plan, spec, None if peak is None else peak * self.ranks.size)
-        self.references = References(self.plan, spec, self.folder)
-        boundaries = frozenset(stage.start for stage in self.plan.stages if stage.start) | self.references.boundaries
-        checkpoint = self.config.checkpoint
-        retention = Retention(checkpoint.keep, boundaries, self.plan.total_steps or 0, checkpoint.milestones)
-        self.saver = Saver(self.folder, retention, self.tell, self._mirror(name), self.ranks)
-        stacks = self.folder.path / "stacks" / f"rank-{self.ranks.rank}.txt"
-        self.watchdog = Watchdog(60 * self.config.guard.stall_minutes, stacks)
-        self.cadence = Cadence(self.config.checkpoint.every, self.ranks)
-        if self.ranks.speaks:
-            self._open_sinks(name)
-
-    def _open_sinks(self, name: str) -> None:
-        self.folder.write_plan(tomli_w.dumps(self._raw_config()), plan_json(self.plan))
-        self._sinks = [EventFile(self.folder.events)]
-        self._sinks += tracker_sinks(self.config.track.sinks, self.folder.path, name, self._raw_config())
-        if self.show:
-            self._sinks.append(terminal_view(self.plan, self.config.track.every))
-
-    def _mirror(self, name: str) -> Mirror | None:
-        """The second place for checkpoints, where the config names one."""
-        said = self.config.checkpoint.copy_to
-        if said is None or self.dry_run:
-            return None
-
-        def failed(checkpoint: Checkpoint, why: str) -> None:
-            self.tell(Said(step=checkpoint.step, text=f"not copied to {said}: {why}"))
-
-        return Mirror(RunFolder(Path(said) / name), failed)
-
-    def _initial_weights(self) -> None:
-        folder = init_folder(self.config)
-        if folder is None:
-            return
-        self.engine.start_from(folder)
-        self.tell(Said(step=0, text=f"weights from {folder}"))
-        warning = larger_micro_batch(self.config, folder)
-        if warning is not None:
-            self.tell(Said(step=0, text=warning))
-
-    def _tell_start(self, *, resumed: bool, changes: Mapping[str, str]) -> None:
-        started = Started(
-            step=self.step,
-            run=self.config.run.name or "run",
-            resumed=resumed,
-            total_steps=self.plan.total_steps or 0,
-            world_size=self.ranks.size,
-            versions=versions(),
-            settings=self._settings(),
-            changes=dict(changes),
-            lineage=self.folder.lineage,
-        )
-        self.tell(started)
-
-    def _settings(self) -> dict[str, Any]:
-        """What may change the bits, but never the batches."""
-        engine = self.config.engine
-        return {
-            "engine": engine.name,
-            "device": engine.device,
-            "precision": engine.precision,
-            "micro_batch": engine.micro_batch,
-            "compile": engine.compile,
-            "deterministic": engine.deterministic,
-            "layout": self.mesh.said(),
-        }
-
-    def _raw_config(self) -> dict[str, Any]:
-        raw: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        return raw
-
     def _saved_already(self) -> bool:
         checkpoints = self.folder.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step == self.step
-
-    def _stop(self, signal: str) -> None:
-        # Called by a signal, in the middle of anything: leaves a mark and no more.
-        self._signalled = True
-        self.stopped_by = signal
 
     def _keep_rows(self, step: int) -> str | None:
         """Write down what stood in the rows of a step."""
         if self.dry_run or not self.ranks.speaks:
             return None
         return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
-
-    def _fetch(self, mirror: RunFolder) -> None:
-        """Take the last checkpoint from the second place, where the run's own folder has none."""
-        for checkpoint in mirror.checkpoints()[-1:]:
-            self.folder.take(checkpoint)
-            self.tell(Said(step=0, text=f"checkpoint of step {checkpoint.step:,} copied from {mirror.path}"))
-
-
-def _layout(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's state says of ranks."""
-    return {"world_size": state["world_size"], "layout": state["settings"]["layout"]}
