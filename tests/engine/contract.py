@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engine.generated import log_probabilities, normalised
 from tests.engine.rows import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
 from trivium.data.batch import IGNORED, PADDING, Batch
 from trivium.engine.base import (
@@ -22,10 +23,11 @@ from trivium.engine.base import (
     StageSettings,
 )
 from trivium.engine.spec import RopeSpec
-from trivium.errors import ResumeError
+from trivium.errors import ResumeError, UsageError
 
 STAGE = StageSettings(SEQ_LEN)
 DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
+GENERATED = [STAGE, StageSettings(40, RopeSpec(scaling="yarn", factor=4.0, original_seq_len=SEQ_LEN))]
 OPTIMIZERS = [OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon")]
 
 
@@ -350,6 +352,75 @@ class EngineContract(ABC):
         learnt = batch.targets[batch.targets != IGNORED]
         assert stats.bytes == learnt.sum()
         assert hash_of(engine, tmp_path / "after") == before
+
+    @pytest.mark.parametrize("micro_batch", [None, 3])
+    def test_nats_are_the_losses_of_every_target(self, micro_batch: int | None) -> None:
+        engine, batch = self.tiny(micro_batch=micro_batch), make_batch()
+        nats = engine.nats(batch)
+        assert (nats.shape, nats.dtype) == (batch.targets.shape, np.dtype(np.float32))
+        assert ((nats == 0) == (batch.targets == IGNORED)).all()
+        assert nats.sum() == pytest.approx(nats_of(engine, batch), rel=1e-5)
+        alone = engine.nats(only_learn(batch, 1))
+        assert alone == pytest.approx(np.where(batch.segments == 1, nats, 0), rel=1e-4, abs=1e-6)
+
+    @pytest.mark.parametrize("stage", GENERATED, ids=["plain", "yarn"])
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("lengths", [(7, 1, 4), (5, 5)], ids=["ragged", "even"])
+    def test_a_generation_sees_what_whole_rows_see(
+        self, stage: StageSettings, precision: Precision, lengths: tuple[int, ...]
+    ) -> None:
+        engine = self.tiny(precision=precision)
+        engine.enter(stage)
+        room = stage.seq_len - max(lengths)
+        rows = np.random.default_rng(0).integers(0, VOCAB, (len(lengths), max(lengths) + room))
+        generation = engine.generation([row[:length] for row, length in zip(rows, lengths, strict=True)], room)
+        whole = [log_probabilities(engine, row.tolist(), VOCAB) for row in rows]
+        near = 1e-4 if precision == "float32" else 0.2
+        for more in range(room + 1):
+            ends = [length + more for length in lengths]
+            logits = generation.logits()
+            assert (logits.shape, logits.dtype) == ((len(lengths), VOCAB), np.dtype(np.float32))
+            expected = np.stack([each[end - 1] for each, end in zip(whole, ends, strict=True)])
+            assert normalised(logits) == pytest.approx(expected, abs=near)
+            if more < room:
+                generation.append(np.array([row[end] for row, end in zip(rows, ends, strict=True)]))
+
+    def test_rows_of_a_generation_may_be_taken_again_and_left_out(self) -> None:
+        engine = self.tiny()
+        prompts = [[1, 2, 3], [4], [5, 6]]
+        generation = engine.generation([np.array(prompt) for prompt in prompts], 8)
+        rows = [*map(list, prompts)]
+        for chosen in ([2, 0, 0, 1], [1, 2, 3, 0], [1, 0], [1, 1, 0], [0]):
+            generation.select(np.array(chosen))
+            rows = [[*rows[row], 10 + place] for place, row in enumerate(chosen)]
+            generation.append(np.array([row[-1] for row in rows]))
+            expected = np.stack([log_probabilities(engine, row, VOCAB)[-1] for row in rows])
+            assert normalised(generation.logits()) == pytest.approx(expected, abs=1e-4)
+
+    def test_a_generation_may_have_no_rows_left_or_none_at_all(self) -> None:
+        engine = self.tiny()
+        ended = engine.generation([np.array([1, 2])], 4)
+        ended.select(np.zeros(0, np.int64))
+        for generation in (ended, engine.generation([], 4)):
+            for _ in range(2):
+                generation.append(np.zeros(0, np.int64))
+                assert generation.logits().shape == (0, VOCAB)
+
+    @pytest.mark.parametrize(
+        ("length", "room", "message"),
+        [
+            (
+                10,
+                7,
+                "the prompt of 10 tokens and 7 more are 17, and the model reads 16. Ask for 6 or fewer, or shorten it.",
+            ),
+            (20, 1, "the prompt of 20 tokens and 1 more are 21, and the model reads 16. Shorten it."),
+        ],
+    )
+    def test_rows_that_would_be_too_long_are_refused(self, length: int, room: int, message: str) -> None:
+        with pytest.raises(UsageError) as refusal:
+            self.tiny().generation([np.array([1]), np.arange(length)], room)
+        assert str(refusal.value) == message
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)
     def test_a_loaded_engine_goes_on_bit_for_bit(self, optimizer: OptimizerSettings, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from trivium.data.batch import IGNORED, Batch
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.spec import ModelSpec, RopeSpec
+from trivium.errors import UsageError
 from trivium.plan.plan import StepSettings
 
 Precision = Literal["float32", "bfloat16"]
@@ -152,6 +153,23 @@ class SaveHandle(Protocol):
         """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
 
 
+class Generation(Protocol):
+    """Rows that grow, token by token; their keys and values are kept.
+
+    On many ranks `append` is one forward pass of all of them, with zero rows too: a rank whose rows have all ended
+    goes on with `select([])` and `append([])` as long as any other appends. Ranks agree on that (`ranks.agree`).
+    """
+
+    def logits(self) -> NDArray[np.float32]:
+        """For each row's next token: (rows, vocab). No pass; the array is the caller's."""
+
+    def append(self, tokens: NDArray[np.integer]) -> None:
+        """One more token for each row, in one pass."""
+
+    def select(self, rows: NDArray[np.integer]) -> None:
+        """Go on with these rows in this order: taken several times is several rows, left out has ended. No pass."""
+
+
 class Engine(Protocol):
     """Owner of arrays and devices."""
 
@@ -163,6 +181,16 @@ class Engine(Protocol):
 
     def evaluate(self, batch: Batch) -> EvalStats:
         """Plain cross-entropy of a batch; nothing is learnt. On many ranks: of all their shards, as many rows each."""
+
+    def nats(self, batch: Batch) -> NDArray[np.float32]:
+        """Plain loss of every target, (rows, seq_len), 0 where none is learnt. On many ranks: of a rank's own shard,
+        all of them passing together, as many rows each."""
+
+    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
+        """Rows that begin with these prompts, of any lengths, and have room for so many more tokens each.
+
+        One pass, on many ranks of all of them; a rank may have no prompts. Until the weights change.
+        """
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on. Wait to know it is whole."""
@@ -178,6 +206,19 @@ class Engine(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
+
+
+def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_len: int) -> None:
+    """Rows of a generation may become as long as those the model was trained on, and begin with a token."""
+    assert all(len(prompt) for prompt in prompts), "a prompt has a token"
+    longest = max((len(prompt) for prompt in prompts), default=0)
+    if longest + room > max_seq_len:
+        fits = max_seq_len - longest
+        instead = f"Ask for {fits:,} or fewer, or shorten it" if fits > 0 else "Shorten it"
+        raise UsageError(
+            f"the prompt of {longest:,} tokens and {room:,} more are {longest + room:,}, "
+            f"and the model reads {max_seq_len:,}. {instead}."
+        )
 
 
 def figures_by_source(

@@ -21,6 +21,7 @@ from trivium.data.batch import Batch
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
+from trivium.engine.ranks import Ranks
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
 
@@ -43,6 +44,7 @@ LAYOUTS = {
     "replicate 2 x shard 2": MeshShape(replicate=2, shard=2),
     "shard 2 x tensor 2": MeshShape(shard=2, tensor=2),
 }
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 STEPS = 8
 HANDED_ON = 4  # the step after which another layout goes on
 
@@ -66,6 +68,7 @@ def measure(folder: Path) -> None:
             continue
         figures: dict[str, Any] = {kind: learn(kind, mesh, ranks.rank) for kind in KINDS}
         figures |= hand_on(folder, name, mesh, ranks.rank)
+        figures["generated"] = generate(mesh, ranks)
         if ranks.speaks:
             (folder / f"{name}.json").write_text(json.dumps(figures))
 
@@ -110,6 +113,28 @@ def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
     taken += take(engine, rank, range(STEPS // 2, STEPS))
     by_source = {name: [part.nats, part.tokens, part.bytes] for name, part in evaluated.by_source.items()}
     return {"initial": initial, "steps": taken, "evaluated": by_source, "held": held}
+
+
+def generate(mesh: MeshShape, ranks: Ranks) -> dict[str, Any]:
+    """Three prompts that want 6, 2 and 4 more tokens, shared out to the ranks: some have none, some end early."""
+    engine = make("adamw", mesh)
+    own = range(mesh.data_rank(ranks.rank), 3, mesh.data_size)
+    wanted, rows = {0: 6, 1: 2, 2: 4}, {prompt: PROMPTS[prompt] for prompt in own}
+    generation, places = engine.generation([np.array(row) for row in rows.values()], 6), list(rows)
+    while ranks.agree(bool(places))[0]:
+        chosen = generation.logits().argmax(axis=1)
+        for prompt, token in zip(places, chosen.tolist(), strict=True):
+            rows[prompt] = [*rows[prompt], token]
+        left = [
+            place for place, prompt in enumerate(places) if len(rows[prompt]) < len(PROMPTS[prompt]) + wanted[prompt]
+        ]
+        generation.select(np.array(left, np.int64))
+        generation.append(chosen[left])
+        places = [places[place] for place in left]
+    losses = engine.nats(shard(make_batch(seed=9), mesh, ranks.rank))
+    everywhere = {prompt: row for part in ranks.gather(rows) for prompt, row in part.items()}
+    nats = np.concatenate(ranks.gather(losses.sum(1))[:: mesh.tensor])
+    return {"tokens": [everywhere[prompt] for prompt in range(3)], "nats": nats.tolist()}
 
 
 def local(parameter: Any) -> torch.Tensor:

@@ -78,6 +78,15 @@ def test_an_evaluation_adds_up_all_ranks_rows(layouts: dict[str, Any], name: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", MANY)
+def test_ranks_generate_together_with_other_numbers_of_rows_and_lengths(layouts: dict[str, Any], name: str) -> None:
+    one, many = (layouts[each]["generated"] for each in ("one", name))
+    assert [len(row) for row in one["tokens"]] == [9, 3, 9]
+    assert many["tokens"] == one["tokens"]
+    assert many["nats"] == pytest.approx(one["nats"], rel=1e-5)
+
+
+@pytest.mark.slow
 def test_a_rank_holds_its_part_of_the_model(layouts: dict[str, Any]) -> None:
     held = {name: layouts[name]["adamw"]["held"] for name in LAYOUTS}
     assert held["shard 2"] == held["replicate 2 x shard 2"] == held["one"] // 2

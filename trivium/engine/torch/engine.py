@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trivium.data.batch import Batch
-from trivium.engine.base import EngineSettings, EvalStats, SaveHandle, StageSettings, StepStats, figures_by_source
+from trivium.engine.base import (
+    EngineSettings,
+    EvalStats,
+    SaveHandle,
+    StageSettings,
+    StepStats,
+    figures_by_source,
+    refuse_too_long,
+)
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.exact import exactly
+from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.initial import initialise
 from trivium.engine.torch.kl import Penalty
 from trivium.engine.torch.loss import Losses, Objective
@@ -106,6 +115,22 @@ class TorchEngine:
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
         figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
         return EvalStats(summed_figures(self.sharing, batch.sources, figures))
+
+    @torch.no_grad()
+    def nats(self, batch: Batch) -> NDArray[np.float32]:
+        """Plain loss of every target, (rows, seq_len); of this rank's shard."""
+        with exactly(self.settings.deterministic):
+            nats = [self.model(rows, Objective()).nats for _, rows, _ in self._micro_batches(batch)]
+            self.sharing.passes_end(self.model)
+        by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
+        return by_token.reshape(batch.num_rows, batch.seq_len)
+
+    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> TorchGeneration:
+        """Rows that begin with these prompts."""
+        refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
+        longest = max((len(prompt) for prompt in prompts), default=1) + room
+        table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
+        return TorchGeneration(self.model, self.sharing, table, prompts, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may go on."""

@@ -124,6 +124,11 @@ class Decoder(nn.Module):
         hidden: Tensor = self.norm(x)
         return hidden
 
+    def next_logits(self, rows: Rows, ends: Tensor) -> Tensor:
+        """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
+        wide: Tensor = self.last_matrix(self.hidden(rows).flatten(0, 1)[ends])
+        return wide[:, : self.spec.vocab].float()
+
     def logits(self, rows: Rows) -> Tensor:
         """Whole logits (B, T, vocab) in float32: for small inputs, not for training."""
         wide: Tensor = self.last_matrix(self.hidden(rows))

@@ -78,6 +78,7 @@ class ManyRanks(OneRank):
             fully_shard(layer, mesh=data, mp_policy=gathered)
         fully_shard(model, mesh=data)
         register_fsdp_forward_method(model, "hidden")  # a reference gives its states, not a loss
+        register_fsdp_forward_method(model, "next_logits")
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)

@@ -1,0 +1,83 @@
+"""Prompts -> rows that grow: one pass over all prompts, then one over a token of each row at a time.
+
+Prompts of one length are rows; others stand end to end in one row, so that no pass is made over padding.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trivium.engine.torch.attention import Layout
+from trivium.engine.torch.cache import Cache
+from trivium.engine.torch.loss import Learnt
+from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.parallel import OneRank
+from trivium.engine.torch.rotary import Rotation
+from trivium.engine.torch.rows import Rows
+
+
+class TorchGeneration:
+    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to."""
+
+    def __init__(
+        self, model: Decoder, sharing: OneRank, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int
+    ) -> None:
+        self.model = model
+        self.sharing = sharing
+        self.table = table
+        self.cache = Cache([len(prompt) for prompt in prompts], room)
+        self._logits = self._prefill(prompts)
+        self.cache.mask()
+
+    def logits(self) -> NDArray[np.float32]:
+        """For each row's next token: (rows, vocab)."""
+        return self._logits.cpu().numpy()
+
+    def append(self, tokens: NDArray[np.integer]) -> None:
+        """One more token for each row."""
+        assert len(tokens) == len(self.cache.first), "a token for each row"
+        positions = self.cache.lengths[:, None]
+        layout = self.cache.next_slot()
+        self._logits = self._pass(np.asarray(tokens)[:, None], positions, layout, np.arange(len(tokens)))
+
+    def select(self, rows: NDArray[np.integer]) -> None:
+        """Go on with these rows in this order."""
+        chosen = np.asarray(rows, np.int64)
+        self.cache.select(chosen)
+        self._logits = self._logits[torch.tensor(chosen, device=self._logits.device)]
+
+    def _prefill(self, prompts: Sequence[NDArray[np.integer]]) -> Tensor:
+        lengths = self.cache.lengths
+        positions = [np.arange(length) for length in lengths.tolist()]
+        if not prompts:
+            return self._pass(np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int64), self.cache.prefill(), lengths)
+        if (lengths == lengths[0]).all():
+            tokens, at = np.stack(prompts), np.stack(positions)
+        else:
+            tokens, at = np.concatenate(prompts)[None], np.concatenate(positions)[None]
+        return self._pass(tokens, at, self.cache.prefill(), np.cumsum(lengths) - 1)
+
+    @torch.no_grad()
+    def _pass(
+        self, tokens: NDArray[np.integer], positions: NDArray[np.int64], layout: Layout, ends: NDArray[np.int64]
+    ) -> Tensor:
+        """Logits after these slots, counted through all rows."""
+        device = self.table.cos.device
+        nothing = Learnt(torch.empty(0, dtype=torch.int64, device=device), None)
+        rotation = self.table.at(torch.tensor(positions, device=device))
+        rows = Rows(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
+        with _as_written():
+            logits = self.model.next_logits(rows, torch.tensor(ends, device=device))
+        self.sharing.passes_end(self.model)
+        return logits
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Layers that were compiled for rows of one shape are not compiled again for each that grows."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
