@@ -9,9 +9,9 @@ from torch.optim import Muon
 
 from tests.engine.rows import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, OptimizerSettings
+from trivium.engine.parameters import Place, place_of
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.muon import WideMuon
-from trivium.engine.torch.optim import Place, place_of
 from trivium.plan.record import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay

@@ -5,17 +5,14 @@ whatever the device, the layout or the order in which they are made, and without
 all of a parameter and keeps its part.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
 from trivium.data.order import derive_key
+from trivium.engine.parameters import initial_std
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part
-
-BACK_INTO_THE_STREAM = ("attention.output.weight", "feed_forward.down.weight")
 
 
 @torch.no_grad()
@@ -30,11 +27,8 @@ def initial_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> 
     """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
     if len(shape) == 1:
         return torch.ones(shape)
-    std = spec.init_std
-    if name.endswith(BACK_INTO_THE_STREAM):
-        std /= math.sqrt(2 * spec.layers)
     rows = min(shape[0], spec.vocab) if "embedding" in name else shape[0]
     weight = torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_key(seed, "init", name))
-    weight[:rows].normal_(std=std, generator=generator)
+    weight[:rows].normal_(std=initial_std(name, spec), generator=generator)
     return weight

@@ -6,7 +6,6 @@ over tensors. An optimizer of the user's own has its own groups, whose learning 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,35 +14,14 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
-from trivium.engine.base import NoDecay, OptimizerSettings, OwnOptimizer
+from trivium.engine.base import OptimizerSettings, OwnOptimizer
+from trivium.engine.parameters import Place, place_of
 from trivium.engine.torch.muon import WideMuon
 from trivium.engine.torch.parallel import clip_to, total_norm
 from trivium.errors import ResumeError
 from trivium.plan.plan import StepSettings
 
 NUMBER = "!"  # marks a part that is a plain number: an optimizer of the user's own may keep one, such as its step
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a parameter belongs: its group's learning rate, and whether weight decay applies to it."""
-
-    group: str
-    decays: bool
-
-
-def place_of(name: str, no_decay: tuple[NoDecay, ...]) -> Place:
-    """A parameter's place, by its name."""
-    *_, owner, kind = name.split(".")
-    if owner == "embedding":
-        return Place("embedding", "embeddings" not in no_decay)
-    if owner == "unembedding":
-        return Place("unembedding", True)
-    if kind == "bias":
-        return Place("rest", "biases" not in no_decay)
-    if owner.endswith("norm"):
-        return Place("rest", "norms" not in no_decay)
-    return Place("matrix", True)
 
 
 class Optimizers:

@@ -1,0 +1,1 @@
+"""The JAX engine; the only place that knows jax."""

@@ -1,0 +1,165 @@
+"""Hidden states and targets -> cross-entropy by token, and KL to a reference's hidden states, in slices.
+
+The gradients of the hidden states and of the unembedding are computed with the losses, slice by slice, so that a
+slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are
+held, and of a reference as many.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from trivium.engine.base import Direction
+from trivium.engine.jax.kl import Weights, exponentials, kl_and_its_gradient, one_hot
+
+SLICE_LOGITS = 2**23
+MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
+UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two models' logits are subtracted
+
+
+class Targets(NamedTuple):
+    """What each hidden state is to predict, (tokens,); where `learnt` is False nothing is."""
+
+    tokens: Array
+    learnt: Array
+
+
+class ReferenceStates(NamedTuple):
+    """What a frozen model makes of the same tokens; none of it has a gradient."""
+
+    hidden: Array  # (tokens, width)
+    unembedding: Array  # (padded vocabulary, width)
+
+
+class Losses(NamedTuple):
+    """The objective, and its parts by token in nats (0 where nothing is learnt)."""
+
+    objective: Array  # ()
+    nats: Array  # (tokens,) plain cross-entropy
+    z: Array  # (tokens,) squared log of the softmax's sum
+    reference_nats: Array  # (tokens,) the reference's plain cross-entropy; 0 without one
+    kl: Array  # (tokens,) the penalty, before its weight; 0 without a reference
+
+
+class _Slice(NamedTuple):
+    """Tokens that are taken together, and the gradient of their hidden states once it is known."""
+
+    hidden: Array
+    targets: Targets
+    reference: Array | None
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def sliced_loss(
+    vocab: int,
+    direction: Direction | None,
+    hidden: Array,
+    unembedding: Array,
+    targets: Targets,
+    weights: Weights,
+    reference: ReferenceStates | None,
+) -> Losses:
+    """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
+    losses, _, _ = _losses_and_gradients(vocab, direction, hidden, unembedding, targets, weights, reference)
+    return losses
+
+
+def _forward(
+    vocab: int,
+    direction: Direction | None,
+    hidden: Array,
+    unembedding: Array,
+    targets: Targets,
+    weights: Weights,
+    reference: ReferenceStates | None,
+) -> tuple[Losses, tuple[Array, Array]]:
+    losses, *gradients = _losses_and_gradients(vocab, direction, hidden, unembedding, targets, weights, reference)
+    return losses, (gradients[0], gradients[1])
+
+
+def _backward(
+    _vocab: int, _direction: Direction | None, gradients: tuple[Array, Array], outer: Losses
+) -> tuple[Array | None, ...]:
+    hidden_gradient, weight_gradient = (gradient * outer.objective.astype(gradient.dtype) for gradient in gradients)
+    return hidden_gradient, weight_gradient, None, None, None
+
+
+sliced_loss.defvjp(_forward, _backward)
+
+
+def _losses_and_gradients(
+    vocab: int,
+    direction: Direction | None,
+    hidden: Array,
+    unembedding: Array,
+    targets: Targets,
+    weights: Weights,
+    reference: ReferenceStates | None,
+) -> tuple[Losses, Array, Array]:
+    """All slices one after the other; what is not used of the result is not computed."""
+    tokens = len(hidden)
+    matrix = unembedding.astype(hidden.dtype)
+    slices = math.ceil(tokens / max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(matrix)))
+    all_of_it = _Slice(hidden, targets, None if reference is None else reference.hidden)
+    reference_matrix = None if reference is None else reference.unembedding
+
+    def one(weight_gradient: Array, part: _Slice) -> tuple[Array, tuple[Array, ...]]:
+        by_token, gradient = _slice_losses(vocab, direction, part, matrix, reference_matrix, weights)
+        gradient = gradient.astype(hidden.dtype)
+        product = jnp.einsum("tv,tw->vw", gradient, part.hidden, preferred_element_type=unembedding.dtype)
+        return weight_gradient + product, (gradient @ matrix, *by_token)
+
+    if slices == 1:
+        weight_gradient, parts = one(jnp.zeros((), unembedding.dtype), all_of_it)
+    else:
+        cut = jax.tree.map(partial(_cut, slices=slices), all_of_it)
+        weight_gradient, parts = lax.scan(one, jnp.zeros_like(unembedding), cut)
+        parts = tuple(part.reshape(-1, *part.shape[2:])[:tokens] for part in parts)
+    hidden_gradient, nats, z, reference_nats, kl = parts
+    objective = weights.scale * (nats.sum() + weights.z_loss * z.sum() + weights.beta * kl.sum())
+    return Losses(objective, nats, z, reference_nats, kl), hidden_gradient, weight_gradient
+
+
+def _cut(array: Array, slices: int) -> Array:
+    """Into slices of one size; what is added at the end is not learnt."""
+    size = math.ceil(len(array) / slices)
+    padding = [(0, slices * size - len(array)), *((0, 0) for _ in array.shape[1:])]
+    return jnp.pad(array, padding).reshape(slices, size, *array.shape[1:])
+
+
+def _slice_losses(
+    vocab: int,
+    direction: Direction | None,
+    part: _Slice,
+    matrix: Array,
+    reference_matrix: Array | None,
+    weights: Weights,
+) -> tuple[tuple[Array, Array, Array, Array], Array]:
+    """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by logit."""
+    targets, learnt = part.targets
+    logits = _logits(part.hidden, matrix, vocab)
+    if part.reference is None or reference_matrix is None or direction is None:
+        exponents, sums, log_sums = exponentials(logits)
+        at_target = one_hot(targets, logits.shape[1])
+        nats = log_sums[:, 0] - jnp.where(at_target, logits, 0).sum(axis=1)
+        # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
+        of_softmax = weights.scale * (1 + 2 * weights.z_loss * log_sums) / sums
+        gradient = exponents * of_softmax - jnp.where(at_target, weights.scale, 0)
+        by_token = (nats, log_sums[:, 0] ** 2, jnp.zeros_like(nats), jnp.zeros_like(nats))
+    else:
+        reference = _logits(part.reference, reference_matrix, vocab)
+        found = kl_and_its_gradient(logits, reference, targets, direction, weights)
+        by_token = (found.nats, found.log_sums**2, found.reference_nats, found.kl)
+        gradient = found.gradient
+    nats, z, reference_nats, kl = (jnp.where(learnt, values, 0) for values in by_token)
+    return (nats, z, reference_nats, kl), jnp.where(learnt[:, None], gradient, 0)
+
+
+def _logits(hidden: Array, matrix: Array, vocab: int) -> Array:
+    """Float32, of the padded vocabulary, whose end has no share in any softmax."""
+    logits = jnp.einsum("tw,vw->tv", hidden, matrix, preferred_element_type=jnp.float32)
+    return logits if len(matrix) == vocab else jnp.where(jnp.arange(len(matrix)) < vocab, logits, UNUSED)

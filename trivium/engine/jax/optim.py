@@ -1,0 +1,137 @@
+"""Gradients -> updates: AdamW for everything, Muon for the layers' matrices and AdamW for the rest, or anyone's.
+
+Parameters fall into the plan's four groups by name, as in the torch engine, each with its own learning rate at every
+step. Rates, momentum and decay are arguments of a compiled step. An optax transformation of the user's own has its
+learning rates inside: the schedule multiplies its updates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from trivium.engine.base import OptimizerSettings, OwnOptimizer
+from trivium.engine.jax.model import Params
+from trivium.engine.jax.muon import MuonState, Number, muon_directions, muon_init
+from trivium.engine.parameters import place_of
+from trivium.plan.plan import StepSettings
+
+CLIP_EPS = 1e-6  # torch's own
+
+
+class Now(NamedTuple):
+    """A step's settings as arguments of a compiled step, float32 each."""
+
+    lr: Mapping[str, Number]  # by group
+    lr_multiplier: Number
+    momentum: Number
+    weight_decay: Number
+    loss_limit: Number
+
+    @classmethod
+    def of(cls, said: StepSettings) -> "Now":
+        """What a step is taken with."""
+        numbers = (said.lr_multiplier, said.momentum, said.weight_decay, said.loss_limit)
+        return cls({group: np.float32(rate) for group, rate in said.lr.items()}, *map(np.float32, numbers))
+
+
+class OurState(NamedTuple):
+    """AdamW's and Muon's, each of its own parameters."""
+
+    adam: optax.ScaleByAdamState
+    muon: MuonState
+
+
+class Optimizer(Protocol):
+    """Hashable, so that the same one is compiled once."""
+
+    def init(self, params: Params) -> Any:
+        """The state before the first update, laid out as the parameters are."""
+
+    def update(self, gradients: Params, state: Any, params: Params, now: Now) -> tuple[Params, Any]:
+        """New parameters, and the state after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """AdamW, or Muon with AdamW for what is no layer's matrix."""
+
+    settings: OptimizerSettings
+
+    def init(self, params: Params) -> OurState:
+        """Zeros."""
+        by_adam, by_muon = self._apart(params)
+        return OurState(self._adam.init(by_adam), muon_init(by_muon))
+
+    def update(self, gradients: Params, state: OurState, params: Params, now: Now) -> tuple[Params, OurState]:
+        """Decay, then the step along each direction, at the group's learning rate."""
+        by_adam, by_muon = self._apart(gradients)
+        adam_directions, adam = self._adam.update(by_adam, state.adam)
+        muon, muon_state = muon_directions(by_muon, state.muon, now.momentum)
+        directions: Params = {**adam_directions, **muon}
+        updated = {}
+        for name, weight in params.items():
+            place = place_of(name, self.settings.no_decay)
+            rate = now.lr[place.group]
+            kept = weight * (1 - rate * now.weight_decay) if place.decays else weight
+            updated[name] = kept - rate * directions[name]
+        return updated, OurState(adam, muon_state)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(*self.settings.betas, self.settings.eps)
+
+    def _apart(self, params: Params) -> tuple[Params, Params]:
+        """What AdamW updates, and what Muon does."""
+        is_muon = {
+            name: self.settings.name == "muon" and place_of(name, self.settings.no_decay).group == "matrix"
+            for name in params
+        }
+        by_adam = {name: array for name, array in params.items() if not is_muon[name]}
+        return by_adam, {name: array for name, array in params.items() if is_muon[name]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Theirs:
+    """An optax transformation of the user's own, known by its identity."""
+
+    transformation: optax.GradientTransformation
+
+    def init(self, params: Params) -> Any:
+        """As it says."""
+        return self.transformation.init(params)
+
+    def update(self, gradients: Params, state: Any, params: Params, now: Now) -> tuple[Params, Any]:
+        """Its updates, times the schedule's multiplier."""
+        updates, state = self.transformation.update(gradients, state, params)
+        updates = jax.tree.map(lambda update: now.lr_multiplier * update, updates)
+        updated: Params = optax.apply_updates(params, updates)
+        return updated, state
+
+
+def optimizer_of(settings: OptimizerSettings, own: OwnOptimizer | None, params: Params) -> Optimizer:
+    """The settings', or the one that the user's own function makes of named parameters."""
+    if own is None:
+        return Ours(settings)
+    made = own(list(params.items()))
+    if isinstance(made, optax.GradientTransformation):
+        return Theirs(made)
+    raise TypeError(f"optimizer() gave a function that made {made!r}, not an optax.GradientTransformation")
+
+
+def norm_of(gradients: Params) -> Array:
+    """Over all parameters."""
+    return jnp.sqrt(sum((jnp.sum(gradient * gradient) for gradient in gradients.values()), jnp.zeros(())))
+
+
+def clipped(gradients: Params, norm: Array, limit: float | None) -> Params:
+    """Scaled down to the limit where their norm is above it."""
+    if limit is None:
+        return gradients
+    factor = jnp.minimum(1.0, limit / (norm + CLIP_EPS))
+    return {name: gradient * factor for name, gradient in gradients.items()}

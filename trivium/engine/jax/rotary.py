@@ -1,0 +1,37 @@
+"""Queries and keys -> the same, turned by their positions.
+
+A head's channel i is paired with channel i + head_dim / 2, as in the checkpoints that others publish. Tables are
+arguments of a compiled step, never constants in it: a stage with other rotary positions compiles nothing.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from trivium.engine.rotary import rotary_tables
+from trivium.engine.spec import RopeSpec
+
+
+class Rotation(NamedTuple):
+    """Turns: of every position as a table (T, head_dim / 2), or of every slot (B, T, head_dim / 2)."""
+
+    cos: Array
+    sin: Array
+
+    @classmethod
+    def table(cls, rope: RopeSpec, head_dim: int, seq_len: int) -> "Rotation":
+        """One turn for each position of a row."""
+        cos, sin = rotary_tables(rope, head_dim, seq_len)
+        return cls(jnp.asarray(cos), jnp.asarray(sin))
+
+    def at(self, positions: Array) -> "Rotation":
+        """A table's turns at these positions (B, T)."""
+        return Rotation(self.cos[positions], self.sin[positions])
+
+    def turn(self, heads: Array) -> Array:
+        """Heads (B, T, heads, head_dim), turned."""
+        cos, sin = self.cos[..., None, :], self.sin[..., None, :]
+        first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+        turned = jnp.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
+        return turned.astype(heads.dtype)

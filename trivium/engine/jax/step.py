@@ -1,0 +1,188 @@
+"""A state and a batch -> the next state: everything that is compiled, once for every shape of a batch.
+
+    state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms)
+    loss_sum, tokens, meta = program.val_step(state, batch, terms)
+
+Micro-batches are scanned; their gradients are of an objective divided by the learnt tokens of the whole batch, and
+update once. The state's buffers are donated: the one given is gone, the one returned stands in its place. Where the
+loss or the gradients are not finite, or the loss is over its limit, the state is returned as it was. What changes
+from step to step or from stage to stage is an argument, so that nothing but a shape or another objective compiles.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from trivium.engine.base import Direction
+from trivium.engine.jax.kl import Weights
+from trivium.engine.jax.loss import Losses, ReferenceStates, Targets, sliced_loss
+from trivium.engine.jax.model import Design, Params
+from trivium.engine.jax.optim import Now, Optimizer, clipped, norm_of
+from trivium.engine.jax.rotary import Rotation
+
+
+class TrainState(NamedTuple):
+    """All that training changes; laid out over devices as its arrays are."""
+
+    params: Params  # flat, by the torch engine's names and shapes
+    opt_state: Any  # what the optimizer's `init` made of them
+
+
+class Rows(NamedTuple):
+    """A batch as S micro-batches of B rows of T slots."""
+
+    tokens: Array  # (S, B, T)
+    targets: Array  # (S, B, T); any token where nothing is learnt
+    learnt: Array  # (S, B, T) bool
+    segments: Array  # (S, B, T)
+    positions: Array  # (S, B, T)
+
+
+class Frozen(NamedTuple):
+    """A reference: its parameters, in the precision that it is held in, and its own rotary positions."""
+
+    params: Params
+    rotation: Rotation
+
+
+class Terms(NamedTuple):
+    """What a stage brings: arguments of a compiled step."""
+
+    rotation: Rotation
+    z_loss: Array | float = 0.0
+    beta: Array | float = 0.0
+    reference: Frozen | None = None
+
+
+class Meta(NamedTuple):
+    """What a step did, beside its loss."""
+
+    learnt: Array  # () tokens of the whole batch
+    nats: Array  # (S, B) summed cross-entropy by row
+    gradient_norm: Array  # () before clipping
+    made: Array  # () bool: whether the update was made
+    sums: Mapping[str, Array]  # over learnt tokens, of the other terms of the objective
+
+
+"""z; and kl and reference_nats where there is a reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What decides the code of a step: hashable, so that the same step is compiled once in a process."""
+
+    design: Design
+    optimizer: Optimizer
+    clip: float | None = None
+    documents: Literal["masked", "joined"] = "masked"
+    direction: Direction | None = None
+    reference: Design | None = None
+
+
+class Program:
+    """The compiled functions of one `How`."""
+
+    def __init__(self, how: How) -> None:
+        self.how = how
+        self._train = jax.jit(self._train_step, static_argnums=3, donate_argnums=0)
+        self._val = jax.jit(self._val_step)
+
+    def train_step(
+        self, state: TrainState, batch: Rows, key: Array, accumulate_steps: int, now: Now, terms: Terms
+    ) -> tuple[TrainState, Array, Meta]:
+        """One update from `accumulate_steps` micro-batches; the loss is plain cross-entropy a learnt token."""
+        trained: tuple[TrainState, Array, Meta] = self._train(state, batch, key, accumulate_steps, now, terms)
+        return trained
+
+    def val_step(self, state: TrainState, batch: Rows, terms: Terms) -> tuple[Array, Array, Array]:
+        """Summed cross-entropy, learnt tokens, and the loss of every target (S, B, T)."""
+        found: tuple[Array, Array, Array] = self._val(state.params, batch, terms)
+        return found
+
+    def _train_step(
+        self, state: TrainState, batch: Rows, key: Array, accumulate_steps: int, now: Now, terms: Terms
+    ) -> tuple[TrainState, Array, Meta]:
+        assert len(batch.tokens) == accumulate_steps, "a batch has as many micro-batches as are accumulated"
+        learnt = batch.learnt.sum()
+        scale = 1 / jnp.maximum(1, learnt)
+        gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
+        loss, norm = nats.sum() * scale, norm_of(gradients)
+        made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
+        params, opt_state = self.how.optimizer.update(
+            clipped(gradients, norm, self.how.clip), state.opt_state, state.params, now
+        )
+        state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
+        return state, loss, Meta(learnt, nats, norm, made, sums)
+
+    def _gradients(
+        self, params: Params, batch: Rows, scale: Array, terms: Terms
+    ) -> tuple[Params, Array, dict[str, Array]]:
+        """Summed over micro-batches; nats by row (S, B), and sums of the objective's other terms."""
+
+        def objective(params: Params, part: Rows) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+            losses = self._losses(params, part, Weights(scale, terms.z_loss, terms.beta), terms)
+            by_row = losses.nats.reshape(part.tokens.shape).sum(axis=1)
+            return losses.objective, (by_row, self._sums(losses))
+
+        of_part = jax.grad(objective, has_aux=True)
+        if len(batch.tokens) == 1:
+            gradients, (nats, sums) = of_part(params, jax.tree.map(lambda array: array[0], batch))
+            return gradients, nats[None], sums
+
+        def add(total: Params, part: Rows) -> tuple[Params, tuple[Array, dict[str, Array]]]:
+            gradients, figures = of_part(params, part)
+            return jax.tree.map(jnp.add, total, gradients), figures
+
+        gradients, (nats, sums) = lax.scan(add, jax.tree.map(jnp.zeros_like, params), batch)
+        return gradients, nats, {name: part.sum() for name, part in sums.items()}
+
+    def _sums(self, losses: Losses) -> dict[str, Array]:
+        sums = {"z": losses.z.sum()}
+        if self.how.direction is not None:
+            sums |= {"kl": losses.kl.sum(), "reference_nats": losses.reference_nats.sum()}
+        return sums
+
+    def _losses(self, params: Params, part: Rows, weights: Weights, terms: Terms) -> Losses:
+        """Of one micro-batch, (B, T)."""
+        design, direction = self.how.design, self.how.direction
+        reference = None
+        if direction is not None:
+            assert self.how.reference is not None, "a penalty has a reference's design"
+            assert terms.reference is not None, "and its parameters"
+            hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
+            reference = ReferenceStates(hidden, matrix)
+        hidden, matrix = self._hidden(design, params, terms.rotation, part)
+        targets = Targets(part.targets.reshape(-1), part.learnt.reshape(-1))
+        return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
+
+    def _hidden(self, design: Design, params: Params, table: Rotation, part: Rows) -> tuple[Array, Array]:
+        """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
+        model = design.decoder(params)
+        joined = self.how.documents == "joined"
+        seq_len = part.tokens.shape[1]
+        rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
+        hidden = model(part.tokens, rotation, None if joined else part.segments)
+        return hidden.reshape(-1, hidden.shape[-1]), model.last_matrix
+
+    def _val_step(self, params: Params, batch: Rows, terms: Terms) -> tuple[Array, Array, Array]:
+        design = self.how.design
+
+        def nats_of(part: Rows) -> Array:
+            hidden, matrix = self._hidden(design, params, terms.rotation, part)
+            targets = Targets(part.targets.reshape(-1), part.learnt.reshape(-1))
+            losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
+            return losses.nats.reshape(part.tokens.shape)
+
+        nats = lax.map(nats_of, batch)
+        return nats.sum(), batch.learnt.sum(), nats
+
+
+@cache
+def program(how: How) -> Program:
+    """The functions of a `How`, shared by all engines of a process."""
+    return Program(how)
