@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,16 @@ def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
     assert points(charts["plan-batch"], "batch size") == {1: 8, 40: 8, 41: 5, 70: 5}
 
 
-def test_planned_shares_follow_the_mixture_row_by_row(plan: Any) -> None:
-    bends = share_points(json.loads(json.dumps(plan_json(plan))))
-    steps = [step for step, _ in bends]
-    assert {1, 40, 41, 52, 53, 70} <= set(steps)
-    mixture, rows, batch = plan.stages[1].mixture, 0.0, plan.stages[1].batch_size
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_planned_shares_follow_the_mixture_row_by_row(plan: Any, shape: str) -> None:
+    faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}"]))
+    points = share_points(json.loads(json.dumps(plan_json(faded))))
+    steps = [step for step, _ in points]
+    assert steps == [0, 40, *range(41, 53), 70]  # a stage without a fade is one step of the stairs
+    mixture, rows, batch = faded.stages[1].mixture, 0.0, faded.stages[1].batch_size
+    assert mixture is not None
     for taken in range(41, 71):
-        rows += batch * float(np.interp(taken, steps, [shares.get("web", 0.0) for _, shares in bends]))
+        rows += batch * points[bisect_left(steps, taken)][1].get("web", 0.0)
         given = mixture.count((taken - 40) * batch)[mixture.names.index("web")]
         assert abs(rows - given) < 1  # a wrong fade of 12 steps would be off by several rows
 

@@ -67,6 +67,7 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         "fade_rows": None if stage.mixture is None else stage.mixture.fade_rows,
+        "fade_shape": None if stage.mixture is None else stage.mixture.shape,
         "lr_multiplier": {"first": first, "last": last},
         "given": {
             name: {

@@ -222,7 +222,8 @@
         stroke: each.style === "faint" ? faded(colour, .4) : colour,
         width: chart.stacked ? 0 : width,
         dash,
-        paths: each.style === "stepped" ? uPlot.paths.stepped({ align: 1 }) : undefined,
+        // What is planned holds from step to step: a value belongs to the steps before its place on the axis.
+        paths: each.style === "stepped" || each.style === "dashed" ? uPlot.paths.stepped({ align: -1 }) : undefined,
         points: { show: points || each.all === 1, size: 5, fill: colour, stroke: colour },
         spanGaps: false,
       };

@@ -3,6 +3,7 @@
 A step is drawn where it is taken: the plan's value for step 0 stands at 1, where the first update is completed.
 """
 
+import math
 from typing import Any
 
 from trivium.config.numbers import show_count
@@ -12,6 +13,7 @@ from trivium.report.run import Shown
 
 Record = dict[str, Any]
 UNKNOWN = "?"
+FADE_POINTS = 100  # at least, of a fade that has so many steps
 
 
 def plan_section(runs: list[Shown]) -> Section:
@@ -89,7 +91,14 @@ def shares_chart(run: Shown, *, several: bool) -> Chart:
     points = share_points(run.plan)
     steps = [step for step, _ in points]
     series = [
-        Series.of(name, steps, [shares.get(name, 0.0) * 100 for _, shares in points], source=name, run=run.number)
+        Series.of(
+            name,
+            steps,
+            [shares.get(name, 0.0) * 100 for _, shares in points],
+            style="stepped",
+            source=name,
+            run=run.number,
+        )
         for name in run.sources
         if any(shares.get(name) for _, shares in points)
     ]
@@ -98,28 +107,37 @@ def shares_chart(run: Shown, *, several: bool) -> Chart:
 
 
 def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
-    """The planned shares at the steps where they bend: ends of stages and of fades; straight between."""
+    """The planned shares of some steps; each holds for the steps since the point before it.
+
+    A stage of 40 steps without a fade is one point, at 40; a fade has a point for every step, or some of them.
+    """
     points: list[tuple[int, dict[str, float]]] = []
     before: dict[str, float] = {}
     for stage in known_stages(plan):
         after = stage["shares"]
         if after is None:
             break
-        first, last = stage["start"], stage["end"] - 1
-        fade_rows, batch = stage["fade_rows"] or 0, stage["batch_size"]
-        fade_steps = fade_rows // batch
-        bends = {first, last, *(min(last, first + fade_steps + more) for more in (-1, 0, 1) if fade_rows)}
-        for step in sorted(bend for bend in bends if bend >= first):
-            rows = (step - first) * batch
-            part = (_new_rows(rows + batch, fade_rows) - _new_rows(rows, fade_rows)) / batch
-            points.append((step + 1, faded(before, after, part)))
+        if not points:
+            points.append((stage["start"], after))
+        first, batch = stage["start"], stage["batch_size"]
+        fade_steps = min(stage["steps"], -(-(stage["fade_rows"] or 0) // batch))
+        every = max(1, fade_steps // FADE_POINTS)
+        for step in [*range(every, fade_steps, every), fade_steps] if fade_steps else []:
+            rows = [_new_rows(each * batch, stage["fade_rows"], stage.get("fade_shape")) for each in (step - 1, step)]
+            points.append((first + step, faded(before, after, (rows[1] - rows[0]) / batch)))
+        if stage["steps"] > fade_steps:
+            points.append((stage["end"], after))
         before = after
     return points
 
 
-def _new_rows(rows: int, fade_rows: int) -> float:
+def _new_rows(rows: int, fade_rows: int, shape: str | None) -> float:
     """How many of a stage's first rows come from its own mixture rather than from the one that fades."""
-    return rows * rows / (2 * fade_rows) if rows < fade_rows else rows - fade_rows / 2
+    if rows >= fade_rows:
+        return rows - fade_rows / 2
+    if shape == "cosine":
+        return rows / 2 - fade_rows * math.sin(math.pi * rows / fade_rows) / (2 * math.pi)
+    return rows * rows / (2 * fade_rows)
 
 
 def faded(before: dict[str, float], after: dict[str, float], part: float) -> dict[str, float]:

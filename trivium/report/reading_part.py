@@ -69,11 +69,11 @@ def given_shares(run: Shown) -> list[Series]:
 
 
 def planned_learnt(plan: Record) -> list[tuple[int, dict[str, float]]]:
-    """The planned shares of learnt tokens, where they bend: shares of rows times what a row of each source holds."""
+    """The planned shares of learnt tokens: shares of rows times what a row of each source holds."""
     points = []
     stages = known_stages(plan)
     for step, shares in share_points(plan):
-        stage = next(stage for stage in stages if stage["start"] < step <= stage["end"])
+        stage = next(stage for stage in stages if step <= stage["end"])
         learnt = {name: share * _learnt_of_row(stage, name) for name, share in shares.items()}
         total = sum(learnt.values()) or 1.0
         points.append((step, {name: value / total for name, value in learnt.items()}))
