@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format clean browser
+.PHONY: demo docs test test-fast check format clean browser
 
+# Stopped by Ctrl-C it ends with 3, which is no failure: `make demo` again goes on.
 demo: $(READY)
-	@echo "== made-up text as token files: examples/data"
-	@$(BIN)/python examples/make_data.py
-	@echo "== the plan of examples/small.toml"
-	@$(BIN)/trivium plan examples/small.toml
-	@echo "== what stands in the first row of step 20"
-	@$(BIN)/trivium inspect examples/small.toml --step 20 --row 0
+	@$(BIN)/trivium demo || [ $$? -eq 3 ]
+
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 test: $(READY) browser
 	@echo "== format and lint"
@@ -22,6 +22,11 @@ test: $(READY) browser
 	@$(BIN)/mypy
 	@echo "== tests"
 	@$(BIN)/pytest -n auto
+
+# What is quick: no end-to-end tests, no browser.
+test-fast: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/pytest -n auto -m "not slow"
 
 check: test
 

@@ -1,0 +1,141 @@
+"""Every config in examples/patterns/ is trained to its end, does what it is for, and stands on its page."""
+
+import importlib.util
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trivium.config.load import load
+from trivium.train.events import read_events, steps_taken
+from trivium.train.export import export_checkpoint
+from trivium.train.fork import fork_run
+from trivium.train.trainer import Trainer
+
+ROOT = Path(__file__).parent.parent
+PATTERNS = sorted((ROOT / "examples" / "patterns").glob("*.toml"))
+Train = Callable[[str], Trainer]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the examples' data, in which every pattern finds what it reads."""
+    folder = tmp_path_factory.mktemp("patterns")
+    spec = importlib.util.spec_from_file_location("make_data", ROOT / "examples" / "make_data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_data)
+    make_data.write_sources(folder / "examples" / "data")
+    return folder
+
+
+@pytest.fixture
+def train(root: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Train a pattern, once."""
+    monkeypatch.chdir(root)
+
+    def trains(name: str) -> Trainer:
+        trainer = Trainer(ROOT / "examples" / "patterns" / f"{name}.toml", ["engine.device=cpu"], show=False)
+        trainer.run()
+        assert trainer.finished
+        return trainer
+
+    return trains
+
+
+def events_of(name: str) -> list[dict[str, Any]]:
+    return list(read_events(Path("runs") / name / "events.jsonl"))
+
+
+def source_shares(trainer: Trainer, stage: int) -> dict[str, float]:
+    """Of a stage: the shares of the rows that its batches hold."""
+    planned = trainer.plan.stages[stage]
+    assert planned.start is not None
+    assert planned.end is not None
+    batches = [trainer.loader.batch(step) for step in range(planned.start, planned.end)]
+    names = [batch.sources[number] for batch in batches for number in batch.source]
+    return {name: names.count(name) / len(names) for name in dict.fromkeys(names)}
+
+
+def test_mixture(train: Train) -> None:
+    trainer = train("mixture")
+    assert source_shares(trainer, 0)["code"] == pytest.approx(0.1, abs=0.04)
+    assert source_shares(trainer, 1)["code"] == pytest.approx(0.6, abs=0.06)
+
+
+def test_fade(train: Train) -> None:
+    trainer = train("fade")
+    # Half of the fade's 8 steps counts as the old mixture: (4 x 0.1 + 8 x 0.6) / 12.
+    assert source_shares(trainer, 1)["code"] == pytest.approx(0.433, abs=0.06)
+
+
+def test_longer_context(train: Train) -> None:
+    loader = train("longer-context").loader
+    assert (loader.batch(11).tokens.shape, loader.batch(12).tokens.shape) == ((4, 128), (1, 512))
+
+
+def test_epochs(train: Train) -> None:
+    trainer = train("epochs")
+    assert [stage.given["talk"].epochs for stage in trainer.plan.stages] == pytest.approx([1, 1, 1], abs=0.08)
+    assert [stage.seed for stage in trainer.plan.stages] == [1234, 2, 3]
+
+
+def test_anneal(train: Train) -> None:
+    trainer = train("anneal")
+    assert [(stage.name, stage.start, stage.end) for stage in trainer.plan.stages] == [
+        ("general", 0, 20),
+        ("anneal", 20, 25),
+    ]
+    rates = [event["lr"]["matrix"] for event in steps_taken(Path("runs/anneal/events.jsonl")).values()]
+    assert rates[20:] == sorted(rates[20:], reverse=True)
+
+
+def test_schedule(train: Train) -> None:
+    train("schedule")
+    rates = [event["lr_multiplier"] for event in steps_taken(Path("runs/schedule/events.jsonl")).values()]
+    assert rates[4:16] == [1.0] * 12
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[16:] == sorted(rates[16:], reverse=True)
+
+
+def test_kl(train: Train) -> None:
+    train("kl")
+    steps = list(steps_taken(Path("runs/kl/events.jsonl")).values())
+    assert all("kl" not in event["extra"] for event in steps[:12])
+    assert steps[12]["extra"]["kl"] == pytest.approx(0, abs=1e-5)  # nothing has moved yet
+    assert steps[-1]["extra"]["kl"] > 1e-5
+
+
+def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:
+    train("base")
+    config = ROOT / "examples" / "patterns" / "ablate.toml"
+    fork_run(Path("runs/base"), 16, config, ["engine.device=cpu"])
+    train("ablate")
+    losses = {name: steps_taken(Path(f"runs/{name}/events.jsonl")) for name in ("base", "ablate")}
+    assert min(losses["ablate"]) == 17  # it has not taken the base's steps again
+    assert losses["ablate"][17]["learnt_by_source"] != losses["base"][17]["learnt_by_source"]
+    export_checkpoint(Path("runs/base"), Path("exported/base"), None)
+    trainer = train("midtrain")
+    assert trainer.meter.spec.layers == 2
+    first, last = (list(steps_taken(Path(f"runs/{name}/events.jsonl")).values()) for name in ("base", "midtrain"))
+    assert last[0]["loss_by_source"]["web"] < first[0]["loss_by_source"]["web"] - 0.5  # it knows the base's text
+
+
+def test_every_pattern_has_a_test_and_stands_on_the_page() -> None:
+    page = (ROOT / "docs" / "patterns.md").read_text(encoding="utf-8")
+    tested = Path(__file__).read_text(encoding="utf-8")
+    for path in PATTERNS:
+        assert f'train("{path.stem}")' in tested, path.name
+        assert load(path).warnings == ()
+        shown = path.read_text(encoding="utf-8").partition("\n\n")[2]
+        missing = [line for line in shown.splitlines() if line not in page]
+        assert not missing, f"{path.name}: not on the page: {missing}"
+
+
+def test_patterns_have_names_of_their_own() -> None:
+    names = [tomllib.loads(path.read_text(encoding="utf-8"))["run"]["name"] for path in PATTERNS]
+    assert len(set(names)) == len(names)
