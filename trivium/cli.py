@@ -100,6 +100,22 @@ def train(
 
 
 @app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where everything goes; what is there is not made again.")] = Path(
+        "demo"
+    ),
+    small: Annotated[bool, typer.Option("--small", hidden=True)] = False,
+) -> None:
+    """Train a small model through three stages on what every Python has, and show it on a page."""
+    from rich.console import Console
+
+    from trivium.demo.demo import SMALL, Size, run_demo
+
+    if not run_demo(folder, SMALL if small else Size(), Console()):
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
 def rehearse(
     config: ConfigFile, overrides: Overrides = None, dialect: DialectOption = None, world_size: WorldSize = None
 ) -> None:

@@ -1,0 +1,132 @@
+"""The demo from its first text to its report; stopped anywhere, it goes on where it stood.
+
+Everything lies in one folder: what is there already is not made again, and a run goes on from its checkpoint.
+"""
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from rich.console import Console
+from rich.progress import Progress
+
+from trivium.demo.sums import sums
+from trivium.demo.texts import write_lines, write_texts
+from trivium.files import draft
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a demo reads and trains."""
+
+    library_bytes: int = 5_000_000
+    vocab: int = 1024
+    conversations: int = 6_000
+    layers: int = 4
+    width: int = 128
+    general: int = 200
+    long: int = 40
+    fade: int = 16
+    talk: int = 120
+    rows: int = 16
+    long_rows: int = 4
+    held_out: float = 0.03
+    validation: str = "40k"
+    questions: int = 100
+
+
+SMALL = Size(
+    library_bytes=300_000,
+    vocab=512,
+    conversations=400,
+    layers=2,
+    width=64,
+    general=12,
+    long=8,
+    fade=4,
+    talk=12,
+    rows=8,
+    long_rows=2,
+    held_out=0.25,
+    validation="4k",
+    questions=8,
+)
+
+
+def run_demo(folder: Path, size: Size, console: Console) -> bool:
+    """Everything from the texts to the page; False where it was stopped on the way."""
+    config = folder / "demo.toml"
+    _write_config(config, size)
+    _write_texts(folder / "texts", size, console)
+    _train_tokenizer(config, folder / "tokenizer", size, console)
+    with _waiting("opening torch", console):
+        importlib.import_module("torch")
+    from trivium.plan.show import show_plan
+    from trivium.train.trainer import Trainer
+
+    _headline(console, f"The plan of {config}: what every stage will read")
+    trainer = Trainer(config)
+    show_plan(trainer.plan, console, trainer.notes)
+    _headline(console, "Training: general text, longer rows, conversations")
+    trainer.run()
+    if trainer.finished:
+        _show_end(folder, console)
+    else:
+        console.print("\nStopped, and saved. The same command goes on from here.")
+    return trainer.finished
+
+
+def _write_config(path: Path, size: Size) -> None:
+    """The config, unless it is there: it may have been changed."""
+    if not path.exists():
+        text = (files("trivium.demo") / "demo.toml").read_text(encoding="utf-8")
+        here = json.dumps(path.parent.as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
+        with draft(path) as file:
+            file.write(Template(text).substitute(asdict(size), folder=here).encode())
+
+
+def _write_texts(folder: Path, size: Size, console: Console) -> None:
+    """Code, prose and conversations about sums; the last file says that all are there."""
+    if (folder / "sums.jsonl").exists():
+        return
+    _headline(console, "Texts: the code and the prose of Python's own library, and made-up conversations")
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("reading the library", total=None)
+        write_texts(folder, size.library_bytes, lambda done, total: progress.update(bar, completed=done, total=total))
+    write_lines(folder / "sums.jsonl", sums(size.conversations))
+    for path in sorted(folder.glob("*.jsonl")):
+        console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", highlight=False)
+
+
+def _train_tokenizer(config: Path, folder: Path, size: Size, console: Console) -> None:
+    if not (folder / "tokenizer.json").exists():
+        from trivium.commands.tokenizer import train
+
+        _headline(console, f"A tokenizer of {size.vocab:,} tokens, trained on them")
+        train([str(config)], folder, size.vocab)
+
+
+@contextmanager
+def _waiting(what: str, console: Console) -> Iterator[None]:
+    """A bar that only moves, for what does not say how far it is."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
+        yield
+
+
+def _show_end(folder: Path, console: Console) -> None:
+    """What was learnt, and where the page is."""
+    from trivium.report.page import write_report
+
+    _headline(console, "The page that shows all of it")
+    page = write_report([folder / "runs" / "demo"], folder / "report.html")
+    console.print(f"open {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+
+
+def _headline(console: Console, text: str) -> None:
+    console.print(f"\n== {text}", style="bold", highlight=False, markup=False)
