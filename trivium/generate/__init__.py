@@ -1,0 +1,1 @@
+"""Prompts -> texts: how next tokens are chosen, when a row ends, and tools that are called in between."""
