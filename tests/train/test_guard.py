@@ -240,7 +240,8 @@ def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypa
     assert {event["step"] for event in failed} <= set(range(5, 12))
     assert "No space left on device" in failed[0]["why"]
     assert saved[0] == 3
-    assert saved[1] == 11  # at once when there is room again, not only when the next one is due
+    # At once when there is room again, not only when the next one is due; a save of step 10 may still find that room.
+    assert saved[1] in (10, 11)
     assert trainer.finished
     assert not list(small_disk.glob("run/checkpoints/.draft-*"))
 
