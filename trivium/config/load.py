@@ -19,7 +19,7 @@ from trivium.config.keys import Path, nearest
 from trivium.config.merge import EITHER
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.read import read_tables
-from trivium.config.schema import Config
+from trivium.config.schema import Config, Engine
 from trivium.errors import ConfigError, Problem
 
 
@@ -63,6 +63,16 @@ def load(
     if unsaid:
         raise ConfigError(unsaid)
     return Loaded(config, raw, (*translated.notes, *warnings))
+
+
+def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
+    """What a config says of the engine, before the config is checked; the defaults where it cannot be read."""
+    try:
+        raw = read_tables(FilePath(path))
+        apply_overrides(raw, [override for override in overrides if override.startswith("engine.")])
+        return Engine.model_validate({key: raw["engine"][key] for key in ("name", "device") if key in raw["engine"]})
+    except (ConfigError, ValidationError, KeyError, TypeError):
+        return Engine()
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:

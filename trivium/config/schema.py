@@ -344,7 +344,7 @@ class Schedule(Table):
 
 
 class Parallel(Table):
-    """How ranks share the model; the product is the world size."""
+    """How ranks share the model, in JAX all of their devices; the product is how many there are."""
 
     replicate: Count = Field(1, examples=[1])
     """Copies of the model (hybrid sharding)."""

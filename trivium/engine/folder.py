@@ -3,12 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from trivium.engine import huggingface
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import ResumeError
 
 SPEC_FILE = "engine.json"
+TORCH_INDEX = "tensors.json"
 
 # What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
 # change in the future of a run.
@@ -31,6 +33,11 @@ def is_saved(folder: Path) -> bool:
     return (folder / SPEC_FILE).is_file()
 
 
+def saved_by(folder: Path) -> Literal["torch", "jax"]:
+    """The engine that wrote a saved folder, by the files that it leaves."""
+    return "torch" if (folder / TORCH_INDEX).is_file() else "jax"
+
+
 def write_spec(folder: Path, spec: ModelSpec) -> None:
     """Leave the shape beside the weights."""
     (folder / SPEC_FILE).write_text(json.dumps(asdict(spec), indent=2) + "\n")
@@ -50,6 +57,16 @@ def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
     other = [f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}" for key in other_shape(theirs, spec)]
     if other:
         raise ResumeError(f"{folder}: holds another model: {', '.join(other)}. Put it back, or start a new run.")
+
+
+def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:
+    """What an engine saved it reads itself; another takes the weights through the Hugging Face form."""
+    theirs = saved_by(folder)
+    if theirs != engine:
+        raise ResumeError(
+            f"{folder}: was saved by the {theirs} engine. Put engine.name back, or fork the run: a fork goes on "
+            f"with the weights and a fresh optimizer. As a reference give what trivium export makes of it."
+        )
 
 
 def other_shape(one: ModelSpec, other: ModelSpec) -> list[str]:

@@ -34,8 +34,12 @@ def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
     raise ConfigError([Problem("engine.name", f'is "{name}", which is not built. Write name = "torch".')])
 
 
-def join_ranks() -> Ranks:
-    """The ranks of this launch: by itself a process is the only one."""
+def join_ranks(engine: str = "torch", device: str | None = None) -> Ranks:
+    """The ranks of this launch, as an engine's framework brings them together: by itself a process is the only one."""
+    if engine == "jax":
+        from trivium.engine.jax.ranks import join as join_jax
+
+        return join_jax(device)
     if launched_ranks() == 1:
         return Ranks()
     from trivium.engine.torch.ranks import join

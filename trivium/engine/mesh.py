@@ -1,7 +1,7 @@
-"""`[engine.parallel]` and a number of ranks -> how ranks share the model and the rows; no framework.
+"""`[engine.parallel]` and a number of devices -> how they share the model and the rows; no framework.
 
-Ranks are counted with the tensor axis innermost, then shard, then replicate: of 2 x 2 x 2 ranks, ranks 0 and 1
-share each matrix, and so the same rows.
+In torch a rank has one device, in JAX all of its host's. Devices are counted rank by rank, with the tensor axis
+innermost, then shard, then replicate: of 2 x 2 x 2 devices, 0 and 1 share each matrix, and so the same rows.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trivium.errors import ConfigError, Problem
 
 @dataclass(frozen=True, slots=True)
 class MeshShape:
-    """Ranks by what they share; the product is the world size."""
+    """Devices by what they share; the product is all of them."""
 
     replicate: int = 1
     shard: int = 1
@@ -22,17 +22,21 @@ class MeshShape:
 
     @property
     def size(self) -> int:
-        """All ranks."""
+        """All devices."""
         return self.replicate * self.shard * self.tensor
 
     @property
     def data_size(self) -> int:
-        """Ranks with rows of their own."""
+        """Devices with rows of their own."""
         return self.replicate * self.shard
 
-    def data_rank(self, rank: int) -> int:
-        """Which of these a rank is; ranks that share matrices are one."""
-        return rank // self.tensor
+    def readers(self, ranks: int) -> int:
+        """Of so many ranks, those that read rows of their own; ranks that share matrices read the same ones."""
+        return self.size // max(self.size // ranks, self.tensor)
+
+    def reader(self, rank: int, ranks: int) -> int:
+        """Which of these a rank is."""
+        return rank * self.readers(ranks) // ranks
 
     def said(self) -> dict[str, Any]:
         """For events and checkpoints."""
@@ -42,21 +46,26 @@ class MeshShape:
 ONE_RANK = MeshShape()
 
 
-def mesh_shape(said: Parallel, world_size: int) -> MeshShape:
-    """The shape for so many ranks; refused where the products differ."""
-    fixed = said.replicate * said.tensor
-    shard = world_size // fixed if said.shard is None else said.shard
+def mesh_shape(said: Parallel, ranks: int, local_devices: int = 1) -> MeshShape:
+    """The shape for so many ranks with so many devices each; refused where the products differ."""
+    devices = ranks * local_devices
+    shard = devices // (said.replicate * said.tensor) if said.shard is None else said.shard
     shape = MeshShape(said.replicate, max(1, shard), said.tensor)
-    if shape.size != world_size:
+    if shape.size != devices:
         product = f"replicate {shape.replicate} x shard {shape.shard} x tensor {shape.tensor} is {shape.size}"
-        many = "1 rank was" if world_size == 1 else f"{world_size} ranks were"
-        what = f"{product}, but {many} launched. Launch {shape.size}, or change one of them."
-        raise ConfigError([Problem("engine.parallel", what)])
+        many = "1 rank was" if ranks == 1 else f"{ranks} ranks were"
+        found = f"{many} launched. Launch {shape.size}, or change one of them."
+        if local_devices > 1:
+            found = f"there are {devices} devices. Change one of them."
+        raise ConfigError([Problem("engine.parallel", f"{product}, but {found}")])
+    if max(shape.tensor, local_devices) % min(shape.tensor, local_devices):
+        what = f"is {shape.tensor}, and a rank has {local_devices} devices: one must divide the other. Change it."
+        raise ConfigError([Problem("engine.parallel.tensor", what)])
     return shape
 
 
 def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:
-    """Every rank of the tensor axis has as many heads and as much of the feed-forward as any other."""
+    """Every device of the tensor axis has as many heads and as much of the feed-forward as any other."""
     sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn}
     uneven = [f"{name} {size}" for name, size in sizes.items() if size % shape.tensor]
     if uneven:

@@ -23,6 +23,7 @@ class Ranks:
 
     rank = 0
     size = 1
+    local_devices = 1  # that each rank has
 
     @property
     def speaks(self) -> bool:

@@ -93,7 +93,7 @@ def _set_up(trainer: "Trainer", name: str) -> None:
     own = None if isinstance(optimizer, str) else optimizer
     trainer.engine, spec = run_engine(config, plan, own, trainer.mesh)
     peak = trainer.engine.peak_flops()
-    trainer.meter = Meter(plan, spec, None if peak is None else peak * ranks.size)
+    trainer.meter = Meter(plan, spec, None if peak is None else peak * trainer.mesh.size)
     trainer.references = References(plan, spec, trainer.folder)
     starts = frozenset(stage.start for stage in plan.stages if stage.start)
     boundaries = starts | trainer.references.boundaries

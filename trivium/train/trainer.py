@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trivium.config.load import load
+from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
@@ -64,17 +64,18 @@ class Trainer:
         dry_run: bool = False,
         show: bool = True,
     ) -> None:
-        self.ranks = join_ranks()
+        self.ranks = join_ranks(*_engine_and_device(config, overrides))
         with self.ranks.as_one():
-            many = world_size or self.ranks.size
+            many = world_size or self.ranks.size * self.ranks.local_devices
             loaded = None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=many)
             said = config if loaded is None else loaded.config
             assert isinstance(said, Config), "a path has been loaded"
             self.config = self._configured(said)
             self.notes = () if loaded is None else loaded.warnings
-            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size)
+            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, self.ranks.local_devices)
             self.plan = make_plan(self.config, fetch=True)
-            self.loader = Loader(self.plan, self.mesh.data_rank(self.ranks.rank), self.mesh.data_size)
+            reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
+            self.loader = Loader(self.plan, reader, readers)
         self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
         self.dry_run = dry_run
         self.show = show
@@ -361,3 +362,9 @@ class Trainer:
         if self.dry_run or not self.ranks.speaks:
             return None
         return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
+
+
+def _engine_and_device(config: Config | str | Path, overrides: Sequence[str]) -> tuple[str, str | None]:
+    """What decides how ranks are joined, which is before any of them may refuse the config."""
+    engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
+    return engine.name, engine.device

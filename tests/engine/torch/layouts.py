@@ -81,7 +81,7 @@ def make(kind: str, mesh: MeshShape) -> TorchEngine:
 
 def shard(batch: Batch, mesh: MeshShape, rank: int) -> Batch:
     size = batch.num_rows // mesh.data_size
-    return batch.rows(mesh.data_rank(rank) * size, (mesh.data_rank(rank) + 1) * size)
+    return batch.rows(mesh.reader(rank, mesh.size) * size, (mesh.reader(rank, mesh.size) + 1) * size)
 
 
 def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str, Any]]:

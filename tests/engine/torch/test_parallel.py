@@ -118,7 +118,7 @@ def test_an_exported_model_is_read_by_the_same_ranks(layouts: dict[str, Any], na
 
 def test_what_is_left_of_the_ranks_shards_the_model() -> None:
     assert mesh_shape(Parallel(replicate=2, tensor=2), 16) == MeshShape(replicate=2, shard=4, tensor=2)
-    assert [MeshShape(2, 2, 2).data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [MeshShape(2, 2, 2).reader(rank, 8) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(

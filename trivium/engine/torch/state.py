@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from trivium.engine.base import FileFacts
-from trivium.engine.folder import is_saved, refuse_other_model
+from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.ranks import saving_group
 from trivium.engine.torch.storage import PartsReader, PartsWriter
@@ -116,6 +116,7 @@ def saved_tensors(folder: Path, spec: ModelSpec) -> dict[str, TensorStorageMetad
     if not is_saved(folder):
         raise ResumeError(f"{folder}: is not a folder that an engine saved, or not a whole one.")
     refuse_other_model(folder, spec)
+    refuse_other_engine(folder, "torch")
     metadata = PartsReader(folder).read_metadata().state_dict_metadata
     return {name: facts for name, facts in metadata.items() if isinstance(facts, TensorStorageMetadata)}
 

@@ -31,10 +31,9 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from trivium.engine.base import FileFacts
-from trivium.engine.folder import write_spec
+from trivium.engine.folder import TORCH_INDEX, write_spec
 from trivium.engine.spec import ModelSpec
 
-INDEX_FILE = "tensors.json"
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -100,7 +99,7 @@ class PartsWriter(StorageWriter):
             for name, facts in sorted(metadata.state_dict_metadata.items())
             if isinstance(facts, TensorStorageMetadata)
         }
-        (self.folder / INDEX_FILE).write_text(json.dumps({"tensors": tensors}) + "\n")
+        (self.folder / TORCH_INDEX).write_text(json.dumps({"tensors": tensors}) + "\n")
         write_spec(self.folder, self.spec)
 
     @classmethod
@@ -122,7 +121,7 @@ class PartsReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
         tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for name, said in json.loads((self.folder / INDEX_FILE).read_text())["tensors"].items():
+        for name, said in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
             parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in said["parts"]]
             properties = TensorProperties(dtype=DTYPES[said["dtype"]])
             tensors[name] = TensorStorageMetadata(properties, torch.Size(said["shape"]), parts)

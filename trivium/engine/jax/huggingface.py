@@ -1,0 +1,79 @@
+"""A Hugging Face folder's weights <-> a decoder's; of every tensor a device reads the part that it holds."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from trivium.engine.huggingface import their_name, write_config
+from trivium.engine.spec import ModelSpec, RopeSpec
+from trivium.engine.tensor_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
+
+
+def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
+    """Arrays as the target says; what is missing, too much or of another shape is refused, all at once."""
+    shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
+    files = fitting_files(folder, shapes, tied=spec.tied_embeddings)
+    with ExitStack() as opened:
+        by_path = {path: opened.enter_context(safe_open(path, framework="np")) for path in set(files.values())}
+        return {name: _read(by_path[files[name]].get_slice(their_name(name)), room) for name, room in target.items()}
+
+
+def _read(tensor: Any, room: jax.ShapeDtypeStruct) -> Array:
+    """One array, device by device; what lies beyond the file's end pads the vocabulary with zeros."""
+
+    def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
+        assert where is not None
+        sizes = [len(range(*stretch.indices(size))) for stretch, size in zip(where, room.shape, strict=True)]
+        found = tensor[where]
+        whole = np.zeros(sizes, room.dtype)
+        whole[: len(found)] = found.astype(room.dtype)
+        return whole
+
+    return jax.make_array_from_callback(room.shape, room.sharding, part)
+
+
+def write_folder(
+    params: Mapping[str, Array],
+    spec: ModelSpec,
+    rope: RopeSpec,
+    seq_len: int,
+    folder: Path,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Weights without the padded vocabulary, in as many files as their size asks for, and config.json.
+
+    All processes take part; the first writes, and holds one file's weights at a time.
+    """
+    writes = jax.process_index() == 0
+    shapes = {name: cut_shape(name, array.shape, spec.vocab) for name, array in params.items()}
+    element_bytes = next(iter(params.values())).dtype.itemsize
+    files = shards(shapes, element_bytes, shard_bytes)
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_index(folder, files, shapes, element_bytes)
+    for file, names in files.items():
+        on_host = {}
+        for name in names:
+            array = whole(params[name])
+            if writes:
+                on_host[their_name(name)] = np.ascontiguousarray(array[: shapes[name][0]])
+        if writes:
+            save_file(on_host, folder / file, metadata={"format": "pt"})
+    if writes:
+        write_config(folder, spec, rope, seq_len)
+
+
+def whole(array: Array) -> NDArray[Any]:
+    """An array with all its parts, on every process; all must ask."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -1,0 +1,220 @@
+"""A launcher's environment -> `jax.distributed`, and what the processes of a run say to each other over it.
+
+A process has all devices of its host, or those that its launcher gives it. Where the others are is said by JAX's own
+names (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), by torchrun's (RANK, WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT), or found by JAX itself (Slurm, Open MPI, Kubernetes, Cloud TPU).
+
+Small things go over the devices' own collectives, from the main thread alone; what a save says in the background
+goes through the coordinator's table of keys, which never meets what training says.
+"""
+
+import json
+import os
+import pickle
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.distributed import global_state
+from jax.experimental import multihost_utils
+from numpy.typing import NDArray
+
+from trivium.engine.ranks import Ranks, Value
+from trivium.errors import RankError, TriviumError
+
+FAILED = "trivium/failed"
+FIRST_PORT = 15_000
+SHORT_MILLISECONDS = 10_000  # to hear from a process that lives
+GRACE_SECONDS = 5.0  # to end by an exception, with everything closed
+ASIDE_MILLISECONDS = 2 * 60 * 60 * 1000  # the slowest process' files on the slowest disk
+_asides = count()
+
+
+class JaxRanks(Ranks):
+    """This process among the others of its launch, or by itself."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self.rank = jax.process_index()
+        self.size = jax.process_count()
+        self.local_devices = jax.local_device_count(device)
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether any rank has raised it."""
+        if self.size == 1:
+            return flags
+        raised = _gathered(np.array(flags, np.uint8)).max(axis=0)
+        return tuple(bool(flag) for flag in raised)
+
+    def meet(self) -> None:
+        """Return when every rank has come here."""
+        self.agree(False)
+
+    def gather(self, value: Value) -> list[Value]:
+        """Every rank's value."""
+        if self.size == 1:
+            return [value]
+        own = np.frombuffer(pickle.dumps(value), np.uint8)  # what this program's own processes say
+        sizes = _gathered(np.array([own.size], np.int32))[:, 0]
+        padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # few shapes: each is compiled once
+        padded[: own.size] = own
+        said = _gathered(padded)
+        return [pickle.loads(each[:size].tobytes()) for each, size in zip(said, sizes, strict=True)]
+
+    def share(self, value: Value) -> Value:
+        """Rank 0's value."""
+        return self.gather(value)[0]
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """All ranks come through the block, or none does; a TriviumError is raised by rank 0 alone."""
+        own: TriviumError | None = None
+        try:
+            yield
+        except TriviumError as error:
+            own = error
+        said = self.gather(None if own is None else str(own))
+        first = next((rank for rank, text in enumerate(said) if text is not None), None)
+        if first is None:
+            return
+        if not self.speaks:
+            raise SystemExit(2)
+        raise own or RankError(f"rank {first}: {said[first]}")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A rank that fails inside says why to the others, which end by its words.
+
+        A process that waits for another's part of a sum waits in the compiler's code, where no exception reaches it.
+        So a thread listens, and ends a process that has not come out by itself.
+        """
+        if self.size == 1:
+            yield
+            return
+        over = threading.Event()
+        listener = threading.Thread(target=self._listen, args=(over,), name="trivium-listener", daemon=True)
+        listener.start()
+        try:
+            yield
+        except Exception as error:
+            first, text = self._first_failure(f"{type(error).__name__}: {error}")
+            over.set()
+            if first == self.rank:
+                self._be_heard()
+                raise
+            raise RankError(f"rank {first} failed: {text}") from error
+        over.set()
+
+    def _first_failure(self, text: str) -> tuple[int, str]:
+        """Who failed first, this rank included, and why."""
+        with suppress(Exception):  # where the coordinator is gone, rank 0 is
+            with suppress(Exception):  # a key is set once: the first stays
+                _client().key_value_set(FAILED, f"{self.rank} {text}")
+            return _failure(SHORT_MILLISECONDS)
+        return 0, "it is gone"
+
+    def _be_heard(self) -> None:
+        """Return when the others know of this rank's failure, or are gone too."""
+        for rank in range(self.size):
+            with suppress(Exception):
+                if rank != self.rank:
+                    _client().blocking_key_value_get(f"{FAILED}/heard/{rank}", SHORT_MILLISECONDS)
+
+    def _listen(self, over: threading.Event) -> None:
+        while not over.is_set():
+            with suppress(Exception):  # nothing said within this time
+                first, text = _failure(SHORT_MILLISECONDS)
+                if first == self.rank:
+                    return
+                _client().key_value_set(f"{FAILED}/heard/{self.rank}", "")
+                if not over.wait(GRACE_SECONDS):
+                    os.write(2, f"rank {first} failed: {text}\n".encode())
+                    os._exit(1)
+
+
+def _failure(milliseconds: int) -> tuple[int, str]:
+    rank, _, text = _client().blocking_key_value_get(FAILED, milliseconds).partition(" ")
+    return int(rank), text
+
+
+def _client() -> Any:
+    """The coordinator's table of keys; JAX has no public name for it."""
+    assert global_state.client is not None, "several processes were brought together"
+    return global_state.client
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A process' place in a launch; what is None JAX finds by itself."""
+
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    local_devices: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Place | None":
+        """What a launcher says; None where there is none."""
+        said = environment.get
+        if "JAX_NUM_PROCESSES" in environment and "JAX_PROCESS_ID" in environment:
+            return cls(
+                said("JAX_COORDINATOR_ADDRESS"), int(said("JAX_NUM_PROCESSES", 1)), int(said("JAX_PROCESS_ID", 0))
+            )
+        if "WORLD_SIZE" in environment and "RANK" in environment:
+            # torchrun's own agent listens at MASTER_PORT.
+            port = int(said("MASTER_PORT", FIRST_PORT)) + (said("TORCHELASTIC_USE_AGENT_STORE") == "True")
+            address = f"{said('MASTER_ADDR', 'localhost')}:{port}"
+            alone = said("LOCAL_WORLD_SIZE", "1") == "1"
+            local = None if alone else (int(said("LOCAL_RANK", 0)),)
+            return cls(address, int(said("WORLD_SIZE", 1)), int(said("RANK", 0)), local)
+        if "SLURM_STEP_NUM_TASKS" in environment and "SLURM_PROCID" in environment:
+            return cls(None, int(said("SLURM_STEP_NUM_TASKS", 1)), int(said("SLURM_PROCID", 0)))
+        return cls() if "," in said("TPU_WORKER_HOSTNAMES", "") else None
+
+
+@cache
+def join(device: str | None = None) -> JaxRanks:
+    """The ranks of this launch, once for a process."""
+    place = Place.of(os.environ)
+    if place is not None and place.processes != 1:
+        here = (place.coordinator or "").rpartition(":")[0] in ("localhost", "127.0.0.1")
+        jax.config.update("jax_enable_recoverability", True)  # a process that ends ends no other by itself
+        jax.distributed.initialize(
+            place.coordinator,
+            place.processes,
+            place.process,
+            place.local_devices,
+            coordinator_bind_address=place.coordinator if here else None,
+        )
+    return JaxRanks(device)
+
+
+def host_sum(values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
+    """Summed over `groups` of processes in their order, in float64; those of a group gave the same rows."""
+    size = jax.process_count()
+    if groups == 1:
+        return values
+    each = _gathered(np.frombuffer(values.tobytes(), np.uint8))
+    return sum(np.frombuffer(said.tobytes(), np.float64) for said in each[:: size // groups])  # type: ignore[return-value]
+
+
+def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """On rank 0 every process' plain values, on others their own; from any one thread, beside what training says."""
+    number = next(_asides)
+    if jax.process_count() == 1:
+        return [value]
+    _client().key_value_set(f"trivium/aside/{number}/{jax.process_index()}", json.dumps(value))
+    if jax.process_index():
+        return [value]
+    keys = (f"trivium/aside/{number}/{rank}" for rank in range(jax.process_count()))
+    return [json.loads(_client().blocking_key_value_get(key, ASIDE_MILLISECONDS)) for key in keys]
+
+
+def _gathered(values: NDArray[Any]) -> NDArray[Any]:
+    """Every process' array, all of one shape and of a type that devices have."""
+    return np.asarray(multihost_utils.process_allgather(values))

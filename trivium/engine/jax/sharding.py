@@ -1,0 +1,144 @@
+"""Parameters and rows -> their places on a mesh of devices; nothing is ever whole on one of them.
+
+    layers' matrices    heads and feed-forward over `tensor`, the other dimension over `shard`
+    embeddings          the vocabulary over `shard`
+    norms               whole on every device: a thousandth of the weights
+    rows of a batch     over `replicate` and `shard`
+
+A dimension that an axis does not divide is held whole. The compiler finds the rest: which part of a layer is gathered
+before it is used, and how gradients are summed. It is told only that rows stay where they are (`keep_rows`).
+Devices are counted process by process, so that a process feeds its own devices with its own rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from trivium.engine.mesh import MeshShape
+
+REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+ROWS = (REPLICATE, SHARD)
+INTO_HEADS = ("query", "key", "value", "gate", "up")  # their outputs are split over the tensor axis
+OUT_OF_HEADS = ("output", "down")  # their inputs are
+
+Tree = TypeVar("Tree")
+
+
+class Model(Protocol):
+    """What is known of a model before any of its arrays exist."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every parameter's shape by its name."""
+
+    def initial(self, name: str, key: int) -> Array:
+        """A parameter's first values, decided by its name and the key."""
+
+
+def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
+    """All devices of a kind, by what they share; for one device, the first of this process."""
+    devices = jax.local_devices(backend=device)[:1] if shape.size == 1 else jax.devices(device)
+    assert len(devices) == shape.size, f"{len(devices)} devices cannot be {shape}"
+    by_process = sorted(devices, key=lambda each: (each.process_index, each.id))
+    grid = np.array(by_process).reshape(shape.replicate, shape.shard, shape.tensor)
+    return Mesh(grid, (REPLICATE, SHARD, TENSOR), axis_types=(AxisType.Auto,) * 3)
+
+
+def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -> PartitionSpec:
+    """How a parameter is split over axes of these sizes, by its name."""
+    *_, owner, _ = name.split(".")
+    wanted: tuple[str | None, ...] = (SHARD, *(None for _ in shape[1:]))
+    if owner in INTO_HEADS:
+        wanted = (TENSOR, SHARD)
+    elif owner in OUT_OF_HEADS:
+        wanted = (SHARD, TENSOR)
+    elif len(shape) == 1:
+        wanted = (None,)
+    fits = (axis if axis and size % axes[axis] == 0 else None for axis, size in zip(wanted, shape, strict=True))
+    return PartitionSpec(*fits)
+
+
+def parameter_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Where a parameter lives."""
+    return NamedSharding(mesh, parameter_spec(name, shape, mesh.shape))
+
+
+def sharded_init(model: Model, key: int, *, mesh: Mesh) -> tuple[dict[str, Array], dict[str, NamedSharding]]:
+    """First values of all parameters and where they live; every device makes its own part, and no other.
+
+    The values depend on names and key alone, so that they are the same on any mesh.
+    """
+    shapes = model.shapes()
+    shardings = {name: parameter_sharding(name, shape, mesh) for name, shape in shapes.items()}
+
+    def initial() -> dict[str, Array]:
+        return {name: model.initial(name, key) for name in shapes}
+
+    return jax.jit(initial, out_shardings=shardings)(), shardings
+
+
+def placed(tree: Tree, mesh: Mesh) -> Tree:
+    """The same with every leaf on the mesh: what lives there stays, counts and the like are held whole everywhere.
+
+    An optimizer's first state, made leaf by leaf from sharded parameters, has their shardings; made inside of a
+    compiled function it would not.
+    """
+
+    def place(leaf: Any) -> Array:
+        if isinstance(leaf, Array) and isinstance(leaf.sharding, NamedSharding) and leaf.sharding.mesh == mesh:
+            return leaf
+        return whole_everywhere(np.asarray(leaf), mesh)
+
+    return jax.tree.map(place, tree)
+
+
+def whole_everywhere(value: NDArray[Any], mesh: Mesh) -> Array:
+    """An array that every device holds whole; all processes must give the same."""
+    return jax.make_array_from_callback(value.shape, NamedSharding(mesh, PartitionSpec()), lambda part: value[part])
+
+
+def put_rows(array: NDArray[Any], mesh: Mesh) -> Array:
+    """This process' rows (passes, rows, ...) -> its part of one array over all devices."""
+    sharding = NamedSharding(mesh, PartitionSpec(None, ROWS))
+    return jax.make_array_from_process_local_data(sharding, array)
+
+
+def own_rows(array: Array) -> NDArray[Any]:
+    """The part of such an array that this process' devices hold, as `put_rows` was given it."""
+    parts = {shard.index[1].start or 0: shard.data for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
+
+
+def rows_multiple(mesh: Mesh) -> int:
+    """Rows that this process gives to a pass are a multiple of this: as many for each of its devices."""
+    return len({tuple(index[:2]) for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices})
+
+
+def keep_places(tree: Tree) -> Tree:
+    """Inside of a compiled step: what is made of parameters, leaf by leaf, lives where they do.
+
+    A leaf is known by the last name on its path; what is no parameter's, such as a count, is held whole everywhere.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return tree
+
+    def keep(path: tuple[Any, ...], leaf: Array) -> Array:
+        name = getattr(path[-1], "key", None) if path else None
+        is_like_one = isinstance(name, str) and "." in name and leaf.ndim > 0
+        wanted = parameter_spec(name, leaf.shape, mesh.shape) if is_like_one else PartitionSpec()
+        return jax.lax.with_sharding_constraint(leaf, wanted)
+
+    return jax.tree.map_with_path(keep, tree)
+
+
+def keep_rows(vectors: Array, axis: int = 0) -> Array:
+    """Inside of a compiled step: rows (at this axis) stay on their devices, whatever the weights are split by."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return vectors
+    return jax.lax.with_sharding_constraint(vectors, PartitionSpec(*[None] * axis, ROWS))

@@ -1,0 +1,147 @@
+"""An engine's arrays <-> a folder, exact to the bit, on any mesh and any number of processes.
+
+    arrays/         what Orbax writes: weights/PARAMETER, optimizer/PART, random/KEY; zarr and JSON, never a pickle
+    engine.json     the model's shape, to refuse another one by name
+
+Every process writes what its devices hold, hashes and flushes its own files. Saving in the background costs a copy in
+the host's memory and the time to make it; on a CPU the arrays themselves are kept until they are written, and the
+next step makes new ones. What one mesh wrote another reads: the target says where each part goes.
+Renaming the folder is the caller's part, once `wait` has returned.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+import xxhash
+from jax import Array
+
+from trivium.engine.base import FileFacts
+from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
+from trivium.engine.jax.ranks import gather_aside
+from trivium.engine.spec import ModelSpec
+from trivium.errors import ResumeError
+
+ARRAYS = "arrays"
+WEIGHTS, OPTIMIZER, RANDOM = "weights", "optimizer", "random"
+
+Tree = TypeVar("Tree")
+State = Mapping[str, Mapping[str, Array]]
+"""Weights, optimizer and random state, each by name."""
+
+Target = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
+"""Shapes, types and places for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A save under way in a thread."""
+
+    future: "Future[dict[str, FileFacts]]"
+
+    def done(self) -> bool:
+        """Whether everything is written, or writing has failed."""
+        return self.future.done()
+
+    def wait(self) -> dict[str, FileFacts]:
+        """Return when all processes have written, with files whose size and hash are known; raise what went wrong."""
+        return self.future.result()
+
+
+class Writer:
+    """Writes states into folders, one after the other."""
+
+    def __init__(self) -> None:
+        _hush()
+        self._orbax = ocp.AsyncCheckpointer(_handler())
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
+
+    def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> Save:
+        """Returns once this process' parts are copied; not in the background, once all is written."""
+        folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() == 0:
+            write_spec(folder, spec)
+        self._orbax.save(folder / ARRAYS, args=ocp.args.PyTreeSave(dict(state)))
+        save = Save(self._thread.submit(self._finish, folder))
+        if not background:
+            save.wait()
+        return save
+
+    def _finish(self, folder: Path) -> dict[str, FileFacts]:
+        """Wait for the files; on the first process, returns every process' own."""
+        self._orbax.wait_until_finished()
+        own = folder / ARRAYS / f"ocdbt.process_{jax.process_index()}"
+        facts = {path.relative_to(folder).as_posix(): _facts(path) for path in own.rglob("*") if path.is_file()}
+        return {name: fact for each in gather_aside(facts) for name, fact in each.items()}
+
+
+def read_state(folder: Path, target: Target) -> dict[str, dict[str, Array]]:
+    """What was saved under the target's names, in its types and places."""
+    _hush()
+    wanted = {part: dict(leaves) for part, leaves in target.items() if leaves}
+    args = jax.tree.map(
+        lambda leaf: ocp.ArrayRestoreArgs(dtype=leaf.dtype, sharding=leaf.sharding, global_shape=leaf.shape), wanted
+    )
+    restore = ocp.args.PyTreeRestore(wanted, restore_args=args, partial_restore=True)
+    read: dict[str, dict[str, Array]] = ocp.Checkpointer(_handler()).restore(folder.absolute() / ARRAYS, args=restore)
+    return {part: read.get(part, {}) for part in target}
+
+
+def saved_shapes(folder: Path, spec: ModelSpec) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shapes by part and name; refuses a folder that holds another model's, or another engine's."""
+    if not is_saved(folder):
+        raise ResumeError(f"{folder}: is not a folder that an engine saved, or not a whole one.")
+    refuse_other_model(folder, spec)
+    refuse_other_engine(folder, "jax")
+    _hush()
+    tree = ocp.Checkpointer(_handler()).metadata(folder.absolute() / ARRAYS).item_metadata.tree
+    return {part: {name: tuple(leaf.shape) for name, leaf in leaves.items()} for part, leaves in tree.items()}
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """A tree's leaves by their paths: `adam/mu/layers.0.attention.query.weight`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in jax.tree.leaves_with_path(tree)
+    }
+
+
+def room_for(tree: Tree) -> Tree:
+    """Shapes, types and places of a tree's arrays."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
+
+
+def refuse_other_optimizer(saved: Mapping[str, tuple[int, ...]], now: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """An optimizer goes on with what it kept of every parameter, and with nothing else."""
+    if dict(saved) != {name: tuple(leaf.shape) for name, leaf in now.items()}:
+        was, is_now = (", ".join(sorted({name.rpartition("/")[0] or name for name in names})) for names in (saved, now))
+        raise ResumeError(
+            f"the optimizer kept {was or 'nothing'}, and now keeps {is_now or 'nothing'} of other parameters. "
+            "Put optimizer.name back, or reset the optimizer in a new stage."
+        )
+
+
+def _handler() -> ocp.PyTreeCheckpointHandler:
+    """Weights hardly compress."""
+    return ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True, use_compression=False)
+
+
+def _facts(path: Path) -> FileFacts:
+    """A written file's size and hash, once it is on the disk."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while part := file.read(1 << 22):
+            hasher.update(part)
+        os.fsync(file.fileno())
+        return {"bytes": file.tell(), "hash": hasher.hexdigest()}
+
+
+def _hush() -> None:
+    """Orbax tells of every save at length; the events do so in a line."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
