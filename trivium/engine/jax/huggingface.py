@@ -32,11 +32,12 @@ def _read(tensor: Any, room: jax.ShapeDtypeStruct) -> Array:
 
     def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
         assert where is not None
-        sizes = [len(range(*stretch.indices(size))) for stretch, size in zip(where, room.shape, strict=True)]
-        found = tensor[where]
-        whole = np.zeros(sizes, room.dtype)
-        whole[: len(found)] = found.astype(room.dtype)
-        return whole
+        starts, ends, _ = zip(*(each.indices(size) for each, size in zip(where, room.shape, strict=True)), strict=True)
+        values = np.zeros(np.subtract(ends, starts), room.dtype)
+        last = min(ends[0], tensor.get_shape()[0])
+        if starts[0] < last:
+            values[: last - starts[0]] = tensor[(slice(starts[0], last), *where[1:])].astype(room.dtype)
+        return values
 
     return jax.make_array_from_callback(room.shape, room.sharding, part)
 

@@ -1,0 +1,86 @@
+"""A model on several devices of one process: its parts, its checkpoints handed from mesh to mesh.
+
+Executed by itself, with four devices: `python -m tests.engine.jax.devices FOLDER`. Prints what a test compares.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+
+import numpy as np
+from jax import Array
+
+from tests.engine.rows import TINY
+from trivium.engine.base import OptimizerSettings
+from trivium.engine.jax import huggingface
+from trivium.engine.jax.model import Design
+from trivium.engine.jax.optim import Ours
+from trivium.engine.jax.sharding import device_mesh, own_rows, placed, put_rows, rows_multiple, sharded_init
+from trivium.engine.jax.state import Writer, named_leaves, read_state, room_for, saved_shapes
+from trivium.engine.jax.weights import read_weights
+from trivium.engine.mesh import MeshShape
+
+MESHES = {"1": MeshShape(), "4": MeshShape(shard=4), "2x2": MeshShape(2, 2), "2t2": MeshShape(shard=2, tensor=2)}
+
+
+def held(arrays: dict[str, Array]) -> list[int]:
+    """Numbers that each device holds."""
+    sizes: dict[int, int] = {}
+    for array in arrays.values():
+        for shard in array.addressable_shards:
+            sizes[shard.device.id] = sizes.get(shard.device.id, 0) + shard.data.size
+    return [sizes[device] for device in sorted(sizes)]
+
+
+def digest(arrays: dict[str, Array]) -> dict[str, float]:
+    """Sums that tell arrays apart to the bit."""
+    return {
+        name: int(np.frombuffer(np.asarray(array).tobytes(), np.uint8).astype(np.int64).cumsum().sum())
+        for name, array in arrays.items()
+    }
+
+
+def main(folder: Path) -> dict[str, Any]:
+    """Every mesh makes the same model, and reads what the one before wrote."""
+    design, found = Design(TINY), {}
+    optimizer = Ours(OptimizerSettings("muon"))
+    writer = Writer()
+    for number, (name, shape) in enumerate(MESHES.items()):
+        mesh = device_mesh(shape)
+        params, shardings = sharded_init(design, 7, mesh=mesh)
+        state = placed(optimizer.init(params), mesh)
+        rows = np.arange(2 * 4 * 3).reshape(2, 4, 3)
+        found[name] = {
+            "held": held(params),
+            "optimizer held": held(named_leaves(state)),
+            "same places": all(array.sharding == shardings[each] for each, array in params.items()),
+            "initial": digest(params),
+            "rows": np.array_equal(own_rows(put_rows(rows, mesh)), rows),
+            "multiple": rows_multiple(mesh),
+        }
+        whole = {"weights": params, "optimizer": named_leaves(state), "random": {}}
+        if number:
+            target = {part: room_for(dict(leaves)) for part, leaves in whole.items()}
+            whole = read_state(folder / str(number - 1), target)
+            found[name]["places read"] = all(
+                array.sharding == target[part][each].sharding for part in whole for each, array in whole[part].items()
+            )
+        else:
+            params = {each: array * 2 for each, array in params.items()}
+            whole = {"weights": params, "optimizer": {each: leaf + 3 for each, leaf in named_leaves(state).items()}}
+        found[name]["handed on"] = digest(whole["weights"]) | digest(whole["optimizer"])
+        handle = writer.save(folder / str(number), TINY, whole, background=True)
+        found[name]["files"] = sorted(handle.wait())
+        found[name]["shapes"] = {part: len(leaves) for part, leaves in saved_shapes(folder / str(number), TINY).items()}
+        huggingface.write_folder(whole["weights"], TINY, TINY.rope, 16, folder / f"hf-{number}", shard_bytes=20_000)
+        read = read_weights(folder / f"hf-{number}", room_for(params), TINY)
+        found[name]["hugging face"] = digest(read)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))  # noqa: T201
