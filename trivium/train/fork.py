@@ -1,7 +1,8 @@
 """Another run from a checkpoint, with another future: the ablation in mid-training.
 
 The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to) and a `lineage.json`
-that names the run and step it came from. What differs in the past is refused by key, as a resume would.
+that names the run and step it came from. What differs in the past is refused by key, as a resume would. Where the new
+run has another engine, the copies hold the weights alone, and the optimizer begins anew.
 """
 
 import json
@@ -9,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trivium.config.load import load
-from trivium.engine.folder import read_spec
+from trivium.engine.folder import read_spec, saved_by
 from trivium.errors import ResumeError
 from trivium.files import draft
 from trivium.plan.make import make_plan
 from trivium.train.checkpoint import find_checkpoint
+from trivium.train.convert import is_foreign, take_weights
 from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
 from trivium.train.run_folder import LINEAGE, RunFolder
@@ -38,10 +40,15 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     new.lock()
     try:
         lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
+        how = ""
+        if is_foreign(checkpoint.engine, said.engine.name):
+            lineage |= {"engine": saved_by(checkpoint.engine), "optimizer": "fresh"}
+            how = f", its weights alone, from {lineage['engine']} to {said.engine.name} with a fresh optimizer"
         with draft(new.path / LINEAGE) as file:
             file.write(json.dumps(lineage, indent=1).encode())
         for each in (*references, checkpoint):
-            new.take(each)
+            take = take_weights if is_foreign(each.engine, said.engine.name) else RunFolder.take
+            take(new, each)
     finally:
         new.unlock()
-    return f"{new.path}: forked from {run} at step {checkpoint.step:,}. Go on with: trivium train {config}"
+    return f"{new.path}: forked from {run} at step {checkpoint.step:,}{how}. Go on with: trivium train {config}"

@@ -11,6 +11,7 @@ import tomli_w
 from trivium.plan.export import plan_json
 from trivium.train.cadence import Cadence, stops_on_signals
 from trivium.train.checkpoint import Retention, Saver
+from trivium.train.convert import readable_weights
 from trivium.train.events import EventFile, Said, Started
 from trivium.train.meter import Meter
 from trivium.train.mirror import Mirror
@@ -62,10 +63,16 @@ def fetch(trainer: "Trainer", mirror: RunFolder) -> None:
 
 def initial_weights(trainer: "Trainer") -> None:
     """Take the weights that `model.init` names; where it names none they are the seed's."""
-    folder = init_folder(trainer.config)
+    with trainer.ranks.as_one():
+        folder = init_folder(trainer.config)
     if folder is None:
         return
-    trainer.engine.start_from(folder)
+    scratch = trainer.folder.path / ".weights"
+    with (
+        readable_weights(folder, trainer.config.engine.name, scratch, trainer.ranks) as readable,
+        trainer.ranks.as_one(),
+    ):
+        trainer.engine.start_from(readable)
     trainer.tell(Said(step=0, text=f"weights from {folder}"))
     warning = larger_micro_batch(trainer.config, folder)
     if warning is not None:

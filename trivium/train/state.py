@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trivium.config.schema import Config
+from trivium.engine.folder import is_saved
 from trivium.train.resume import changed_keys, refuse_other_past
 from trivium.train.run_folder import Checkpoint
 from trivium.train.versions import versions
@@ -43,7 +44,10 @@ def stand_at(trainer: "Trainer", checkpoint: Checkpoint) -> dict[str, str]:
     state = checkpoint.state()
     refuse_other_past(state, trainer.plan, str(trainer.folder.path))
     trainer.loader.load_state_dict(state["loader"])
-    trainer.engine.load(checkpoint.engine)
+    if is_saved(checkpoint.engine):
+        trainer.engine.load(checkpoint.engine)
+    else:  # a fork from another engine: the weights alone
+        trainer.engine.start_from(checkpoint.engine)
     trainer.step = int(state["step"])
     trainer.meter.load_state(state["meter"])
     trainer.guard.load_state(state["guard"])

@@ -171,9 +171,9 @@ class Trainer:
         if self.saver.mirror is not None and self.ranks.speaks and not self.folder.checkpoints():
             fetch(self, self.saver.mirror.target)
         checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
+        if checkpoint is None:
+            initial_weights(self)
         with self.ranks.as_one():
-            if checkpoint is None:
-                initial_weights(self)
             changes = {} if checkpoint is None else stand_at(self, checkpoint)
         with self.ranks.as_one():
             self.references.check(self.step)

@@ -128,9 +128,8 @@ def keep_places(tree: Tree) -> Tree:
         return tree
 
     def keep(path: tuple[Any, ...], leaf: Array) -> Array:
-        name = getattr(path[-1], "key", None) if path else None
-        is_like_one = isinstance(name, str) and "." in name and leaf.ndim > 0
-        wanted = parameter_spec(name, leaf.shape, mesh.shape) if is_like_one else PartitionSpec()
+        name = str(getattr(path[-1], "key", "")) if path else ""
+        wanted = parameter_spec(name, leaf.shape, mesh.shape) if "." in name and leaf.ndim else PartitionSpec()
         return jax.lax.with_sharding_constraint(leaf, wanted)
 
     return jax.tree.map_with_path(keep, tree)
