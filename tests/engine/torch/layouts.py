@@ -118,7 +118,7 @@ def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
 def generate(mesh: MeshShape, ranks: Ranks) -> dict[str, Any]:
     """Three prompts that want 6, 2 and 4 more tokens, shared out to the ranks: some have none, some end early."""
     engine = make("adamw", mesh)
-    own = range(mesh.data_rank(ranks.rank), 3, mesh.data_size)
+    own = range(mesh.reader(ranks.rank, mesh.size), 3, mesh.data_size)
     wanted, rows = {0: 6, 1: 2, 2: 4}, {prompt: PROMPTS[prompt] for prompt in own}
     generation, places = engine.generation([np.array(row) for row in rows.values()], 6), list(rows)
     while ranks.agree(bool(places))[0]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -31,7 +31,6 @@ from trivium.errors import ResumeError
 ARRAYS = "arrays"
 WEIGHTS, OPTIMIZER, RANDOM = "weights", "optimizer", "random"
 
-Tree = TypeVar("Tree")
 State = Mapping[str, Mapping[str, Array]]
 """Weights, optimizer and random state, each by name."""
 
@@ -112,7 +111,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     }
 
 
-def room_for(tree: Tree) -> Tree:
+def room_for(tree: Any) -> Any:
     """Shapes, types and places of a tree's arrays."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
