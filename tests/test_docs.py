@@ -203,7 +203,7 @@ def test_pages_keep_to_the_words_of_the_design(page: Path) -> None:
 
 def test_the_readme_shows_the_example() -> None:
     shown = next(block for block in blocks("toml") if block.page == ROOT / "README.md")
-    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / "small.toml").read_text(encoding="utf-8"))
+    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / "tour.toml").read_text(encoding="utf-8"))
 
 
 def test_every_page_is_in_the_index() -> None:

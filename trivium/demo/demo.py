@@ -61,7 +61,7 @@ SMALL = Size(
 def run_demo(folder: Path, size: Size, console: Console) -> bool:
     """Everything from the texts to the page; False where it was stopped on the way."""
     config = folder / "demo.toml"
-    _write_config(config, size)
+    write_config(config, size)
     _write_texts(folder / "texts", size, console)
     _train_tokenizer(config, folder / "tokenizer", size, console)
     with _waiting("opening torch", console):
@@ -81,7 +81,7 @@ def run_demo(folder: Path, size: Size, console: Console) -> bool:
     return trainer.finished
 
 
-def _write_config(path: Path, size: Size) -> None:
+def write_config(path: Path, size: Size) -> None:
     """The config, unless it is there: it may have been changed."""
     if not path.exists():
         text = (files("trivium.demo") / "demo.toml").read_text(encoding="utf-8")

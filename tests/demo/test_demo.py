@@ -1,0 +1,93 @@
+"""The demo in a small setting: stopped in its middle, it goes on, and its page is drawn."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from rich.console import Console
+
+from tests.report.conftest import browser, until
+from trivium.config.load import load
+from trivium.demo.demo import SMALL, Size, run_demo, write_config
+from trivium.train.events import read_events, steps_taken
+
+__all__ = ["browser"]
+
+
+@pytest.mark.parametrize("size", [Size(), SMALL], ids=["whole", "small"])
+def test_the_config_is_sound_and_stays_as_it_was_changed(size: Size, tmp_path: Path) -> None:
+    path = tmp_path / 'a "quoted" folder' / "demo.toml"
+    write_config(path, size)
+    loaded = load(path)
+    assert loaded.warnings == ()
+    assert loaded.config.run.folder == f"{path.parent.as_posix()}/runs"
+    assert [stage.name for stage in loaded.config.stages] == ["general", "long", "talk"]
+    path.write_text(path.read_text() + "# mine\n")
+    write_config(path, size)
+    assert path.read_text().endswith("# mine\n")
+
+
+def stopped_demo(folder: Path) -> tuple[int, str]:
+    """Start the demo as people do, press Ctrl-C in its second stage; how it ended and what it said."""
+    command = [sys.executable, "-m", "trivium", "demo", "--small", "--folder", str(folder)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("step 14 "):
+                process.send_signal(signal.SIGINT)
+        return process.wait(), said
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    return [event for event in read_events(run / "events.jsonl") if event["event"] == "evaluated"]
+
+
+@pytest.mark.slow
+def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Browser) -> None:
+    folder, run = tmp_path / "demo", tmp_path / "demo" / "runs" / "demo"
+    code, said = stopped_demo(folder)
+    assert code == 3, said
+    assert said.endswith("Stopped, and saved. The same command goes on from here.\n")
+    assert 14 <= max(steps_taken(run / "events.jsonl")) < 32
+    assert not (folder / "report.html").exists()
+
+    told = io.StringIO()
+    assert run_demo(folder, SMALL, Console(file=told, width=200))
+    assert "== Texts" not in told.getvalue()  # they are there
+    assert f"open {(folder / 'report.html').as_uri()}\n" in told.getvalue()
+    assert sorted(steps_taken(run / "events.jsonl")) == list(range(1, 33))
+    first, last = evaluations(run)[0], evaluations(run)[-1]
+    assert (first["step"], last["step"]) == (0, 32)
+    for name in ("code", "prose", "spelling-test", "counting-test", "sums"):
+        assert last["bits_per_byte_by_source"][name] < first["bits_per_byte_by_source"][name] - 0.3, name
+
+    page, complaints, requests = browser.new_page(), [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((folder / "report.html").as_uri())
+    until(page, "window.report !== undefined")
+    assert complaints == []
+    assert requests == [(folder / "report.html").as_uri()]
+    drawn = page.evaluate("[...report.views].map(([id, view]) => [id, view.chart.series.map(({ label }) => label)])")
+    charts = dict(drawn)
+    assert {"code", "prose", "spelling", "counting", "sums"} <= set(charts["plan-shares-0"])
+    assert {"code", "prose", "spelling-test", "counting-test", "sums"} <= set(charts["validation-bpb"])
+    assert all(charts.values())
+    page.close()
