@@ -103,7 +103,7 @@ def test_the_design_example_loads(tmp_path: Path) -> None:
     assert (long.fade.tokens, long.fade.shape) == (50_000_000, "linear")
     assert long.rope is not None
     assert long.rope.theta == 500_000
-    assert chat.epochs == EpochBudget(epochs=1, source="chat")
+    assert chat.epochs == EpochBudget(by_source={"chat": 1})
     assert (chat.seq_len, chat.batch_size, chat.documents) == (2048, 256, "masked")
     assert chat.kl is not None
     assert (chat.kl.beta, chat.kl.direction, chat.kl.reference) == (0.1, "forward", None)

@@ -243,12 +243,7 @@ def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Findin
 
 def shares_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterator[Finding]:
     """Shares of known sources that add up to 1, or weights that are not all zero."""
-    for name in shares:
-        if view.unknown_source(name):
-            what = f"there is no source {show_value(name)}. {nearest(name, view.source_names)}"
-            yield view.problem((*path, name), what)
-        elif path[0] != "evaluate" and _held_out(view, name):
-            yield view.problem((*path, name), f"is a source for validation only. {HELD_OUT}")
+    yield from known_rules(view, path, shares)
     if set(view.written(*path)) != set(shares):
         return  # a share that is no number was reported already; the sum says nothing
     total = sum(shares.values())
@@ -259,6 +254,16 @@ def shares_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterato
     elif noun == "share" and abs(total - 1) > SHARES_TOLERANCE:
         relative = "so that they do" if path[0] == "evaluate" else f"or write weights = {written}"
         yield view.problem(path, f"adds up to {total:.9g}, not 1. Change the shares, {relative}.")
+
+
+def known_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterator[Finding]:
+    """Every source that has a share is there, and may be read."""
+    for name in shares:
+        if view.unknown_source(name):
+            what = f"there is no source {show_value(name)}. {nearest(name, view.source_names)}"
+            yield view.problem((*path, name), what)
+        elif path[0] != "evaluate" and _held_out(view, name):
+            yield view.problem((*path, name), f"is a source for validation only. {HELD_OUT}")
 
 
 def _held_out(view: View, name: str) -> bool:

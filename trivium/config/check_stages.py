@@ -1,8 +1,8 @@
 """Rules about stages: names, lengths, mixtures, row and batch sizes, fades, learning rates, objectives."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from trivium.config.check_model import names_rules, shape_keys, shares_rules
+from trivium.config.check_model import known_rules, names_rules, shape_keys, shares_rules
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
@@ -78,26 +78,31 @@ def _row_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
 
 
 def _epoch_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Epochs are those of sources that the stage reads, that have an end, and that end together or are named."""
     assert stage.epochs is not None
-    path, epochs, source = ("stages", number, "epochs"), stage.epochs.epochs, stage.epochs.source
-    read = readable(view, stage)
+    path, epochs = ("stages", number, "epochs"), stage.epochs.epochs
+    read = own_sources(view, stage) if epochs is not None else readable(view, stage)
     finite = [name for name in read if not is_stream(view, name)]
-    streams = [name for name in read if is_stream(view, name) and source in (None, name)]
+    streams = [name for name in read if is_stream(view, name) and name in stage.epochs.of(read)]
     proportional = stage.mixture is None and stage.weights is None and stage.temperature == 1
-    if source is not None and view.unknown_source(source):
-        yield view.problem((*path, source), f"there is no source {show_value(source)}. {nearest(source, finite)}")
-    elif source is not None and source not in read:
-        what = f"the stage does not read {show_value(source)}, so that it would never end."
-        if finite:
-            what = f"{what} Write epochs = {show_value({finite[0]: _plain(epochs)})}."
-        yield view.problem((*path, source), what)
-    elif source is None and len(read) > 1 and finite and not proportional:
+    sound = True
+    for source, times in stage.epochs.by_source.items():
+        if view.unknown_source(source):
+            sound = False
+            yield view.problem((*path, source), f"there is no source {show_value(source)}. {nearest(source, finite)}")
+        elif source not in read:
+            sound = False
+            what = f"the stage does not read {show_value(source)}, so that it would never end."
+            if finite:
+                what = f"{what} Write epochs = {show_value({finite[0]: _plain(times)})}."
+            yield view.problem((*path, source), what)
+    if epochs is not None and len(read) > 1 and finite and not proportional:
         what = (
             f"is {epochs:g}, but {listed(read)} are read at different speeds. "
             f"Name the one that counts: epochs = {show_value({finite[0]: _plain(epochs)})}."
         )
         yield view.problem(path, what)
-    elif streams:
+    elif streams and sound:
         what = f"{streams[0]} is a stream, which has no epochs. Write steps or tokens instead."
         yield view.problem(path, what)
 
@@ -113,14 +118,21 @@ def is_stream(view: View, name: str) -> bool:
 
 
 def readable(view: View, stage: Stage) -> list[str]:
-    """The sources that a stage reads: those with a share, or all that may be trained on."""
+    """The sources that a stage reads: those with a share, or all that may be trained on; and those it replays."""
+    own = own_sources(view, stage)
+    return [*own, *(name for name, share in (stage.replay or {}).items() if share > 0 and name not in own)]
+
+
+def own_sources(view: View, stage: Stage) -> list[str]:
+    """The sources that a stage reads apart from what it replays."""
     shares = stage.mixture if stage.mixture is not None else stage.weights
     if shares is not None:
         return [name for name, share in shares.items() if share > 0]
     if stage.sources is not None:
         return list(stage.sources)
-    sources = view.config.sources
-    return [name for name in view.source_names if name not in sources or not sources[name].validation_only]
+    sources, replayed = view.config.sources, stage.replay or {}
+    trained = [name for name in view.source_names if name not in sources or not sources[name].validation_only]
+    return [name for name in trained if name not in replayed]
 
 
 def mixture_rules(view: View) -> Iterator[Finding]:
@@ -136,6 +148,31 @@ def mixture_rules(view: View) -> Iterator[Finding]:
             yield from shares_rules(view, view.stage_path(number, "weights"), stage.weights)
         elif not view.unsound(number, *WAYS):
             yield from _proportional_rules(view, number, stage)
+        if stage.replay is not None:
+            yield from _replay_rules(view, number, stage, stage.replay)
+
+
+def _replay_rules(view: View, number: int, stage: Stage, replay: Mapping[str, float]) -> Iterator[Finding]:
+    """Replay has shares of sources that are not the stage's own, and leaves room for these."""
+    path = view.stage_path(number, "replay")
+    yield from known_rules(view, path, replay)
+    twice = [name for name in replay if name in own_sources(view, stage)]
+    total = sum(replay.values())
+    if stage.mixture is not None:
+        what = (
+            "is given with mixture, which has every share already. "
+            "Write the share there, or weights or sources instead of mixture."
+        )
+        yield view.problem(path, what)
+    elif twice:
+        own = next(way for way in WAYS if way in stage.model_fields_set)
+        what = (
+            f"{listed(twice)} {'is' if len(twice) == 1 else 'are'} in the stage's {own} too. Name each in one of them."
+        )
+        yield view.problem(path, what)
+    if not 0 < total < 1 and set(view.written(*path)) == set(replay):
+        what = f"adds up to {total:.9g}: it must be over 0, and leave something for the stage's own sources."
+        yield view.problem(path, f"{what} Write for example replay = {{ web = 0.2 }}.")
 
 
 def _one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ A short form (`fade = "50M"`) is read into the same table as the long one (`fade
 so that the rest of the program knows one form only; the JSON Schema offers both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
@@ -94,29 +94,32 @@ class Extent(Table):
 
 
 class EpochBudget(Table):
-    """How often a source is read: all sources together, or one by name."""
+    """How often sources are read: all of them together, or some by name."""
 
-    epochs: Positive = Field(examples=[1.5])
-    """Times that every document is read."""
-    source: Name | None = None
-    """The source that is counted; None where the bare number counts all of them."""
+    epochs: Positive | None = Field(None, examples=[1.5])
+    """Times that every document of every source is read; None where sources are named."""
+    by_source: Annotated[Mapping[str, Positive], frozen_dict] = Field(default_factory=FrozenDict)
+    """The sources that are counted, each with how often it is read."""
 
     @model_serializer
     def as_written(self) -> float | dict[str, float]:
         """As a config has it."""
-        return self.epochs if self.source is None else {self.source: self.epochs}
+        return dict(self.by_source) if self.epochs is None else self.epochs
+
+    def of(self, sources: Sequence[str]) -> dict[str, float]:
+        """How often each source that counts is read; a bare number counts all of `sources`."""
+        return dict(self.by_source) if self.epochs is None else dict.fromkeys(sources, self.epochs)
 
 
 def _read_epochs(value: object) -> object:
-    """`1.5` counts every source; `{ chat = 1 }` counts one."""
+    """`1.5` counts every source; `{ spelling = 1, counting = 1 }` counts two."""
     if isinstance(value, EpochBudget):
         return value
     if not isinstance(value, Mapping):
         return EpochBudget(epochs=_checked_epochs(value))
-    if len(value) != 1:
-        raise PydanticCustomError("epochs", "names {count} sources", {"count": len(value)})
-    ((source, epochs),) = value.items()
-    return EpochBudget(epochs=_checked_epochs(epochs), source=source)
+    if not value:
+        raise PydanticCustomError("epochs", "names no source", {})
+    return EpochBudget(by_source={source: _checked_epochs(epochs) for source, epochs in value.items()})
 
 
 def _checked_epochs(value: object) -> float:

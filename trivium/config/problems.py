@@ -28,7 +28,7 @@ NOUNS = {
     "list_type": "a list",
     "finite_number": "a finite number",
     "paths": "text in quotes, or a list of such",
-    "epochs": "a positive number, or one source with a positive number",
+    "epochs": "a positive number, or sources with a positive number each",
     "holdout": "a fraction between 0 and 1, or a number of tokens",
 }
 BOUNDS = {

@@ -111,6 +111,8 @@ class StageDefaults(Table):
     """Relative weights by source, instead of shares; any numbers, normalised."""
     sources: Names | None = Field(None, examples=[["web", "code"]])
     """Which sources, in proportion to their tokens, instead of shares; absent, and no shares: all."""
+    replay: Shares | None = Field(None, examples=[{"web": 0.2}])
+    """Share of rows from sources read before, beside weights or proportional shares, which share out the rest."""
     temperature: Positive = Field(1.0, examples=[2.0])
     """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
     fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
@@ -155,7 +157,7 @@ class Stage(StageDefaults):
     tokens: Count | None = Field(None, examples=["2B"])
     """Length in tokens, padding included; rounded up to whole steps."""
     epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
-    """Length in epochs: a number, or one source and how often it is read."""
+    """Length in epochs: a number, or sources and how often each is read at least."""
 
     @property
     def rows_of_step(self) -> int:

@@ -25,23 +25,36 @@ def steps_of(stage: Stage, mixture: StageMixture | None, rows_to_read: Mapping[s
     return -(-max(row for row in reached if row is not None) // stage.rows_of_step)
 
 
-def sources_of(stage: Stage, config: Config) -> list[str]:
-    """The sources that a stage may read."""
+def own_sources(stage: Stage, config: Config) -> list[str]:
+    """The sources that a stage may read apart from what it replays."""
     shares = stage.mixture if stage.mixture is not None else stage.weights
     if shares is not None:
         return list(shares)
     if stage.sources is not None:
         return list(stage.sources)
-    return [name for name, source in config.sources.items() if not source.validation_only]
+    replayed = stage.replay or {}
+    return [name for name, source in config.sources.items() if not source.validation_only and name not in replayed]
 
 
 def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
-    """The stage's exact shares; None where they are in proportion to sizes that are not known."""
+    """The stage's exact shares; None where they are in proportion to sizes that are not known.
+
+    What is replayed has its share of all rows; the stage's own sources share out the rest.
+    """
+    own = _own_shares(stage, config, sources)
+    if own is None or stage.replay is None:
+        return own
+    replayed = {name: exact(float(share)) for name, share in stage.replay.items()}
+    rest = 1 - sum(replayed.values())
+    return {name: rest * share for name, share in own.items()} | replayed
+
+
+def _own_shares(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
     said = stage.mixture if stage.mixture is not None else stage.weights
     if said is not None:
         shares = normalised({name: exact(float(share)) for name, share in said.items()})
     else:
-        names = sources_of(stage, config)
+        names = own_sources(stage, config)
         if len(names) == 1:
             return {names[0]: Fraction(1)}
         if any(name not in sources for name in names):

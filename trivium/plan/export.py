@@ -52,7 +52,7 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     first, last = plan.lr_ends(stage)
     asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.said, key)) is not None}
     if stage.said.epochs is not None:
-        asked = {"epochs": stage.said.epochs.epochs, "source": stage.said.epochs.source}
+        asked = {"epochs": stage.said.epochs.as_written()}
     return {
         "name": stage.name,
         "start": stage.start,

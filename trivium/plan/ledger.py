@@ -40,13 +40,13 @@ class Ledger:
         """For each source that the stage's budget counts, the rows after which it has been read so often."""
         if stage.epochs is None:
             return {}
-        counted = names if stage.epochs.source is None else [stage.epochs.source]
+        counted = stage.epochs.of(names)
         if any(name not in self.sources for name in counted):
             return {}
         rows = {}
-        for name in counted:
+        for name, epochs in counted.items():
             segment = self.segment(name, settings)
-            tokens = ceil(exact(stage.epochs.epochs) * self.sources[name].tokens)
+            tokens = ceil(exact(epochs) * self.sources[name].tokens)
             rows[name] = segment.reading.position_after(segment.start, tokens) - segment.start
         return rows
 

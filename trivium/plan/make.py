@@ -13,7 +13,7 @@ from trivium.data.mixture import StageMixture
 from trivium.data.reading import RowSettings
 from trivium.data.source import OpenSource, open_sources
 from trivium.errors import PlanError, Problem, SourceError
-from trivium.plan.budget import Before, mixture_of, shares_of, sources_of, steps_of
+from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
 from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
@@ -73,7 +73,7 @@ class Builder:
             mixture = self._mixture(index, stage, before)
             seed = self.config.run.seed if stage.seed is None else stage.seed
             settings = RowSettings(stage.seq_len, stage.packing, seed)
-            to_read = ledger.rows_to_read(stage, settings, sources_of(stage, self.config))
+            to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
             steps = steps_of(stage, mixture, to_read)
             rows = None if steps is None else steps * stage.rows_of_step
             given = (
@@ -128,6 +128,7 @@ class Builder:
                 "mixture": None,
                 "weights": None,
                 "sources": None,
+                "replay": None,
                 "temperature": anneal.temperature,
             } | said
         cut = {"tokens": None, "epochs": None}
@@ -263,7 +264,7 @@ class Builder:
 
     def _share_path(self, stage: PlannedStage, name: str) -> str:
         """Where a source's share was written, or the stage where none was."""
-        ways = [key for key in ("mixture", "weights") if name in (getattr(stage.said, key) or {})]
+        ways = [key for key in ("mixture", "weights", "replay") if name in (getattr(stage.said, key) or {})]
         return f"stages[{stage.index}].{ways[0]}.{name}" if ways else f"stages[{stage.index}]: {name}"
 
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
