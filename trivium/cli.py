@@ -257,9 +257,10 @@ def verify(
     """Read all content of the token files again and compare it with their manifests."""
     from trivium.config.load import load
     from trivium.data.verify import verify_sources
+    from trivium.plan.inherit import inherited
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for line in verify_sources(loaded.config, config.name, write=write):
+    for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
         typer.echo(line)
 
 
@@ -294,9 +295,10 @@ def prepare(
     if tokenizer is not None or add:
         raise UsageError("prepare: --tokenizer and --add go with --out; a config has these in its tables.")
     from trivium.config.load import load
+    from trivium.plan.inherit import inherited
 
     loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
-    for line in prepare_sources(loaded.config, Path(what[0]).name, bad_lines, workers):
+    for line in prepare_sources(inherited(loaded.config).config, Path(what[0]).name, bad_lines, workers):
         typer.echo(line)
 
 

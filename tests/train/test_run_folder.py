@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trivium.errors import ResumeError
-from trivium.train.checkpoint import Retention, find_checkpoint, last_sound
-from trivium.train.run_folder import COMPLETE, RunFolder
+from trivium.train.checkpoint import Retention, last_sound
+from trivium.train.run_folder import COMPLETE, RunFolder, find_checkpoint
 
 
 def make_checkpoint(folder: RunFolder, step: int, content: str = "weights") -> None:

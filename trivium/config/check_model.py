@@ -45,9 +45,13 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.size is not None and model.size not in SIZES:
         what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
         yield view.problem(("model", "size"), what)
-    if view.given("model", "init_step") and view.absent("model", "init"):
-        what = 'is given without init. Write init = "runs/base" too, or leave it out.'
-        yield view.problem(("model", "init_step"), what)
+    for key in ("init_step", "init_optimizer"):
+        if view.given("model", key) and view.absent("model", "init"):
+            what = 'is given without init. Write init = "runs/base" too, or leave it out.'
+            yield view.problem(("model", key), what)
+    if model.init_optimizer and view.stages and view.stages[0].reset_optimizer:
+        what = "is true, but the first stage resets the optimizer at once. Leave one of the two out."
+        yield view.problem(("model", "init_optimizer"), what)
 
 
 def _shape_rules(view: View, model: Model) -> Iterator[Finding]:

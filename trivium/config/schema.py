@@ -233,6 +233,8 @@ class Model(Table):
     """Start from these weights: a run's folder, one of its checkpoints, or a Hugging Face folder."""
     init_step: Whole | None = Field(None, examples=[4000])
     """With `init` a run's folder: the step; absent: its last checkpoint."""
+    init_optimizer: bool = False
+    """With `init` a run's folder: go on with its optimizer's state too; else the optimizer starts fresh."""
 
 
 class Markers(Table):

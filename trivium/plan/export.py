@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel
+
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
@@ -29,9 +31,19 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             }
             for name, source in plan.config.sources.items()
         },
+        "inherited": _inherited_json(plan),
         "warnings": [str(warning) for warning in plan.warnings],
         "unknown": [str(gap) for gap in plan.gaps],
     }
+
+
+def _inherited_json(plan: Plan) -> dict[str, Any] | None:
+    """What the config took from the run that its weights come from."""
+    taken = plan.inherited.taken
+    plain = {
+        k: v.model_dump(mode="json", exclude_unset=True) if isinstance(v, BaseModel) else v for k, v in taken.items()
+    }
+    return {"from": plan.inherited.base, "keys": plain} if taken else None
 
 
 def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:

@@ -1,6 +1,6 @@
 """Config + what is on disk -> Plan, or every reason why it cannot be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, log10
 
@@ -15,6 +15,7 @@ from trivium.data.source import OpenSource, open_sources
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
+from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
@@ -32,11 +33,13 @@ def make_plan(
     `sources` are opened where they are not given, and prepared where they are text; `file` is the config's name,
     for messages; `fetch` allows to load datasets from the Hub.
     """
+    taken = inherited(config)
     try:
-        opened = open_sources(config, fetch=fetch) if sources is None else sources
-        return Builder(config, opened).plan()
+        opened = open_sources(taken.config, fetch=fetch) if sources is None else sources
+        return Builder(taken.config, opened, taken).plan()
     except PlanError as error:
-        in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in error.problems]
+        problems = [*error.problems, *([] if taken.gap is None else [taken.gap])]
+        in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in problems]
         raise PlanError(in_file) from None
 
 
@@ -46,6 +49,7 @@ class Builder:
 
     config: Config
     sources: Mapping[str, OpenSource]
+    inherited: Inherited
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
@@ -59,9 +63,12 @@ class Builder:
         self._check_muon()
         self._note_gaps(stages)
         curves = self._curves(stages)
+        if self.inherited.problem is not None:
+            self.problems.append(self.inherited.problem)
         if self.problems:
             raise PlanError(self.problems)
-        return Plan(self.config, self.sources, stages, *curves, tuple(self.warnings), tuple(self.gaps))
+        told = tuple(self.warnings), tuple(self.gaps)
+        return Plan(self.config, self.sources, stages, *curves, *told, self.inherited)
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""
@@ -156,7 +163,7 @@ class Builder:
         by_fraction = schedule.warmup is not None and schedule.warmup.fraction is not None
         if total is None and schedule.horizon is None and (not open_ended or by_fraction):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
-            return None, momentum(self.config.optimizer.momentum, spans)
+            return None, self._momentum(spans)
 
         def steps_for_tokens(tokens: int) -> int:
             return _steps_for_tokens(stages, tokens)
@@ -167,7 +174,10 @@ class Builder:
         if total is not None and horizon < total and not open_ended and schedule.to == 0:
             what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
             self.warnings.append(Problem("schedule.horizon", what))
-        return learning_rate(schedule, lengths, spans), momentum(self.config.optimizer.momentum, spans)
+        return learning_rate(schedule, lengths, spans), self._momentum(spans)
+
+    def _momentum(self, spans: Sequence[StageSpan]) -> Curve:
+        return momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
 
     def _span(self, stage: PlannedStage) -> StageSpan:
         assert stage.start is not None
@@ -269,6 +279,8 @@ class Builder:
 
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
         """What the config alone cannot tell."""
+        if self.inherited.gap is not None:
+            self.gaps.append(self.inherited.gap)
         for name, source in self.config.sources.items():
             if name not in self.sources and source.kind != "stream":
                 self.gaps.append(Problem(f"sources.{name}", f"{_place(source)}: its size and epochs are not known."))

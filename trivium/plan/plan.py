@@ -12,6 +12,7 @@ from trivium.data.source import OpenSource
 from trivium.data.tokenizer import open_tokenizer
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.curve import Curve
+from trivium.plan.inherit import Inherited
 from trivium.plan.record import GROUPS, Record, fingerprint, record
 from trivium.plan.stage import PlannedStage
 
@@ -43,6 +44,7 @@ class Plan:
     momentum: Curve
     warnings: tuple[Problem, ...]
     gaps: tuple[Problem, ...]
+    inherited: Inherited
 
     @property
     def total_steps(self) -> int | None:

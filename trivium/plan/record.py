@@ -97,6 +97,8 @@ def _model_entries(config: Config) -> Record:
     entries = _flat("model", model)
     for key in [key for key in entries if key.startswith(("model.rope", "model.max_seq_len", "model.size"))]:
         del entries[key]
+    if not model.init_optimizer:
+        del entries["model.init_optimizer"]
     if model.size in SIZES:
         entries |= {f"model.{key}": value for key, value in asdict(SIZES[model.size]).items()}
     return entries

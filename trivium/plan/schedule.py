@@ -100,16 +100,20 @@ def _ramped(pieces: list[Piece], start: int, steps: int) -> list[Piece]:
     return [*rising, *after]
 
 
-def momentum(settings: Momentum, stages: Sequence[StageSpan]) -> Curve:
-    """Muon's momentum at every step; the warm-up begins again where the optimizer is reset."""
+def momentum(settings: Momentum, stages: Sequence[StageSpan], *, warm: bool = False) -> Curve:
+    """Muon's momentum at every step; the warm-up begins again where the optimizer is reset.
+
+    An optimizer that starts warm, with the state of another run's, has its warm-up behind it.
+    """
     begins = [0, *(stage.start for stage in stages if stage.resets and stage.start > 0)]
     pieces: list[Piece] = []
     for begin, until in zip(begins, [*begins[1:], None], strict=True):
         first, last = exact(settings.start), exact(settings.end)
-        if settings.steps:
-            pieces.append(Piece(begin, Formula("linear", first, last, begin, settings.steps)))
-        if until is None or begin + settings.steps < until:
-            pieces.append(Piece(begin + settings.steps, constant(last)))
+        steps = 0 if warm and begin == 0 else settings.steps
+        if steps:
+            pieces.append(Piece(begin, Formula("linear", first, last, begin, steps)))
+        if until is None or begin + steps < until:
+            pieces.append(Piece(begin + steps, constant(last)))
     return joined(pieces)
 
 

@@ -2,11 +2,13 @@
 
 from textwrap import fill
 
+from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from trivium.config.numbers import show_count
+from trivium.config.problems import show_value
 from trivium.errors import Problem
 from trivium.plan.plan import Plan
 from trivium.plan.stage import Given, PlannedStage
@@ -18,7 +20,7 @@ def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> 
     """Print the plan: stages, what each reads, totals, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(), stage_table(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
-    parts += [Text(line) for line in roundings(plan)]
+    parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
     for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
         if problems:
             parts += [Text(), Text(title, style="bold")]
@@ -85,6 +87,19 @@ def roundings(plan: Plan) -> list[str]:
         if asked is not None and taken is not None and asked != taken:
             lines.append(f"{stage.name}: {asked:,} tokens asked, {taken:,} taken ({stage.steps:,} whole steps).")
     return [] if not lines else ["", *lines]
+
+
+def inherited_lines(plan: Plan, width: int) -> list[str]:
+    """What the config took from the run that its weights come from: `from runs/base at step 400: seq_len = 256`."""
+    if not plan.inherited.taken:
+        return []
+    taken = ", ".join(f"{key} = {show_value(_plain(value))}" for key, value in plan.inherited.taken.items())
+    return ["", fill(f"from {plan.inherited.base}: {taken}.", width, subsequent_indent="  ")]
+
+
+def _plain(value: object) -> object:
+    """A value of the config as it would be written."""
+    return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
 
 
 def source_list(plan: Plan) -> Table:

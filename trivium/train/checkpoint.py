@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trivium.engine.base import Engine, SaveHandle
 from trivium.engine.ranks import Ranks
-from trivium.errors import Problem, ResumeError, SaveError
+from trivium.errors import Problem, SaveError
 from trivium.train.events import Saved, SaveFailed
 from trivium.train.mirror import Mirror
 from trivium.train.run_folder import Checkpoint, RunFolder
@@ -157,19 +156,3 @@ def last_sound(folder: RunFolder, tell: Callable[[Problem], None], ranks: Ranks 
             return checkpoint
         tell(Problem(str(checkpoint.path), f"is damaged ({fault}); the checkpoint before it is used."))
     return None
-
-
-def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
-    """A run's checkpoint by its step, or its last one; also given the checkpoint's own folder."""
-    if (path / "state.json").is_file():
-        return Checkpoint(int(path.name.removeprefix("step-")), path)
-    found = RunFolder(path).checkpoints()
-    if not found:
-        raise ResumeError(f"{path}: has no checkpoint. Give a run's folder, or one of its checkpoints.")
-    if step is None:
-        return found[-1]
-    by_step = {checkpoint.step: checkpoint for checkpoint in found}
-    if step not in by_step:
-        known = ", ".join(f"{each:,}" for each in by_step)
-        raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
-    return by_step[step]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from trivium.engine.folder import read_spec
 from trivium.errors import UsageError
-from trivium.train.checkpoint import find_checkpoint
 from trivium.train.convert import standing_engine
+from trivium.train.run_folder import find_checkpoint
 
 
 def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:

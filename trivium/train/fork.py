@@ -14,11 +14,10 @@ from trivium.engine.folder import read_spec, saved_by
 from trivium.errors import ResumeError
 from trivium.files import draft
 from trivium.plan.make import make_plan
-from trivium.train.checkpoint import find_checkpoint
 from trivium.train.convert import is_foreign, take_weights
 from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
-from trivium.train.run_folder import LINEAGE, RunFolder
+from trivium.train.run_folder import LINEAGE, RunFolder, find_checkpoint
 
 
 def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:

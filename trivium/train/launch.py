@@ -62,18 +62,19 @@ def fetch(trainer: "Trainer", mirror: RunFolder) -> None:
 
 
 def initial_weights(trainer: "Trainer") -> None:
-    """Take the weights that `model.init` names; where it names none they are the seed's."""
+    """Take the weights that `model.init` names, with the optimizer's state where asked; else they are the seed's."""
     with trainer.ranks.as_one():
         folder = init_folder(trainer.config)
     if folder is None:
         return
+    warm = trainer.config.model.init_optimizer
     scratch = trainer.folder.path / ".weights"
     with (
         readable_weights(folder, trainer.config.engine.name, scratch, trainer.ranks) as readable,
         trainer.ranks.as_one(),
     ):
-        trainer.engine.start_from(readable)
-    trainer.tell(Said(step=0, text=f"weights from {folder}"))
+        (trainer.engine.load if warm else trainer.engine.start_from)(readable)
+    trainer.tell(Said(step=0, text=f"weights {'and optimizer ' if warm else ''}from {folder}"))
     warning = larger_micro_batch(trainer.config, folder)
     if warning is not None:
         trainer.tell(Said(step=0, text=warning))

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trivium.config.schema import Config
 from trivium.data.order import derive_key
 from trivium.engine.folder import is_saved, other_shape, read_spec
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.engine.make import FrozenModel, stage_rope
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import PlanError, Problem, TriviumError
+from trivium.plan.inherit import last_stage
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 from trivium.train.run_folder import Checkpoint, RunFolder, hash_file
@@ -132,12 +132,8 @@ def trained_rope(folder: Path) -> RopeSpec:
     state_file = folder.parent / "state.json"
     if not is_saved(folder) or not state_file.is_file():
         return spec.rope
-    state = json.loads(state_file.read_text())
-    starts = (f"stages[{number}].start" for number in range(state["stage"] + 1))
-    # A record holds the stages that have begun, that is, of which a step is taken.
-    begun = sum(start in state["loader"]["record"] for start in starts)
-    stages = Config.model_validate(state["config"]).stages
-    return spec.rope if begun == 0 else stage_rope(stages[min(begun, len(stages)) - 1], spec)
+    stage = last_stage(json.loads(state_file.read_text()))
+    return spec.rope if stage is None else stage_rope(stage, spec)
 
 
 def fingerprint(folder: Path) -> str:

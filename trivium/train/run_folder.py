@@ -234,6 +234,22 @@ class RunFolder:
                 shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
+def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
+    """A run's checkpoint by its step, or its last one; also given the checkpoint's own folder."""
+    if (path / "state.json").is_file():
+        return Checkpoint(int(path.name.removeprefix("step-")), path)
+    found = RunFolder(path).checkpoints()
+    if not found:
+        raise ResumeError(f"{path}: has no checkpoint. Give a run's folder, or one of its checkpoints.")
+    if step is None:
+        return found[-1]
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    if step not in by_step:
+        known = ", ".join(f"{each:,}" for each in by_step)
+        raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
+    return by_step[step]
+
+
 def _flush(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())

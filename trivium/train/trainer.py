@@ -74,6 +74,7 @@ class Trainer:
             self.notes = () if loaded is None else loaded.warnings
             self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, self.ranks.local_devices)
             self.plan = make_plan(self.config, fetch=True)
+            self.config = self.plan.config  # with what it takes from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
         self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
