@@ -34,7 +34,7 @@ def keep(folder: Path, config: Config, step: int = 10) -> Path:
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """Two stages, the second with other rows and rotary positions."""
-    stages = [
+    stages: list[dict[str, Any]] = [
         {"steps": 6},
         {"steps": 4, "seq_len": 32, "batch_tokens": 96, "rope": {"theta": 500_000.0}},
     ]
