@@ -120,7 +120,13 @@ def test_the_state_of_another_optimizer_is_refused(base: Path, tmp_path: Path) -
         midtraining(base, model={"init_optimizer": True}, optimizer={"name": "adamw"})
     assert str(caught.value) == (
         f"model.init_optimizer: {base} at step 10 was trained with muon, and this run is with adamw. "
-        'Leave it out, or write name = "muon".'
+        'Leave it out, or write optimizer.name = "muon".'
+    )
+    with pytest.raises(PlanError) as caught:
+        midtraining(base, model={"init_optimizer": True}, engine={"name": "jax"})
+    assert str(caught.value) == (
+        f"model.init_optimizer: {base} at step 10 was trained with torch, and this run is with jax. "
+        'Leave it out, or write engine.name = "torch".'
     )
     exported = tmp_path / "exported"
     exported.mkdir()
