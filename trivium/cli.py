@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.commands import tokenizer
+from trivium.commands import ask, tokenizer
 from trivium.config.dialect_names import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
@@ -20,6 +20,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(tokenizer.app, name="tokenizer")
+app.command()(ask.sample)
+app.command()(ask.chat)
 
 
 STOPPED = 3  # a run that was told to stop, and saved

@@ -22,7 +22,7 @@ from trivium.data.roles import Role
 from trivium.data.tokenizer import Tokenizer
 from trivium.errors import SourceError
 
-__all__ = ["MalformedConversation", "Rendered", "render", "render_prompt"]
+__all__ = ["MalformedConversation", "Rendered", "is_templated", "render", "render_prompt"]
 
 NEEDED: tuple[Role, ...] = ("user_start", "user_end", "assistant_start", "assistant_end")
 
@@ -67,6 +67,11 @@ def render_prompt(
         return prompt_by_template(conversation, *templated)
     pieces = [*_pieces(messages, tokenizer), Piece("assistant_start", is_marker=True, is_learnt=False)]
     return _joined(pieces, tokenizer).tokens
+
+
+def is_templated(tokenizer: Tokenizer) -> bool:
+    """Whether a chat template writes this tokenizer's conversations, and not its markers."""
+    return _templated(tokenizer) is not None
 
 
 def _templated(tokenizer: Tokenizer) -> tuple[ChatTemplate, FileTokenizer] | None:

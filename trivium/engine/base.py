@@ -216,7 +216,7 @@ def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_l
         fits = max_seq_len - longest
         instead = f"Ask for {fits:,} or fewer, or shorten it" if fits > 0 else "Shorten it"
         raise UsageError(
-            f"the prompt of {longest:,} tokens and {room:,} more are {longest + room:,}, "
+            f"the prompt of {longest:,} token{'' if longest == 1 else 's'} and {room:,} more are {longest + room:,}, "
             f"and the model reads {max_seq_len:,}. {instead}."
         )
 

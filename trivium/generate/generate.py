@@ -63,9 +63,9 @@ def next_tokens(generation: Generation, rows: Sequence[Row]) -> NDArray[np.int64
     """One more token for each row; it is in the row, and not yet in the generation."""
     if not rows:
         return np.zeros(0, np.int64)
-    sampling = rows[0].writing.sampling
+    sampling, vocab = rows[0].writing.sampling, rows[0].writing.vocab
     draws = draws_of([row.key for row in rows], [len(row.tokens) for row in rows]) if sampling.temperature else None
-    chosen = choose(generation.logits(), np.zeros(len(rows)) if draws is None else draws, sampling)
+    chosen = choose(generation.logits()[:, :vocab], np.zeros(len(rows)) if draws is None else draws, sampling)
     return np.array([row.take(token) for row, token in zip(rows, chosen.tolist(), strict=True)], np.int64)
 
 

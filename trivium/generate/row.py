@@ -16,6 +16,7 @@ class Writing:
     sampling: Sampling = PLAIN
     samples: int = 1  # rows from each prompt
     calls: Calls | None = None  # absent: what a model calls stays unanswered
+    vocab: int | None = None  # ids from here on are never chosen: a model may have more than its tokenizer
 
 
 @dataclass(slots=True)
