@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trivium.config.schema import Config
-from trivium.engine.base import Engine, EngineSettings
+from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.folder import is_saved, read_spec, saved_by
 from trivium.engine.make import make_engine, stage_settings
 from trivium.engine.ranks import Ranks
@@ -18,17 +18,23 @@ from trivium.plan.make import make_plan
 from trivium.train.run_folder import Checkpoint, RunFolder
 
 
-def standing_engine(checkpoint: Checkpoint) -> Engine:
-    """An engine on the CPU with a checkpoint's weights, in the stage where it stands: to export, evaluate or sample."""
-    state = checkpoint.state()
-    config = Config.model_validate(state["config"])
+def standing_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engine:
+    """An engine with a checkpoint's weights, in the stage where it stands: to export, evaluate or sample."""
+    config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
-    engine = make_engine(EngineSettings(spec, device="cpu"), name)
-    stages = make_plan(config, {}).stages
-    engine.enter(stage_settings(stages[min(state["stage"], len(stages) - 1)].said, spec, begins=False))
+    engine = make_engine(EngineSettings(spec, device=device), name)
+    engine.enter(standing_stage(checkpoint))
     engine.start_from(checkpoint.engine)
     return engine
+
+
+def standing_stage(checkpoint: Checkpoint) -> StageSettings:
+    """The stage in which a checkpoint stands."""
+    state = checkpoint.state()
+    stages = make_plan(Config.model_validate(state["config"]), {}).stages
+    said = stages[min(state["stage"], len(stages) - 1)].said
+    return stage_settings(said, read_spec(checkpoint.engine), begins=False)
 
 
 def is_foreign(folder: Path, engine: str) -> bool:

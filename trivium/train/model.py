@@ -15,13 +15,12 @@ from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.folder import read_spec
 from trivium.engine.huggingface import CONFIG_FILE
-from trivium.engine.make import make_engine, stage_settings
+from trivium.engine.make import make_engine
 from trivium.engine.spec import ModelSpec
 from trivium.errors import UsageError
 from trivium.generate.stops import text_ends
-from trivium.plan.make import make_plan
-from trivium.train.checkpoint import find_checkpoint
-from trivium.train.run_folder import Checkpoint
+from trivium.train.convert import standing_engine, standing_stage
+from trivium.train.run_folder import find_checkpoint
 
 GENERATION_FILE = "generation_config.json"
 
@@ -84,22 +83,11 @@ def open_model(path: Path, step: int | None = None, tokenizer: str | None = None
         return _open_huggingface(path, _said(tokenizer) or folder_tokenizer(path), device)
     checkpoint = find_checkpoint(path, step)
     config = Config.model_validate(checkpoint.state()["config"])
-    engine, spec, seq_len = checkpoint_engine(checkpoint, device)
+    spec = read_spec(checkpoint.engine)
+    seq_len = max(spec.max_seq_len, standing_stage(checkpoint).seq_len)
+    engine = standing_engine(checkpoint, device)
     title = f"step {checkpoint.step:,} of {path}"
     return Model(engine, spec, seq_len, title, _said(tokenizer) or config.tokenizer, config)
-
-
-def checkpoint_engine(checkpoint: Checkpoint, device: str | None = None) -> tuple[Engine, ModelSpec, int]:
-    """A checkpoint's weights in its stage, its model's shape, and the longest row that it reads."""
-    state = checkpoint.state()
-    config = Config.model_validate(state["config"])
-    spec = read_spec(checkpoint.engine)
-    engine = make_engine(EngineSettings(spec, device=device), config.engine.name)
-    stages = make_plan(config, {}).stages
-    stage = stage_settings(stages[min(state["stage"], len(stages) - 1)].said, spec, begins=False)
-    engine.enter(stage)
-    engine.start_from(checkpoint.engine)
-    return engine, spec, max(spec.max_seq_len, stage.seq_len)
 
 
 def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
