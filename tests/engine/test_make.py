@@ -9,7 +9,7 @@ import pytest
 from trivium.config.schema import Config, Engine, Kl, Model, Optimizer, Rope, Run, Stage
 from trivium.engine.base import EngineSettings, KlSettings, StageSettings
 from trivium.engine.folder import write_spec
-from trivium.engine.make import FrozenModel, engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.make import FrozenModel, engine_settings, join_ranks, make_engine, resolve_spec, stage_settings
 from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import ConfigError
 
@@ -70,10 +70,17 @@ def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
     assert stage_settings(Stage(name="chat"), SPEC, begins=True, reference=frozen).kl is None
 
 
-def test_an_engine_that_is_not_built_is_refused() -> None:
-    with pytest.raises(ConfigError) as refusal:
-        make_engine(EngineSettings(SPEC), "jax")
-    assert str(refusal.value) == 'engine.name: is "jax", which is not built. Write name = "torch".'
+@pytest.mark.parametrize(("hidden", "what"), [(("flax",), "flax is"), (("jax", "optax"), "jax, optax are")])
+def test_without_its_extra_the_jax_engine_says_how_to_get_it(
+    hidden: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in hidden:
+        monkeypatch.setitem(sys.modules, package, None)
+    message = f"engine.name: is \"jax\", but {what} not installed. Get the extra: pip install 'trivium[jax]'"
+    for ask in (lambda: make_engine(EngineSettings(SPEC), "jax"), lambda: join_ranks("jax")):
+        with pytest.raises(ConfigError) as refusal:
+            ask()
+        assert str(refusal.value) == message
 
 
 def test_no_framework_is_imported_before_an_engine_is_made() -> None:

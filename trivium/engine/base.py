@@ -27,7 +27,8 @@ Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
 Direction = Literal["forward", "reverse", "nll_gap"]
 OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
-"""Named parameters -> a `torch.optim.Optimizer`; the schedule multiplies each of its groups' learning rates."""
+"""Named parameters -> a `torch.optim.Optimizer`, of whose groups the schedule multiplies the learning rates; for the
+JAX engine an `optax.GradientTransformation` of a dict by these names, of which it multiplies the updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,20 @@ class StageSettings:
     kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: a resume in its middle says False
 
+    def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
+        """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
+
+        Terms are those of a learnt token: z (the squared log of the softmax's sum), kl and reference_nats.
+        """
+        extra, objective = {}, loss
+        if self.z_loss is not None:
+            extra["z_loss"] = self.z_loss * terms["z"]
+            objective += extra["z_loss"]
+        if self.kl is not None:
+            extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
+            objective += self.kl.beta * terms["kl"]
+        return {**extra, "objective": objective} if extra else {}
+
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
@@ -95,6 +110,7 @@ class StepStats:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     left_out: str | None = None  # why no update was made, where none was
     waited: float = 0.0  # seconds for the other ranks to begin their step
+    compilations: int = field(default=0, compare=False)  # made for this step, by an engine that compiles whole steps
 
     @staticmethod
     def why_left_out(loss: float, gradient_norm: float, limit: float) -> str | None:

@@ -4,6 +4,7 @@ Nothing else turns config into engine settings; a framework is imported only whe
 """
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from trivium.engine.folder import read_spec
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.engine.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 from trivium.errors import ConfigError, Problem
+
+JAX_PACKAGES = ("jax", "flax", "optax", "orbax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,25 @@ def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
         from trivium.engine.torch.engine import TorchEngine
 
         return TorchEngine(settings)
-    raise ConfigError([Problem("engine.name", f'is "{name}", which is not built. Write name = "torch".')])
+    refuse_missing_jax()
+    from trivium.engine.jax.engine import JaxEngine
+
+    return JaxEngine(settings)
+
+
+def refuse_missing_jax() -> None:
+    """The JAX engine comes with an extra of its own."""
+    missing = [package for package in JAX_PACKAGES if find_spec(package) is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        what = f"is \"jax\", but {', '.join(missing)} {are} not installed. Get the extra: pip install 'trivium[jax]'"
+        raise ConfigError([Problem("engine.name", what)])
 
 
 def join_ranks(engine: str = "torch", device: str | None = None) -> Ranks:
     """The ranks of this launch, as an engine's framework brings them together: by itself a process is the only one."""
     if engine == "jax":
+        refuse_missing_jax()
         from trivium.engine.jax.ranks import join as join_jax
 
         return join_jax(device)

@@ -1,10 +1,10 @@
-"""A device's peak, against which model FLOP/s are held: a table for GPUs, a measurement for anything else."""
+"""A device's peak, against which model FLOP/s are held: a table for GPUs and TPUs, a measurement for CPUs."""
 
 import time
 from collections.abc import Callable
 
 # Dense bfloat16 (or float16) FLOP/s as the makers state them, by a part of the device's name.
-GPUS = {
+ACCELERATORS = {
     "GB200": 2.5e15,
     "B200": 2.25e15,
     "H200": 989e12,
@@ -19,13 +19,17 @@ GPUS = {
     "MI355X": 2.5e15,
     "MI300X": 1307e12,
     "MI250X": 383e12,
+    "TPU v6 lite": 918e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v4": 275e12,
 }
 ROUNDS = 4
 
 
 def peak_of(name: str) -> float | None:
-    """The peak of a GPU by its name; None where it is not in the table."""
-    return next((peak for part, peak in GPUS.items() if part in name), None)
+    """The peak of an accelerator by its name; None where it is not in the table."""
+    return next((peak for part, peak in ACCELERATORS.items() if part in name), None)
 
 
 def measured_peak(multiply: Callable[[], object], size: int) -> float:

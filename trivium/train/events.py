@@ -93,6 +93,7 @@ class StepTaken(Event):
     slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
     slowest_seconds: float | None = None  # until it meets the others, a step
     median_seconds: float | None = None
+    compilations: int = 0  # made for this step, by an engine that compiles whole steps
 
     def line(self) -> str:
         """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""

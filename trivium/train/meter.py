@@ -83,6 +83,7 @@ class Meter:
             percent=100 * (step + 1) / total,
             memory=memory_in_use(),
             extra=dict(stats.extra),
+            compilations=stats.compilations,
         )
 
 

@@ -6,9 +6,13 @@ sees itself and is seen by nothing else.
 """
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, nn
+
+Attend = Callable[[Array, Array, Array], Array]
+"""Queries (B, T, heads, head_dim), keys and values (B, T, kv_heads, head_dim) -> what each query gathers."""
 
 MIN_BLOCK = 128
 MAX_BLOCKS = 8  # each is compiled by itself, in every layer

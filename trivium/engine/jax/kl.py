@@ -13,17 +13,20 @@ the policy to nothing.
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from trivium.engine.base import Direction
 
+Number = Array | np.float32
+
 
 class Weights(NamedTuple):
-    """What the terms of an objective are multiplied by: arguments of a compiled step, numbers or ()."""
+    """What the terms of an objective are multiplied by: arguments of a compiled step."""
 
-    scale: Array | float = 1.0  # of their sum: one over the learnt tokens of the whole batch
-    z_loss: Array | float = 0.0
-    beta: Array | float = 0.0
+    scale: Number = np.float32(1)  # of their sum: one over the learnt tokens of the whole batch
+    z_loss: Number = np.float32(0)
+    beta: Number = np.float32(0)
 
 
 class Compared(NamedTuple):

@@ -20,10 +20,11 @@ from flax import nnx
 from jax import Array
 
 from trivium.engine.base import Precision
-from trivium.engine.jax.attention import attend
+from trivium.engine.jax.attention import Attend
 from trivium.engine.jax.initial import initial_weight
 from trivium.engine.jax.norm import RMSNorm
 from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.sharding import keep_rows
 from trivium.engine.spec import ModelSpec
 
 Params = dict[str, Array]
@@ -52,22 +53,14 @@ class Attention(nnx.Module):
         self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
         self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
 
-    def __call__(self, x: Array, rotation: Rotation, segments: Array | None) -> Array:
+    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
         """What each slot gathers, in the width of the residual stream."""
-        gathered = attend(*self.turned(x, rotation), segments)
-        return self.gather(gathered)
-
-    def turned(self, x: Array, rotation: Rotation) -> tuple[Array, Array, Array]:
-        """Queries and keys, turned by their positions, and values: (B, T, heads, head_dim) each."""
         queries, keys, values = (
             matrix(x).reshape(*x.shape[:-1], -1, self.head_dim) for matrix in (self.query, self.key, self.value)
         )
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        return rotation.turn(queries), rotation.turn(keys), values
-
-    def gather(self, gathered: Array) -> Array:
-        """All heads' values, back in the width of the residual stream."""
+        gathered = attend(rotation.turn(queries), rotation.turn(keys), values)
         return self.output(gathered.reshape(*gathered.shape[:-2], -1))
 
 
@@ -93,9 +86,9 @@ class Layer(nnx.Module):
         self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
         self.feed_forward = FeedForward(spec)
 
-    def __call__(self, x: Array, rotation: Rotation, segments: Array | None) -> Array:
+    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
         """The stream, one layer on."""
-        x = x + self.attention(self.attention_norm(x), rotation, segments)
+        x = x + self.attention(self.attention_norm(x), rotation, attend)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -115,16 +108,15 @@ class Decoder(nnx.Module):
         """From hidden states to logits: (padded vocabulary, width)."""
         return (self.embedding if self.unembedding is None else self.unembedding).weight[...]
 
-    def embed(self, tokens: Array) -> Array:
-        """The stream's first state."""
-        return self.embedding.weight[...][tokens].astype(self.precision)
-
-    def __call__(self, tokens: Array, rotation: Rotation, segments: Array | None) -> Array:
+    def __call__(self, tokens: Array, rotation: Rotation, attend: Attend) -> Array:
         """Hidden states (B, T, width) after the last norm."""
-        x = self.embed(tokens)
+
+        def run(layer: Layer, x: Array) -> Array:
+            return keep_rows(layer(x, rotation, attend))
+
+        x = keep_rows(self.embedding.weight[...][tokens].astype(self.precision))
         for layer in self.layers:
-            run = jax.checkpoint(Layer.__call__) if self.recompute_activations else Layer.__call__
-            x = run(layer, x, rotation, segments)
+            x = (jax.checkpoint(run) if self.recompute_activations else run)(layer, x)
         return self.norm(x)
 
 
@@ -141,9 +133,9 @@ class Design:
         _, _, shapes = _structure(self)
         return dict(shapes)
 
-    def initial(self, name: str, seed: int) -> Array:
+    def initial(self, name: str, words: Array) -> Array:
         """A parameter's first values; compiled with a sharding, each device makes only its part."""
-        return initial_weight(name, self.shapes()[name], self.spec, seed)
+        return initial_weight(name, self.shapes()[name], self.spec, words)
 
     def decoder(self, params: Mapping[str, Array]) -> Decoder:
         """The modules, with these parameters in them."""

@@ -8,14 +8,13 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
+
+from trivium.engine.jax.kl import Number
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 EPS = 1e-7
-
-Number = Array | np.float32
 
 
 class MuonState(NamedTuple):

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import Mesh
 
+from trivium.engine.jax.sharding import whole_everywhere
 from trivium.engine.rotary import rotary_tables
 from trivium.engine.spec import RopeSpec
 
@@ -20,10 +22,9 @@ class Rotation(NamedTuple):
     sin: Array
 
     @classmethod
-    def table(cls, rope: RopeSpec, head_dim: int, seq_len: int) -> "Rotation":
-        """One turn for each position of a row."""
-        cos, sin = rotary_tables(rope, head_dim, seq_len)
-        return cls(jnp.asarray(cos), jnp.asarray(sin))
+    def table(cls, rope: RopeSpec, head_dim: int, seq_len: int, mesh: Mesh) -> "Rotation":
+        """One turn for each position of a row, on every device."""
+        return cls(*(whole_everywhere(table, mesh) for table in rotary_tables(rope, head_dim, seq_len)))
 
     def at(self, positions: Array) -> "Rotation":
         """A table's turns at these positions (B, T)."""

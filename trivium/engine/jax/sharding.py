@@ -10,7 +10,8 @@ before it is used, and how gradients are summed. It is told only that rows stay 
 Devices are counted process by process, so that a process feeds its own devices with its own rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -19,6 +20,8 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
+from trivium.data.order import derive_key
+from trivium.engine.jax.initial import key_words
 from trivium.engine.mesh import MeshShape
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
@@ -29,14 +32,14 @@ OUT_OF_HEADS = ("output", "down")  # their inputs are
 Tree = TypeVar("Tree")
 
 
-class Model(Protocol):
+class Model(Hashable, Protocol):
     """What is known of a model before any of its arrays exist."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every parameter's shape by its name."""
 
-    def initial(self, name: str, key: int) -> Array:
-        """A parameter's first values, decided by its name and the key."""
+    def initial(self, name: str, words: Array) -> Array:
+        """A parameter's first values, decided by a key of its own, two words long."""
 
 
 def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
@@ -72,13 +75,20 @@ def sharded_init(model: Model, key: int, *, mesh: Mesh) -> tuple[dict[str, Array
 
     The values depend on names and key alone, so that they are the same on any mesh.
     """
-    shapes = model.shapes()
-    shardings = {name: parameter_sharding(name, shape, mesh) for name, shape in shapes.items()}
+    initial, shardings = _initial(model, mesh)
+    words = {name: key_words(derive_key(key, "init", name)) for name in shardings}
+    return initial(words), shardings
 
-    def initial() -> dict[str, Array]:
-        return {name: model.initial(name, key) for name in shapes}
 
-    return jax.jit(initial, out_shardings=shardings)(), shardings
+@cache
+def _initial(model: Model, mesh: Mesh) -> tuple[Callable[..., dict[str, Array]], dict[str, NamedSharding]]:
+    """Compiled once for a model and a mesh, whatever the key."""
+    shardings = {name: parameter_sharding(name, shape, mesh) for name, shape in model.shapes().items()}
+
+    def initial(words: dict[str, Array]) -> dict[str, Array]:
+        return {name: model.initial(name, each) for name, each in words.items()}
+
+    return jax.jit(initial, out_shardings=shardings), shardings
 
 
 def placed(tree: Tree, mesh: Mesh) -> Tree:

@@ -1,7 +1,7 @@
 """A state and a batch -> the next state: everything that is compiled, once for every shape of a batch.
 
-    state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms)
-    loss_sum, tokens, meta = program.val_step(state, batch, terms)
+    state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms, sources)
+    loss_sum, tokens, meta = program.val_step(state, batch, terms, sources)
 
 Micro-batches are scanned; their gradients are of an objective divided by the learnt tokens of the whole batch, and
 update once. The state's buffers are donated: the one given is gone, the one returned stands in its place. Where the
@@ -11,19 +11,26 @@ from step to step or from stage to stage is an argument, so that nothing but a s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from numpy.typing import NDArray
 
 from trivium.engine.base import Direction
-from trivium.engine.jax.kl import Weights
+from trivium.engine.jax.attention import attend
+from trivium.engine.jax.kl import Number, Weights
 from trivium.engine.jax.loss import Losses, ReferenceStates, Targets, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Now, Optimizer, clipped, norm_of
 from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.rows import Rows
+from trivium.engine.jax.sharding import keep_places, keep_rows
+
+Key = Array | NDArray[np.uint32]
 
 
 class TrainState(NamedTuple):
@@ -31,16 +38,6 @@ class TrainState(NamedTuple):
 
     params: Params  # flat, by the torch engine's names and shapes
     opt_state: Any  # what the optimizer's `init` made of them
-
-
-class Rows(NamedTuple):
-    """A batch as S micro-batches of B rows of T slots."""
-
-    tokens: Array  # (S, B, T)
-    targets: Array  # (S, B, T); any token where nothing is learnt
-    learnt: Array  # (S, B, T) bool
-    segments: Array  # (S, B, T)
-    positions: Array  # (S, B, T)
 
 
 class Frozen(NamedTuple):
@@ -54,22 +51,35 @@ class Terms(NamedTuple):
     """What a stage brings: arguments of a compiled step."""
 
     rotation: Rotation
-    z_loss: Array | float = 0.0
-    beta: Array | float = 0.0
+    z_loss: Number = np.float32(0)
+    beta: Number = np.float32(0)
     reference: Frozen | None = None
+
+
+class BySource(NamedTuple):
+    """Figures of every source that a batch may have rows of, on all processes: (sources,) each."""
+
+    rows: Array
+    tokens: Array  # learnt
+    nats: Array
+    bytes: Array | None = None  # of text in the learnt tokens, where that is known
 
 
 class Meta(NamedTuple):
     """What a step did, beside its loss."""
 
     learnt: Array  # () tokens of the whole batch
-    nats: Array  # (S, B) summed cross-entropy by row
+    by_source: BySource
     gradient_norm: Array  # () before clipping
     made: Array  # () bool: whether the update was made
-    sums: Mapping[str, Array]  # over learnt tokens, of the other terms of the objective
+    sums: Mapping[str, Array]  # over learnt tokens: z, and with a reference kl and reference_nats
 
 
-"""z; and kl and reference_nats where there is a reference."""
+class ValMeta(NamedTuple):
+    """What a batch came to under a model that stands still."""
+
+    by_source: BySource
+    nats: Array  # (S, B, T) the loss of every target
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,7 @@ class How:
     documents: Literal["masked", "joined"] = "masked"
     direction: Direction | None = None
     reference: Design | None = None
+    exact: bool = False  # a GPU's kernels whose bits differ from run to run are replaced
 
 
 class Program:
@@ -89,23 +100,27 @@ class Program:
 
     def __init__(self, how: How) -> None:
         self.how = how
-        self._train = jax.jit(self._train_step, static_argnums=3, donate_argnums=0)
-        self._val = jax.jit(self._val_step)
+        exact: dict[str, Any] = {"compiler_options": {"xla_gpu_deterministic_ops": True}} if how.exact else {}
+        self._train = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
+        self._val = jax.jit(self._val_step, static_argnums=3)
 
     def train_step(
-        self, state: TrainState, batch: Rows, key: Array, accumulate_steps: int, now: Now, terms: Terms
+        self, state: TrainState, batch: Rows, key: Key, accumulate_steps: int, now: Now, terms: Terms, sources: int
     ) -> tuple[TrainState, Array, Meta]:
-        """One update from `accumulate_steps` micro-batches; the loss is plain cross-entropy a learnt token."""
-        trained: tuple[TrainState, Array, Meta] = self._train(state, batch, key, accumulate_steps, now, terms)
-        return trained
+        """One update from `accumulate_steps` micro-batches; the loss is plain cross-entropy a learnt token.
 
-    def val_step(self, state: TrainState, batch: Rows, terms: Terms) -> tuple[Array, Array, Array]:
-        """Summed cross-entropy, learnt tokens, and the loss of every target (S, B, T)."""
-        found: tuple[Array, Array, Array] = self._val(state.params, batch, terms)
-        return found
+        `sources` is how many names `batch.source` counts. The decoder draws nothing from the key.
+        """
+        return self._train(state, batch, key, accumulate_steps, now, terms, sources)
+
+    def val_step(
+        self, state: TrainState, batch: Rows, terms: Terms, sources: int, token_bytes: Array | None = None
+    ) -> tuple[Array, Array, ValMeta]:
+        """Summed cross-entropy, learnt tokens, and figures; nothing is learnt."""
+        return self._val(state.params, batch, terms, sources, token_bytes)
 
     def _train_step(
-        self, state: TrainState, batch: Rows, key: Array, accumulate_steps: int, now: Now, terms: Terms
+        self, state: TrainState, batch: Rows, key: Key, accumulate_steps: int, now: Now, terms: Terms, sources: int
     ) -> tuple[TrainState, Array, Meta]:
         assert len(batch.tokens) == accumulate_steps, "a batch has as many micro-batches as are accumulated"
         learnt = batch.learnt.sum()
@@ -117,7 +132,8 @@ class Program:
             clipped(gradients, norm, self.how.clip), state.opt_state, state.params, now
         )
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
-        return state, loss, Meta(learnt, nats, norm, made, sums)
+        meta = Meta(learnt, _by_source(batch, nats, sources), norm, made, sums)
+        return keep_places(state), loss, keep_places(meta)
 
     def _gradients(
         self, params: Params, batch: Rows, scale: Array, terms: Terms
@@ -138,7 +154,8 @@ class Program:
             gradients, figures = of_part(params, part)
             return jax.tree.map(jnp.add, total, gradients), figures
 
-        gradients, (nats, sums) = lax.scan(add, jax.tree.map(jnp.zeros_like, params), batch)
+        nothing = keep_places(jax.tree.map(jnp.zeros_like, params))
+        gradients, (nats, sums) = lax.scan(add, nothing, batch)
         return gradients, nats, {name: part.sum() for name, part in sums.items()}
 
     def _sums(self, losses: Losses) -> dict[str, Array]:
@@ -166,10 +183,12 @@ class Program:
         joined = self.how.documents == "joined"
         seq_len = part.tokens.shape[1]
         rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
-        hidden = model(part.tokens, rotation, None if joined else part.segments)
+        hidden = model(part.tokens, rotation, partial(attend, segments=None if joined else part.segments))
         return hidden.reshape(-1, hidden.shape[-1]), model.last_matrix
 
-    def _val_step(self, params: Params, batch: Rows, terms: Terms) -> tuple[Array, Array, Array]:
+    def _val_step(
+        self, params: Params, batch: Rows, terms: Terms, sources: int, token_bytes: Array | None
+    ) -> tuple[Array, Array, ValMeta]:
         design = self.how.design
 
         def nats_of(part: Rows) -> Array:
@@ -178,8 +197,23 @@ class Program:
             losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
             return losses.nats.reshape(part.tokens.shape)
 
-        nats = lax.map(nats_of, batch)
-        return nats.sum(), batch.learnt.sum(), nats
+        nats = keep_rows(lax.map(nats_of, batch), axis=1)
+        by_source = _by_source(batch, nats.sum(axis=2), sources, token_bytes)
+        return by_source.nats.sum(), batch.learnt.sum(), ValMeta(keep_places(by_source), nats)
+
+
+def _by_source(batch: Rows, nats: Array, sources: int, token_bytes: Array | None = None) -> BySource:
+    """Sums over the rows of each source; nats by row (S, B)."""
+    of_source = batch.source[..., None] == jnp.arange(sources)
+
+    def summed(by_row: Array) -> Array:
+        return jnp.where(of_source, by_row[..., None], 0).sum(axis=(0, 1))
+
+    tokens = summed(batch.learnt.sum(axis=2))
+    figures = BySource(of_source.sum(axis=(0, 1)), tokens, summed(nats))
+    if token_bytes is None:
+        return figures
+    return figures._replace(bytes=summed(jnp.where(batch.learnt, token_bytes[batch.targets], 0).sum(axis=2)))
 
 
 @cache

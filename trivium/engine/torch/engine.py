@@ -101,7 +101,7 @@ class TorchEngine:
             gradient_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             learnt_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self._extra(loss, self._shared_terms(terms, learnt)),
+            extra=self.stage.extra(loss, self._shared_terms(terms, learnt)),
             left_out=left_out,
             waited=waited if self.settings.mesh.size > 1 else 0.0,
         )
@@ -196,17 +196,6 @@ class TorchEngine:
             return {}
         summed = self.sharing.sum(np.array(list(terms.values()), np.float64)) / max(1, learnt)
         return dict(zip(terms, summed.tolist(), strict=True))
-
-    def _extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
-        """What a stage's objective has beside the plain loss, and their weighted sum; nothing where it has nothing."""
-        extra, objective = {}, loss
-        if self.stage.z_loss is not None:
-            extra["z_loss"] = self.stage.z_loss * terms["z"]
-            objective += extra["z_loss"]
-        if self.stage.kl is not None:
-            extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
-            objective += self.stage.kl.beta * terms["kl"]
-        return {**extra, "objective": objective} if extra else {}
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows, bool]]:
         """Parts of a batch, the same on the device, and whether it is the last."""

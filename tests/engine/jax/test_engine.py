@@ -1,0 +1,114 @@
+"""The JAX engine keeps the contract; and what only it has: compilations that are counted, optax's transformations."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+
+from tests.engine.contract import STAGE, EngineContract
+from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
+from trivium.data.batch import Batch
+from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings
+from trivium.engine.jax.engine import JaxEngine
+from trivium.engine.jax.model import Design
+from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
+from trivium.engine.spec import RopeSpec
+
+
+class TestJaxEngine(EngineContract):
+    def make(self, settings: EngineSettings) -> Engine:
+        return JaxEngine(settings)
+
+    def hash_of(self, engine: Engine, folder: Path) -> str:
+        """Orbax names its files by chance and dates them: what counts is every array by its name."""
+        assert isinstance(engine, JaxEngine)
+        engine.save(folder).wait()
+        optimizer = named_leaves(engine.state.opt_state)
+        saved = read_state(folder, {WEIGHTS: room_for(dict(engine.state.params)), OPTIMIZER: room_for(optimizer)})
+        found = hashlib.blake2b()
+        for part, arrays in saved.items():
+            for name, array in sorted(arrays.items()):
+                found.update(f"{part} {name} {array.shape}".encode() + np.asarray(array).tobytes())
+        return found.hexdigest()
+
+
+def make(**settings: Any) -> JaxEngine:
+    engine = JaxEngine(EngineSettings(TINY, device="cpu", **settings))
+    engine.enter(STAGE)
+    return engine
+
+
+def test_a_stage_is_compiled_once_and_another_shape_once_more(tmp_path: Path) -> None:
+    engine = make(optimizer=OptimizerSettings(eps=2e-8))  # compiled by no other test
+    engine.save(tmp_path).wait()
+    short, long = make_batch(), make_batch(seq_len=2 * SEQ_LEN)
+
+    def compiled(*batches: Batch) -> list[int]:
+        return [engine.step(batch, settings_at(step)).compilations for step, batch in enumerate(batches)]
+
+    assert compiled(short, short, short) == [1, 0, 0]
+    engine.enter(replace(STAGE, rope=RopeSpec(theta=50.0), z_loss=1e-3, reset_optimizer=True))
+    assert compiled(short, short) == [0, 0]
+    engine.enter(replace(STAGE, seq_len=2 * SEQ_LEN))
+    assert compiled(long, long) == [1, 0]
+    engine.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
+    assert compiled(short, short) == [1, 0]
+    engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path, rope=RopeSpec(theta=50.0))))
+    assert compiled(short) == [0]
+    engine.enter(STAGE)
+    assert compiled(short) == [0]
+    stopped = engine.step(short, replace(settings_at(3, lr=0.5, weight_decay=0.3), momentum=0.5, loss_limit=1e-3))
+    assert (stopped.compilations, stopped.left_out is None) == (0, False)
+
+
+def test_an_update_that_must_not_be_made_leaves_everything_as_it_was() -> None:
+    engine, batch = make(), make_batch()
+    engine.step(batch, settings_at())
+    before = {name: np.array(array) for name, array in named_leaves(engine.state).items()}
+    stats = engine.step(batch, replace(settings_at(1), loss_limit=0.5))
+    assert stats.left_out == f"the loss is {stats.loss:.4f}, over the limit of 0.5000"
+    assert same(engine, before)
+    rates = settings_at(1, lr=float("inf"))
+    assert engine.step(batch, rates).left_out is None  # the loss was fine: the weights are not, from here on
+    broken = {name: np.array(array) for name, array in named_leaves(engine.state).items()}
+    stats = engine.step(batch, settings_at(2))
+    assert stats.left_out == "the loss is nan and the gradient's norm nan"
+    assert same(engine, broken)
+
+
+def same(engine: JaxEngine, before: dict[str, np.ndarray]) -> bool:
+    now = named_leaves(engine.state)
+    return all(np.array_equal(np.asarray(now[name]), array, equal_nan=True) for name, array in before.items())
+
+
+def test_an_optax_transformation_takes_the_place_of_the_settings() -> None:
+    def own(named: Sequence[tuple[str, Any]]) -> optax.GradientTransformation:
+        assert dict(named).keys() == Design(TINY).shapes().keys()
+        return optax.chain(optax.scale_by_sign(), optax.scale(-1e-2))
+
+    engine, batch = make(own_optimizer=own), make_batch()
+    before = {name: np.array(array) for name, array in engine.state.params.items()}
+    engine.step(batch, replace(settings_at(), lr_multiplier=0.5))
+    name = "layers.0.attention.query.weight"
+    moved = np.abs(np.asarray(engine.state.params[name]) - before[name])
+    assert moved == pytest.approx(5e-3, rel=1e-3)
+
+
+def test_what_is_no_transformation_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"made 3, not an optax\.GradientTransformation"):
+        make(own_optimizer=lambda _named: 3)
+
+
+def test_the_padded_vocabulary_is_never_touched() -> None:
+    engine = make()
+    for step in range(3):
+        engine.step(make_batch(seed=step), settings_at(step))
+    for name in ("embedding.weight", "unembedding.weight"):
+        weight = np.asarray(engine.state.params[name])
+        assert weight.shape[0] == TINY.padded_vocab == 128
+        assert not weight[TINY.vocab :].any()

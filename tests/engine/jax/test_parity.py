@@ -1,0 +1,92 @@
+"""Both engines from the same weights: the same gradients, losses and KL, within the rounding of float32."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.engine.contract import DIRECTIONS, STAGE
+from tests.engine.rows import TINY, make_batch, settings_at
+from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.jax.engine import JaxEngine
+from trivium.engine.jax.rows import Rows
+from trivium.engine.spec import ModelSpec
+from trivium.engine.torch.engine import TorchEngine
+
+NORMED = replace(TINY, qk_norm=True, tied_embeddings=True, heads=4, kv_heads=4)
+
+
+def both(folder: Path, spec: ModelSpec = TINY, **settings: Any) -> tuple[TorchEngine, JaxEngine]:
+    """Two engines with the same weights."""
+    said = EngineSettings(spec, device="cpu", **settings)
+    torch_engine, jax_engine = TorchEngine(said), JaxEngine(said)
+    torch_engine.export(folder)
+    jax_engine.start_from(folder)
+    return torch_engine, jax_engine
+
+
+def torch_gradients(engine: TorchEngine, seed: int) -> dict[str, np.ndarray]:
+    batch = make_batch(seed=seed)
+    engine._gradients(batch, 1 / batch.learnt())
+    gradients = {name: parameter.grad for name, parameter in engine.model.named_parameters()}
+    return {name: gradient.numpy().copy() for name, gradient in gradients.items() if gradient is not None}
+
+
+def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
+    batch = make_batch(seed=seed)
+    rows = Rows.of(batch, engine.settings.micro_batch, engine.mesh)
+    compiled = jax.jit(engine.program._gradients)
+    with jax.set_mesh(engine.mesh):
+        gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.learnt()), engine.terms)
+    return gradients
+
+
+@pytest.mark.parametrize(
+    ("spec", "stage"),
+    [
+        (TINY, STAGE),
+        (NORMED, replace(STAGE, documents="joined", z_loss=1e-2)),
+    ],
+    ids=["llama", "qwen3"],
+)
+def test_gradients_are_the_same_by_parameter(spec: ModelSpec, stage: StageSettings, tmp_path: Path) -> None:
+    torch_engine, jax_engine = both(tmp_path, spec)
+    for engine in (torch_engine, jax_engine):
+        engine.enter(stage)
+    refuse_other_gradients(torch_gradients(torch_engine, 0), jax_gradients(jax_engine, 0))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_kl_and_its_gradients_are_the_same(direction: Any, tmp_path: Path) -> None:
+    """Each engine has moved away from the reference by itself, over three steps."""
+    torch_engine, jax_engine = both(tmp_path)
+    stage = replace(STAGE, kl=KlSettings(0.5, tmp_path, direction))
+    figures = []
+    for engine in (torch_engine, jax_engine):
+        for step in range(3):
+            engine.step(make_batch(seed=50 + step), settings_at(step))
+        engine.enter(stage)
+    refuse_other_gradients(torch_gradients(torch_engine, 3), jax_gradients(jax_engine, 3))
+    torch_engine.optimizers.forget()
+    figures = [dict(engine.step(make_batch(seed=3), settings_at(3)).extra) for engine in (torch_engine, jax_engine)]
+    assert figures[1] == pytest.approx(figures[0], rel=1e-4)
+    assert abs(figures[0]["kl"]) > 0.01
+
+
+def test_muon_makes_the_same_updates(tmp_path: Path) -> None:
+    torch_engine, jax_engine = both(tmp_path, optimizer=OptimizerSettings("muon", clip=1.0))
+    for step in range(10):
+        batch, now = make_batch(seed=step), settings_at(step)
+        expected = torch_engine.step(batch, now)
+        assert jax_engine.step(batch, now).loss == pytest.approx(expected.loss, rel=1e-3)
+
+
+def refuse_other_gradients(expected: Mapping[str, np.ndarray], found: Mapping[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        difference = np.linalg.norm(np.asarray(found[name]) - gradient)
+        assert difference <= 1e-4 * np.linalg.norm(gradient), name

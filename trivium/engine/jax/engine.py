@@ -1,0 +1,233 @@
+"""Batches -> updates: the Engine protocol in JAX, on one device or on the mesh of all of a launch's.
+
+Everything that computes is compiled (`step`): once for a stage, since whatever else changes is an argument. This class
+holds the state between steps and turns batches, settings and figures into each other. A process is given its own
+rows; figures are those of all processes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.data.batch import Batch
+from trivium.data.order import derive_key
+from trivium.engine.base import (
+    EngineSettings,
+    EvalStats,
+    Precision,
+    SaveHandle,
+    SourceFigures,
+    StageSettings,
+    StepStats,
+    refuse_too_long,
+)
+from trivium.engine.jax import huggingface
+from trivium.engine.jax.compilations import compilations
+from trivium.engine.jax.generation import JaxGeneration, power_of_two
+from trivium.engine.jax.initial import key_words
+from trivium.engine.jax.model import Design
+from trivium.engine.jax.optim import Now, optimizer_of
+from trivium.engine.jax.reference import Reference
+from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.rows import Rows
+from trivium.engine.jax.sharding import device_mesh, own_rows, placed, sharded_init, whole_everywhere
+from trivium.engine.jax.state import (
+    OPTIMIZER,
+    WEIGHTS,
+    Writer,
+    named_leaves,
+    read_state,
+    refuse_other_optimizer,
+    room_for,
+    saved_shapes,
+)
+from trivium.engine.jax.step import BySource, Frozen, How, Program, Terms, TrainState, program
+from trivium.engine.jax.weights import read_weights
+from trivium.engine.mesh import refuse_uneven_matrices
+from trivium.engine.peak import measured_peak, peak_of
+from trivium.engine.spec import RopeSpec
+from trivium.plan.plan import StepSettings
+
+PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
+
+
+class JaxEngine:
+    """One process, with its part of a mesh of devices."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        refuse_uneven_matrices(settings.mesh, settings.spec)
+        self.settings = settings
+        self.mesh = device_mesh(settings.mesh, settings.device)
+        self.design = Design(settings.spec, self._precision(), settings.recompute_activations)
+        params, _ = sharded_init(self.design, settings.seed, mesh=self.mesh)
+        self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
+        self.state = TrainState(params, placed(self.optimizer.init(params), self.mesh))
+        known = settings.token_bytes
+        self.token_bytes = None if known is None else whole_everywhere(known.astype(np.int32), self.mesh)
+        self.reference: Reference | None = None
+        self.writer = Writer()
+        compilations()
+        self.stage = StageSettings(settings.spec.max_seq_len)
+        self.enter(self.stage)
+
+    def enter(self, stage: StageSettings) -> None:
+        """Take over a stage's row length, rotary positions, documents and objective."""
+        self._hold_reference(stage)
+        self.stage = stage
+        self.rotation = self._rotation(stage.seq_len)
+        self.program = self._program(stage)
+        self.terms = self._terms(stage)
+        if stage.reset_optimizer:
+            fresh = placed(self.optimizer.init(self.state.params), self.mesh)
+            self.state = TrainState(self.state.params, fresh)
+
+    def step(self, batch: Batch, now: StepSettings) -> StepStats:
+        """One update from one batch."""
+        rows = Rows.of(batch, self.settings.micro_batch, self.mesh)
+        known = compilations()
+        before = known.count
+        with jax.set_mesh(self.mesh):
+            self.state, *found = self.program.train_step(
+                self.state, rows, self._key(now.step), len(rows.tokens), Now.of(now), self.terms, len(batch.sources)
+            )
+        compiled = known.count - before
+        limited_loss, meta = jax.device_get(tuple(found))
+        figures = _figures(batch.sources, meta.by_source)
+        learnt, norm = int(meta.learnt), float(meta.gradient_norm)
+        loss = sum(part.nats for part in figures.values()) / max(1, learnt)
+        # The device decided by its own float32 figures: the reason is told by the same.
+        left_out = StepStats.why_left_out(float(limited_loss), norm, float(np.float32(now.loss_limit)))
+        assert (left_out is None) == bool(meta.made), "engine and host agree on what is left out"
+        return StepStats(
+            loss=loss,
+            learnt=learnt,
+            gradient_norm=norm,
+            nats_by_source={source: part.nats for source, part in figures.items()},
+            learnt_by_source={source: part.tokens for source, part in figures.items()},
+            extra=self.stage.extra(loss, {name: float(total) / max(1, learnt) for name, total in meta.sums.items()}),
+            left_out=left_out,
+            compilations=compiled,
+        )
+
+    def evaluate(self, batch: Batch) -> EvalStats:
+        """Plain cross-entropy of a batch; nothing is learnt."""
+        _, _, meta = self._val(batch)
+        return EvalStats(_figures(batch.sources, jax.device_get(meta.by_source)))
+
+    def nats(self, batch: Batch) -> NDArray[np.float32]:
+        """Plain loss of every target, (rows, seq_len); of this process' shard."""
+        _, _, meta = self._val(batch)
+        return own_rows(meta.nats).reshape(-1, batch.seq_len)[: batch.num_rows]
+
+    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> JaxGeneration:
+        """Rows that begin with these prompts."""
+        refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
+        table = self._rotation(power_of_two(max((len(prompt) for prompt in prompts), default=1) + room))
+        return JaxGeneration(self.design, self.state.params, table, self.mesh, prompts, room)
+
+    def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
+        """Write weights and optimizer; returns when training may go on. Random numbers come from seed and step."""
+        state = {WEIGHTS: self.state.params, OPTIMIZER: named_leaves(self.state.opt_state)}
+        return self.writer.save(folder, self.settings.spec, state, background=background)
+
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote, on any mesh; on the same one exact to the bit."""
+        saved = saved_shapes(folder, self.settings.spec)
+        kept: dict[str, Any] = room_for(named_leaves(self.state.opt_state))
+        refuse_other_optimizer(saved.get(OPTIMIZER, {}), kept)
+        read = read_state(folder, {WEIGHTS: self._room(), OPTIMIZER: kept})
+        opt_state = jax.tree.unflatten(
+            jax.tree.structure(self.state.opt_state), [read[OPTIMIZER][name] for name in kept]
+        )
+        self.state = TrainState(read[WEIGHTS], opt_state)
+
+    def start_from(self, folder: Path) -> None:
+        """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
+        params = read_weights(folder, self._room(), self.settings.spec)
+        self.state = TrainState(params, self.state.opt_state)
+
+    def peak_flops(self) -> float | None:
+        """An accelerator's peak from the table; a CPU's as a product of float32 matrices reaches it."""
+        device = self.mesh.devices.flat[0]
+        if device.platform != "cpu":
+            return peak_of(device.device_kind)
+        one = jnp.ones((PEAK_SIZE, PEAK_SIZE), device=self.mesh.local_devices[0])
+        multiply = jax.jit(jnp.matmul)
+        multiply(one, one).block_until_ready()
+        return measured_peak(lambda: multiply(one, one).block_until_ready(), PEAK_SIZE)
+
+    def export(self, folder: Path) -> None:
+        """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
+        spec = self.settings.spec
+        seq_len = max(spec.max_seq_len, self.stage.seq_len)
+        huggingface.write_folder(self.state.params, spec, self.stage.rope or spec.rope, seq_len, folder)
+
+    def _room(self) -> dict[str, Any]:
+        """Shapes, types and places of the parameters."""
+        return room_for(dict(self.state.params))
+
+    def _precision(self) -> Precision:
+        is_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return self.settings.precision or ("float32" if is_cpu else "bfloat16")
+
+    def _hold_reference(self, stage: StageSettings) -> None:
+        """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
+        if stage.kl is None:
+            self.reference = None
+        elif self.reference is None or not self.reference.serves(stage.kl, self.design):
+            self.reference = None
+            self.reference = Reference(stage.kl, self.design, self.mesh)
+
+    def _program(self, stage: StageSettings) -> Program:
+        how = How(
+            design=self.design,
+            optimizer=self.optimizer,
+            clip=self.settings.optimizer.clip,
+            documents=stage.documents,
+            direction=None if stage.kl is None else stage.kl.direction,
+            reference=None if self.reference is None else self.reference.design,
+            exact=self.settings.deterministic and self.mesh.devices.flat[0].platform == "gpu",
+        )
+        return program(how)
+
+    def _terms(self, stage: StageSettings) -> Terms:
+        held = self.reference
+        return Terms(
+            rotation=self.rotation,
+            z_loss=np.float32(stage.z_loss or 0.0),
+            beta=np.float32(0.0 if stage.kl is None else stage.kl.beta),
+            reference=None if held is None else Frozen(held.params, self._table(held.rope, stage.seq_len)),
+        )
+
+    def _val(self, batch: Batch) -> Any:
+        """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
+        rows = Rows.of(batch, self.settings.micro_batch, self.mesh)
+        table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
+        with jax.set_mesh(self.mesh):
+            return self.program.val_step(self.state, rows, Terms(table), len(batch.sources), self.token_bytes)
+
+    def _key(self, step: int) -> NDArray[np.uint32]:
+        """Random numbers of a step, should anything draw them: made from seed and step, so that none are kept."""
+        return key_words(derive_key(self.settings.seed, "step", step))
+
+    def _rotation(self, seq_len: int) -> Rotation:
+        return self._table(self.stage.rope or self.settings.spec.rope, seq_len)
+
+    def _table(self, rope: RopeSpec, seq_len: int) -> Rotation:
+        return Rotation.table(rope, self.settings.spec.head_dim, seq_len, self.mesh)
+
+
+def _figures(sources: tuple[str, ...], found: BySource) -> dict[str, SourceFigures]:
+    """Figures of every source that has rows."""
+    rows, tokens, nats = (np.asarray(column).tolist() for column in (found.rows, found.tokens, found.nats))
+    sizes = [None] * len(sources) if found.bytes is None else np.asarray(found.bytes).tolist()
+    return {
+        name: SourceFigures(nats[number], tokens[number], sizes[number])
+        for number, name in enumerate(sources)
+        if rows[number]
+    }

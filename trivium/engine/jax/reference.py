@@ -1,0 +1,46 @@
+"""A folder -> a frozen model that a stage's KL is measured to: weights alone, laid out as the trained model's.
+
+Its matrices are held in the precision that flows through it, norms in float32. One more forward pass a step, and half
+or all of the weights' memory; both only in stages with `kl`.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from trivium.engine.base import KlSettings, Precision
+from trivium.engine.jax.model import Design, Params
+from trivium.engine.jax.sharding import parameter_sharding
+from trivium.engine.jax.weights import read_weights
+
+
+class Reference:
+    """A model that stands still."""
+
+    def __init__(self, said: KlSettings, design: Design, mesh: Mesh) -> None:
+        self.folder = said.reference
+        self.rope = said.rope or design.spec.rope
+        self.design = reference_design(said, design)
+        room = {
+            name: jax.ShapeDtypeStruct(
+                shape, _held(shape, self.design.precision), sharding=parameter_sharding(name, shape, mesh)
+            )
+            for name, shape in self.design.shapes().items()
+        }
+        self.params: Params = read_weights(said.reference, room, design.spec)
+
+    def serves(self, said: KlSettings, design: Design) -> bool:
+        """Whether a stage that says this asks for the model that is held already."""
+        same = (said.reference, reference_design(said, design)) == (self.folder, self.design)
+        return same and (said.rope or design.spec.rope) == self.rope
+
+
+def reference_design(said: KlSettings, design: Design) -> Design:
+    """The trained model's, in the reference's own precision; nothing goes backward through it."""
+    return replace(design, precision=said.precision or design.precision, recompute_activations=False)
+
+
+def _held(shape: tuple[int, ...], precision: Precision) -> jnp.dtype:
+    return jnp.dtype(precision if len(shape) > 1 else "float32")
