@@ -57,6 +57,7 @@ def test_prepare_is_compared_with_every_other_way() -> None:
         assert f"\n{name}" in printed
 
 
+@pytest.mark.slow
 def test_ranks_compares_two_ranks_with_a_bare_loop() -> None:
     printed = run("ranks.py", "--small")
     for name in ("trivium, Trainer", "bare FSDP2 loop", "ratio"):

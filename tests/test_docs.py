@@ -147,6 +147,7 @@ def as_pattern(shown: str) -> str:
     return "".join(lines) + r"\s*"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("page", pages_with("console"), ids=page_name)
 def test_commands_print_what_the_page_shows(page: Path) -> None:
@@ -160,6 +161,7 @@ def test_commands_print_what_the_page_shows(page: Path) -> None:
                 assert re.fullmatch(as_pattern(shown), printed), f"{block}: $ {command}\n{printed}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("page", pages_with("python"), ids=page_name)
 def test_code_on_a_page_runs(page: Path) -> None:

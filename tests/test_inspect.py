@@ -42,6 +42,7 @@ def config(folder: Path, source: str) -> None:
     (folder / "run.toml").write_text(CONFIG.format(source=source))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "source"),
     [

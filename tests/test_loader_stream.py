@@ -228,6 +228,7 @@ def test_starting_over_is_said(tmp_path: Path) -> None:
     assert said[0] == "stream web: all lanes have ended: starts over, epoch 2"
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_reads_the_same_rows(plan: Plan, tmp_path: Path) -> None:
     """Each launch writes a batch's hash and then the state, both at once or not at all; kills come at any time."""
     out = tmp_path / "read.json"

@@ -50,6 +50,7 @@ class Opened:
 
 
 Open = Callable[..., Opened]
+pytestmark = pytest.mark.slow  # a browser starts
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def run(tmp_path: Path) -> WrittenRun:
     return run
 
 
+@pytest.mark.slow
 def test_the_page_follows_the_run_and_keeps_zoom_and_choices(run: WrittenRun, browser: Browser) -> None:
     with served(run.folder) as server:
         page = browser.new_page()

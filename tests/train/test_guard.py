@@ -120,6 +120,7 @@ def _same_as_leaving_out(span: list[int]) -> None:
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) -> None:  # noqa: F811
     class Doomed(Poisoned):
         bad = tuple(range(4, 19))
@@ -184,6 +185,7 @@ def test_a_signal_is_recorded_by_its_name(folder: Path, name: str) -> None:  # n
     assert [each.step for each in RunFolder(Path("runs/run")).checkpoints()] == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_run_that_stands_still_ends_with_its_stacks(folder: Path) -> None:  # noqa: F811
     script = (
         "import time\n"

@@ -177,6 +177,7 @@ def test_validation_is_plain_cross_entropy(folder: Path) -> None:
     assert first[0]["loss"] == first[1]["loss"]
 
 
+@pytest.mark.slow
 def test_a_resume_in_mid_stage_holds_the_same_reference_and_ends_with_the_same_bits(folder: Path) -> None:
     run("run.name=whole")
     for stop_at in (2, 5, 8, 10, 12, 14, 16, 18):
@@ -199,6 +200,7 @@ def test_a_run_killed_anywhere_in_its_stages_with_kl_ends_bit_for_bit_as_one_tha
     assert found["killed"] == found["calm"]
 
 
+@pytest.mark.slow
 def test_references_stay_whatever_else_goes(folder: Path) -> None:
     base()
     run("model={ init = 'runs/base', vocab = 512 }", "stages.1.kl.reference={ stage = 'general' }")
@@ -223,6 +225,7 @@ def test_the_first_stage_holds_to_the_weights_it_starts_from(folder: Path) -> No
     assert weights_of("parts") == weights_of()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["runs/base", "runs/base/checkpoints/step-00000019", "out"])
 def test_a_given_reference_is_a_run_a_checkpoint_or_a_hugging_face_folder(folder: Path, said: str) -> None:
     base()
@@ -235,6 +238,7 @@ def test_a_given_reference_is_a_run_a_checkpoint_or_a_hugging_face_folder(folder
     assert figures[0][1]["kl"] > 0.01
 
 
+@pytest.mark.slow
 def test_a_given_reference_stays_what_it_was_when_the_run_it_is_in_goes_on(folder: Path) -> None:
     longer = "stages.4.steps=4"
     run("run.name=base", longer, stop_at=20)
@@ -282,6 +286,7 @@ def test_a_reference_that_is_missing_or_damaged_is_refused_before_training(folde
     run()
 
 
+@pytest.mark.slow
 def test_a_boundary_that_is_damaged_is_taken_again_from_before_it(folder: Path) -> None:
     run("run.name=whole")
     run(stop_at=4)
