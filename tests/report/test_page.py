@@ -190,6 +190,24 @@ def test_a_fork_names_its_parent(tmp_path: Path) -> None:
     assert data["sections"][0]["lead"] == "made: forked from runs/first at step 10."
 
 
+def test_a_fork_beside_its_parent_shares_its_past(tmp_path: Path) -> None:
+    parent, run = WrittenRun(tmp_path / "first", name="first"), WrittenRun(tmp_path / "run", seed=2)
+    (run.folder / "lineage.json").write_text(json.dumps({"run": "runs/first", "step": 10}))
+    for each, step in ((parent, 0), (run, 10)):
+        each.start(step)
+        each.take(step, 20)
+        each.evaluate(20)
+    for step in (5, 10, 15):
+        parent.evaluate(step)
+    charts = charts_of(page_data(shown_runs([RunFiles(parent.folder), RunFiles(run.folder)])))
+    theirs, ours = points(charts["loss"], "loss, first"), points(charts["loss"], "loss, made")
+    assert list(ours) == list(range(1, 21))
+    assert [step for step in ours if ours[step] == theirs[step]] == list(range(1, 11))
+    assert list(points(charts["validation-loss"], "overall, made")) == [5, 10, 20]
+    alone = charts_of(page_data(shown_runs([RunFiles(run.folder)])))
+    assert list(points(alone["loss"], "loss")) == list(range(11, 21))
+
+
 def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.start()

@@ -41,6 +41,16 @@ class Columns:
         for column in self._values.values():
             del column[kept:]
 
+    def after(self, past: "Columns", last: int) -> "Columns":
+        """These steps behind another's up to `last`, as columns of their own."""
+        both = Columns()
+        kept, own = (int(np.searchsorted(each.steps, last, side="right")) for each in (past, self))
+        both._steps = past._steps[:kept] + self._steps[own:]
+        for name in dict.fromkeys((*past, *self)):
+            parts = (past.column(name)[:kept], self.column(name)[own:])
+            both._values[name] = array("d", np.concatenate(parts).tobytes())
+        return both
+
     @property
     def steps(self) -> Int64s:
         """All steps."""

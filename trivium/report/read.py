@@ -62,6 +62,15 @@ class EventLog:
         """The launches that went on from a checkpoint."""
         return [event for event in self.of("started") if event.get("resumed")]
 
+    def after(self, past: "EventLog", last: int) -> "EventLog":
+        """The same with the figures of another's steps up to `last`; launches and saves stay one's own."""
+        kinds = dict(self.kinds)
+        for kind in UNDONE_BY_RESUME:
+            again = {event["step"] for event in self.of(kind)}
+            shared = [event for event in past.of(kind) if event["step"] <= last and event["step"] not in again]
+            kinds[kind] = shared + self.of(kind)
+        return EventLog(self.steps.after(past.steps, last), kinds, self.first_time, self.last_time)
+
     def take(self, event: Record) -> None:
         """Add one event."""
         kind, step = event["event"], event["step"]

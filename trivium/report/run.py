@@ -1,6 +1,7 @@
 """A run as a page shows it: its files, a label among others, its sources in one order for all charts."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trivium.report.read import EventLog, RunFiles
@@ -48,6 +49,17 @@ class Shown:
         return f"{what}, {self.label}" if self.several else what
 
 
+def log_with_past(run: RunFiles, others: list[RunFiles]) -> EventLog:
+    """A run's events; of a fork whose parent is among the others, with the steps that it shares with it."""
+    if not isinstance(run.lineage, dict):
+        return run.log
+    name, last = Path(str(run.lineage["run"])).name, int(run.lineage["step"])
+    parent = next((each for each in others if each is not run and each.folder.resolve().name == name), None)
+    if parent is None:
+        return run.log
+    return run.log.after(log_with_past(parent, [each for each in others if each is not run]), last)
+
+
 def shown_runs(files: list[RunFiles]) -> list[Shown]:
     """Runs with labels that differ: by name, or by folder where names are the same."""
     names = [each.name for each in files]
@@ -63,7 +75,7 @@ def shown_runs(files: list[RunFiles]) -> list[Shown]:
             checkpoints=each.checkpoints,
             rows=each.rows,
             folder=str(each.folder),
-            log=each.log,
+            log=log_with_past(each, files),
             several=len(files) > 1,
         )
         for number, (each, label) in enumerate(zip(files, labels, strict=True))
