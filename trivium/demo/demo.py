@@ -25,24 +25,24 @@ class Size:
     """How much a demo reads and trains."""
 
     library_bytes: int = 5_000_000
-    vocab: int = 1024
+    vocab: int = 512  # few, so that words are spelled from tokens seen often
     conversations: int = 6_000
     layers: int = 4
     width: int = 128
-    general: int = 200
-    long: int = 40
-    fade: int = 16
-    talk: int = 120
+    general: int = 180
+    long: int = 50
+    fade: int = 20
+    talk: int = 280
     rows: int = 16
     long_rows: int = 4
+    talk_rows: int = 8
     held_out: float = 0.03
-    validation: str = "40k"
-    questions: int = 100
+    validation: str = "30k"
+    questions: int = 60
 
 
 SMALL = Size(
     library_bytes=300_000,
-    vocab=512,
     conversations=400,
     layers=2,
     width=64,
