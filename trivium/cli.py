@@ -186,7 +186,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint; else the last.")] = None,
 ) -> None:
-    """Write a checkpoint in Hugging Face form: safetensors and config.json."""
+    """Write a checkpoint in Hugging Face form: weights, config.json, tokenizer and chat template."""
     from trivium.train.export import export_checkpoint
 
     typer.echo(export_checkpoint(run, out, step))

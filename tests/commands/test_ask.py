@@ -112,6 +112,17 @@ def test_a_checkpoint_by_its_step_and_by_its_folder_is_the_same(ask: Asked) -> N
     assert by_step[2].startswith("step 2 of runs/small: ")
 
 
+def test_an_export_writes_and_answers_as_its_run_does(ask: Asked) -> None:
+    code, out, _ = ask("export", "runs/small", "exported")
+    assert code == 0
+    assert out.startswith("exported: step 4 of runs/small, ")
+    assert out.endswith(" parameters, tokenizer and chat template.\n")
+    for more in (("--prompt", "The tide"), (), ("--chat", "--prompt", "When?")):
+        greedy = ("--temperature", "0", "--json", *more, *SHORT)
+        ran, exported = (json.loads(ask("sample", each, *greedy)[1]) for each in ("runs/small", "exported"))
+        assert (exported["tokens"], exported["ended"]) == (ran["tokens"], ran["ended"])
+
+
 def test_json_has_a_line_for_each_text(ask: Asked) -> None:
     code, out, _ = ask(
         "sample", "hf", "--tokenizer", "bytes", "--prompt-file", "prompts.txt", "--samples", "2", "--json", *SHORT

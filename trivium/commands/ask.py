@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.data.tokenizer import Tokenizer
-    from trivium.generate.row import Writing
+    from trivium.generate.row import Row, Writing
     from trivium.generate.sampling import Sampling
     from trivium.generate.talk import Talk
     from trivium.train.model import Model
@@ -70,29 +70,20 @@ def sample(
         raise UsageError("sample: --system goes with --chat.")
     prompts = _prompts(prompt, prompt_file)
     opened = open_model(model, step, tokenizer, device)
-    words = opened.tokenizer()
-    tokens = [_question(each, system, words) if chat else opened.prompt(each, words) for each in prompts]
+    words = opened.tokenizer
+    tokens = [_question(each, system, words) if chat else opened.prompt(each) for each in prompts]
     room = opened.seq_len - max(len(each) for each in tokens)
-    writing = _writing(
-        opened,
-        words,
-        Sampling(temperature, top_k, top_p, seed),
-        max_tokens or max(1, min(SAMPLE_TOKENS, room)),
-        chat,
-        samples,
-    )
+    most = max_tokens or max(1, min(SAMPLE_TOKENS, room))
+    writing = _writing(opened, Sampling(temperature, top_k, top_p, seed), most, chat, samples)
     rows = generate(opened.engine, tokens, writing)
     typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
-    texts = [
-        (number, text, words.decode(row.tokens), row.stopped)
-        for number, (text, written) in enumerate(zip(prompts, rows, strict=True))
-        for row in written
-    ]
-    for place, (number, text, written, stopped) in enumerate(texts):
+    written = [(number, row) for number, samples_of in enumerate(rows) for row in samples_of]
+    for place, (number, row) in enumerate(written, 1):
+        text = words.decode(row.tokens)
         if json:
-            typer.echo(_json_line(number, text, written, stopped))
+            typer.echo(_json_line(number, prompts[number], text, row))
         else:
-            typer.echo(f"--- {place + 1}\n" * (len(texts) > 1) + ("" if chat else text) + written)
+            typer.echo(f"--- {place}\n" * (len(written) > 1) + ("" if chat else prompts[number]) + text)
 
 
 def chat(
@@ -113,9 +104,9 @@ def chat(
     from trivium.train.model import open_model
 
     opened = open_model(model, step, tokenizer, device)
-    words = opened.tokenizer()
+    words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
-    writing = _writing(opened, words, sampling, max_tokens or CHAT_TOKENS, chat=True)
+    writing = _writing(opened, sampling, max_tokens or CHAT_TOKENS, chat=True)
     typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new begins again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
@@ -153,16 +144,15 @@ def _say_answer(talk: "Talk", question: str) -> None:
     typer.echo()
 
 
-def _writing(
-    opened: "Model", words: "Tokenizer", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1
-) -> "Writing":
+def _writing(opened: "Model", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1) -> "Writing":
     """How rows are written; a conversation's end with the assistant's turn, and its calls are answered."""
     from trivium.data.chat import is_templated
     from trivium.generate.calls import calculator_calls
     from trivium.generate.row import Writing
     from trivium.generate.stops import turn_ends
 
-    stop = opened.text_ends(words) | (turn_ends(words) if chat else frozenset())
+    words = opened.tokenizer
+    stop = opened.ends | (turn_ends(words) if chat else frozenset())
     calls = calculator_calls(words) if chat and not is_templated(words) else None
     return Writing(max_tokens, stop, sampling, samples, calls, words.vocab)
 
@@ -188,6 +178,7 @@ def _question(text: str, system: str | None, words: "Tokenizer") -> "NDArray[np.
     return render_prompt([*before, {"role": "user", "content": text}], words)
 
 
-def _json_line(number: int, prompt: str, text: str, stopped: bool) -> str:
-    said = {"prompt": prompt, "number": number, "text": text, "ended": "stop" if stopped else "length"}
+def _json_line(number: int, prompt: str, text: str, row: "Row") -> str:
+    ended = "stop" if row.stopped else "length"
+    said = {"prompt": prompt, "number": number, "text": text, "tokens": row.tokens, "ended": ended}
     return json.dumps(said, ensure_ascii=False)

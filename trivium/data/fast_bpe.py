@@ -153,7 +153,7 @@ def _ranked(described: Mapping[str, Any]) -> list[tuple[bytes, int]] | str:
     if model.get("type") != "BPE" or any(model.get(key) for key in odd):
         return "model"
     vocab: dict[str, int] = model["vocab"]
-    characters = _byte_characters()
+    characters = byte_characters()
     if not characters.keys() <= vocab.keys():
         return "bytes without a token"
     ranked = [(bytes([byte]), vocab[character]) for character, byte in characters.items()]
@@ -172,13 +172,13 @@ def _merges_into_itself(described: dict[str, Any], ranked: list[tuple[bytes, int
     alone = {**described, "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None}
     alone["model"] = {**described["model"], "ignore_merges": False}
     merges = Library.from_str(json.dumps(alone))
-    names = {byte: character for character, byte in _byte_characters().items()}
+    names = {byte: character for character, byte in byte_characters().items()}
     texts = ["".join(names[byte] for byte in token) for token, _ in ranked]
     encoded = merges.encode_batch_fast(texts, add_special_tokens=False)
     return all(each.ids == [number] for each, (_, number) in zip(encoded, ranked, strict=True))
 
 
-def _byte_characters() -> dict[str, int]:
+def byte_characters() -> dict[str, int]:
     """The character that stands for each byte: itself where it can be printed, else from U+0100 on."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trivium.data.roles import Role
+from trivium.data.roles import ROLES, Role
 from trivium.errors import SourceError
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+MARKERS_KEY = "trivium_markers"  # in a tokenizer_config.json that was exported: names by role
 LARGEST_FILE = 2**30
 
 
@@ -22,19 +23,20 @@ class TokenizerFolder:
     path: Path
     said: Mapping[str, str]  # such as bos_token: "<s>"
     template: str | None
+    markers: Mapping[Role, str]  # the names of tokens with a role, where an export says them
 
     @property
     def said_roles(self) -> dict[Role, str]:
-        """The names of bos and eos, where they are said."""
+        """The names of bos and eos, and of markers, where they are said."""
         roles: tuple[Role, ...] = ("bos", "eos")
-        return {role: self.said[f"{role}_token"] for role in roles if f"{role}_token" in self.said}
+        return {role: self.said[f"{role}_token"] for role in roles if f"{role}_token" in self.said} | {**self.markers}
 
 
 def find_folder(where: str) -> TokenizerFolder:
     """The files behind `tokenizer.path`: a tokenizer.json, its folder, or a name on the Hub."""
     path = Path(where)
     if path.is_file():
-        return TokenizerFolder(path, {}, None)
+        return TokenizerFolder(path, {}, None, {})
     if not path.is_dir():
         path = _from_hub(where)
     if not (path / "tokenizer.json").is_file():
@@ -43,7 +45,9 @@ def find_folder(where: str) -> TokenizerFolder:
     named = {key: name for key, value in config.items() if key.endswith("_token") and (name := _token_name(value))}
     jinja = path / "chat_template.jinja"
     template = read_text(jinja) if jinja.is_file() else template_in(config)
-    return TokenizerFolder(path / "tokenizer.json", named, template)
+    markers = config.get(MARKERS_KEY)
+    known = {role: str(markers[role]) for role in ROLES if role in markers} if isinstance(markers, dict) else {}
+    return TokenizerFolder(path / "tokenizer.json", named, template, known)
 
 
 def template_in(config: Mapping[str, Any]) -> str | None:

@@ -105,6 +105,7 @@ def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) ->
         "rope_theta": rope.theta,
         "rope_scaling": _written_rope(rope),
         "torch_dtype": "float32",
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),  # else 1 and 2, which are anybody's tokens
     }
     (folder / CONFIG_FILE).write_text(json.dumps(said, indent=2) + "\n")
 

@@ -1,18 +1,45 @@
-"""A run's checkpoint -> a Hugging Face folder."""
+"""A run's checkpoint -> a Hugging Face folder: weights, tokenizer, chat template, and what ends a text."""
 
+import json
 from pathlib import Path
 
+from trivium.config.schema import Config
+from trivium.data.tokenizer import Tokenizer, open_tokenizer
+from trivium.data.tokenizer_export import tokenizer_files
 from trivium.engine.folder import read_spec
+from trivium.engine.huggingface import CONFIG_FILE
 from trivium.errors import UsageError
+from trivium.generate.stops import text_ends, turn_ends
 from trivium.train.convert import standing_engine
+from trivium.train.model import GENERATION_FILE, begins_with
 from trivium.train.run_folder import find_checkpoint
 
 
 def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
-    """Write the weights of a checkpoint to a new folder; a sentence about it."""
+    """Write a checkpoint to a new folder; a sentence about it."""
     if out.exists():
         raise UsageError(f"{out}: is there already. Give a folder that does not exist yet.")
     checkpoint = find_checkpoint(run, step)
+    config = Config.model_validate(checkpoint.state()["config"])
+    tokenizer = open_tokenizer(config.tokenizer)
     standing_engine(checkpoint).export(out)
-    parameters = read_spec(checkpoint.engine).parameters
-    return f"{out}: step {checkpoint.step:,} of {run}, {parameters:,} parameters."
+    said = f"{out}: step {checkpoint.step:,} of {run}, {read_spec(checkpoint.engine).parameters:,} parameters"
+    if tokenizer is None:
+        return f"{said}, without a tokenizer: the run has none."
+    return f"{said}{write_tokenizer(tokenizer, out, begins_with(config, tokenizer))}."
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, before: tuple[int, ...]) -> str:
+    """Put a tokenizer's files beside a model's weights, and say its special tokens; what a sentence adds about it."""
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    written = tokenizer_files(tokenizer, config["max_position_embeddings"], before)
+    for name, text in written.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    talks = "chat_template.jinja" in written.files
+    ends = sorted(turn_ends(tokenizer) if talks else text_ends(tokenizer))
+    pad = next((number for role in ("eos", "bos") if (number := tokenizer.special(role)) is not None), None)
+    numbers = {"bos_token_id": tokenizer.special("bos"), "eos_token_id": ends or None, "pad_token_id": pad}
+    for name, said in ((CONFIG_FILE, config), (GENERATION_FILE, {})):
+        (folder / name).write_text(json.dumps({**said, **numbers}, indent=2) + "\n")
+    kinds = ", tokenizer and chat template" if talks else ", tokenizer" if written.files else ""
+    return kinds + (f"; left out: {', '.join(written.left_out)}" if written.left_out else "")

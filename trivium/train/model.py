@@ -1,6 +1,7 @@
 """A run's folder, a checkpoint or a Hugging Face folder -> a model to ask, on one process."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import HuggingFaceSource, StreamSource, TextSource
 from trivium.data.around import added_roles
+from trivium.data.file_tokenizer import FileTokenizer
 from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.folder import read_spec
@@ -30,47 +32,25 @@ class Model:
     """Weights that stand still, and the tokenizer they were trained with."""
 
     engine: Engine
+    tokenizer: Tokenizer
     spec: ModelSpec
     seq_len: int  # tokens of the longest row that it reads
     title: str  # such as "step 4,000 of runs/small"
-    said: TokenizerConfig | None  # the tokenizer's config
-    config: Config | None = None  # of a run
-    ends: frozenset[int] = frozenset()  # further tokens that end what it writes, by a Hugging Face folder's own word
+    before: tuple[int, ...] = ()  # what stands before each text
+    ends: frozenset[int] = frozenset()  # tokens that end a text
 
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer, or a refusal where it has none or one of another model."""
-        opened = open_tokenizer(self.said)
-        if opened is None:
-            raise UsageError(f"{self.title}: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
-        if opened.vocab > self.spec.vocab:
-            what = f"the tokenizer has {opened.vocab:,} tokens, but the model {self.spec.vocab:,}"
-            raise UsageError(f"{self.title}: {what}. Give --tokenizer with the model's own.")
-        return opened
-
-    def prompt(self, text: str, tokenizer: Tokenizer) -> NDArray[np.uint32]:
-        """A text's tokens after what documents began with in training; an empty text begins at a document's start."""
-        (tokens,) = tokenizer.encode([text])
-        before = self._before(tokenizer)
+    def prompt(self, text: str) -> NDArray[np.uint32]:
+        """A text's tokens after what stands before each text; an empty text is the beginning of one."""
+        (tokens,) = self.tokenizer.encode([text])
+        before = self.before
         if not before and not len(tokens):
-            before = [token for token in [tokenizer.special("bos"), tokenizer.special("eos")] if token is not None][:1]
+            known = (self.tokenizer.special("bos"), self.tokenizer.special("eos"))
+            before = tuple(token for token in known if token is not None)[:1]
             if not before:
                 raise UsageError(
                     "an empty prompt has no token, and the tokenizer none that begins a text. Give --prompt."
                 )
         return np.concatenate([np.array(before, np.uint32), tokens])
-
-    def text_ends(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """The tokens that end a text."""
-        return text_ends(tokenizer) | self.ends
-
-    def _before(self, tokenizer: Tokenizer) -> list[int]:
-        """bos, unless the run's own documents have none."""
-        bos = tokenizer.special("bos")
-        sources = () if self.config is None else self.config.sources.values()
-        texts = [each for each in sources if isinstance(each, TextSource | HuggingFaceSource | StreamSource)]
-        if bos is None or (texts and all("bos" not in added_roles(tokenizer, each.add) for each in texts)):
-            return []
-        return [bos]
 
 
 def open_model(path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None) -> Model:
@@ -80,14 +60,24 @@ def open_model(path: Path, step: int | None = None, tokenizer: str | None = None
     if (path / CONFIG_FILE).is_file():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Leave --step out.")
-        return _open_huggingface(path, _said(tokenizer) or folder_tokenizer(path), device)
+        return _open_huggingface(path, tokenizer, device)
     checkpoint = find_checkpoint(path, step)
-    config = Config.model_validate(checkpoint.state()["config"])
+    title = f"step {checkpoint.step:,} of {path}"
     spec = read_spec(checkpoint.engine)
+    config = Config.model_validate(checkpoint.state()["config"])
+    words = _opened(_said(tokenizer) or config.tokenizer, spec, title)
     seq_len = max(spec.max_seq_len, standing_stage(checkpoint).seq_len)
     engine = standing_engine(checkpoint, device)
-    title = f"step {checkpoint.step:,} of {path}"
-    return Model(engine, spec, seq_len, title, _said(tokenizer) or config.tokenizer, config)
+    return Model(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
+
+
+def begins_with(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What stands before each text of a run: bos, unless its own texts have none."""
+    bos = tokenizer.special("bos")
+    sources = config.sources.values()
+    texts = [each for each in sources if isinstance(each, TextSource | HuggingFaceSource | StreamSource)]
+    has_none = texts and all("bos" not in added_roles(tokenizer, each.add) for each in texts)
+    return () if bos is None or has_none else (bos,)
 
 
 def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
@@ -99,14 +89,24 @@ def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
     return None
 
 
-def _open_huggingface(folder: Path, said: TokenizerConfig | None, device: str | None) -> Model:
+def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -> Model:
     spec = read_spec(folder)
+    words = _opened(_said(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device))
     engine.start_from(folder)
-    path = folder / GENERATION_FILE
-    ends = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-    listed = ends if isinstance(ends, list) else [ends]
-    return Model(engine, spec, spec.max_seq_len, str(folder), said, None, frozenset(n for n in listed if n is not None))
+    return Model(
+        engine, words, spec, spec.max_seq_len, str(folder), _put_before(words), text_ends(words) | _said_ends(folder)
+    )
+
+
+def _opened(said: TokenizerConfig | None, spec: ModelSpec, title: str) -> Tokenizer:
+    opened = open_tokenizer(said)
+    if opened is None:
+        raise UsageError(f"{title}: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
+    if opened.vocab > spec.vocab:
+        what = f"the tokenizer has {opened.vocab:,} tokens, but the model {spec.vocab:,}"
+        raise UsageError(f"{title}: {what}. Give --tokenizer with the model's own.")
+    return opened
 
 
 def _said(tokenizer: str | None) -> TokenizerConfig | None:
@@ -115,3 +115,21 @@ def _said(tokenizer: str | None) -> TokenizerConfig | None:
     if tokenizer.endswith(".tiktoken"):
         return TokenizerConfig(kind="tiktoken", path=tokenizer)
     return TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
+
+
+def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What a tokenizer.json's own library puts before each text; bos of other kinds."""
+    if not isinstance(tokenizer, FileTokenizer):
+        bos = tokenizer.special("bos")
+        return () if bos is None else (bos,)
+    plain, added = (tokenizer.inner.encode("a", add_special_tokens=adds).ids for adds in (False, True))
+    places = range(len(added) - len(plain) + 1)
+    return tuple(added[: next(place for place in places if added[place : place + len(plain)] == plain)])
+
+
+def _said_ends(folder: Path) -> frozenset[int]:
+    """The tokens that end what a model writes, by its generation_config.json."""
+    path = folder / GENERATION_FILE
+    said = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    listed: Sequence[int | None] = said if isinstance(said, list) else [said]
+    return frozenset(number for number in listed if number is not None)
