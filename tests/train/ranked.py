@@ -1,17 +1,19 @@
 """Runs on many ranks: handed from launch to launch, killed, stopped, broken.
 
-Executed by itself: `python -m tests.train.ranked FOLDER SCENARIO`, in a folder with a run.toml. Everything is
-imported once; each launch is as many forks of that. Prints what a test compares, as JSON.
+Executed by itself: `python -m tests.train.ranked FOLDER SCENARIO [KILLS]`, in a folder with a run.toml. Everything
+is imported once; each launch is as many forks of that. Prints what a test compares, as JSON.
 """
 
 import hashlib
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from trivium.data.batch import Batch
 from trivium.engine.base import StepStats
 from trivium.errors import TriviumError
 from trivium.plan.plan import StepSettings
-from trivium.train import lag
+from trivium.train import checkpoint, lag
 from trivium.train.events import read_events, steps_taken
 from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
@@ -35,7 +37,6 @@ ELASTIC = [  # ranks, layout, the step at which it stops
     (4, "{ replicate = 2 }", 12),
     (4, "{ tensor = 2 }", 100),
 ]
-KILLS = 4
 
 
 class Watched(Trainer):
@@ -56,10 +57,10 @@ class Watched(Trainer):
         self.stopping = step + 1 == self.stop_at
 
 
-def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int = 100) -> None:
+def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int = 100, dry_run: bool = False) -> None:
     """One rank of one launch; what a user can mend is printed, as the command line does."""
     try:
-        trainer = kind("run.toml", [f"run.name={name}", *overrides], show=False)
+        trainer = kind("run.toml", [f"run.name={name}", *overrides], show=False, dry_run=dry_run)
         if isinstance(trainer, Watched):
             trainer.stop_at = stop_at
         trainer.run()
@@ -87,6 +88,7 @@ def figures(name: str) -> dict[str, Any]:
     started = [event for event in read_events(events) if event["event"] == "started"]
     return {
         "losses": {step: event["loss"] for step, event in steps_taken(events).items()},
+        "kl": {step: event["extra"]["kl"] for step, event in steps_taken(events).items() if "kl" in event["extra"]},
         "validation": [event["loss"] for event in read_events(events) if event["event"] == "evaluated"],
         "rows": rows_read(name),
         "started": [[event["step"], event["world_size"], event["changes"]] for event in started],
@@ -102,13 +104,13 @@ def elastic() -> dict[str, Any]:
     return {name: figures(name) for name in ("whole", "parts")}
 
 
-def killed() -> dict[str, Any]:
+def killed(kills: int) -> dict[str, Any]:
     """Two ranks, one of which is killed again and again; the other must end by itself."""
     chance = random.Random(5)
     assert launch(2, lambda: run("calm", kind=Trainer)) == [0, 0]
     total = RunFolder(Path("runs/calm")).checkpoints()[-1].step
     codes: list[list[bool | int]] = []
-    while len(codes) < KILLS:
+    while len(codes) < kills:
         victim, lines = chance.randrange(2), chance.randrange(3, 2 * total)
         ended = launch(2, lambda: armed(victim, lines))  # noqa: B023
         if -signal.SIGKILL in ended:
@@ -182,6 +184,64 @@ def lagging() -> None:
     run("slow", kind=Slow)
 
 
+class Poisoned(Trainer):
+    """From step 4 on no gradient is finite, on any rank."""
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        if now.step == 4:
+            for parameter in self.engine.model.parameters():  # type: ignore[attr-defined]
+                parameter.register_hook(lambda gradient: gradient * nan)
+        return super().train_step(batch, now)
+
+
+class NoRoom(Trainer):
+    """Rank 1 cannot write files of any size for some steps, in which no reference is written."""
+
+    steps = range(6, 9)
+
+    def on_step(self, step: int, stats: StepStats) -> None:
+        if self.ranks.rank == 1:
+            most = 1000 if step in self.steps else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+
+class NoRoomForReferences(NoRoom):
+    """The same where one is."""
+
+    steps = range(4, 100)
+
+
+class Halted(Trainer):
+    """Rank 1 is stopped by the system in the middle of the run."""
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        if self.ranks.rank == 1 and now.step == 4:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().train_step(batch, now)
+
+
+def no_room(name: str, kind: type[NoRoom]) -> None:
+    """One rank of a launch whose saves fail, and are tried again at once."""
+    checkpoint.FIRST_PAUSE = 0.0
+    run(name, kind=kind)
+
+
+def faults() -> dict[str, Any]:
+    """What the disk, the system and the data do to two ranks."""
+    found: dict[str, Any] = {"room": launch(2, lambda: no_room("room", NoRoom))}
+    events = list(read_events(Path("runs/room/events.jsonl")))
+    found["not saved"] = [[event["step"], event["why"]] for event in events if event["event"] == "save_failed"]
+    found["saved"] = [event["step"] for event in events if event["event"] == "saved"]
+    found["must"] = launch(2, lambda: no_room("must", NoRoomForReferences))
+    found["must have"] = [each.step for each in RunFolder(Path("runs/must")).checkpoints()]
+    found["guard"] = launch(2, lambda: run("guard", "guard.most_left_out=2", kind=Poisoned))
+    found["dry"] = launch(2, lambda: run("dry", kind=Trainer, dry_run=True))
+    found["left"] = sorted(path.name for path in Path().iterdir())
+    found["halted"] = launch(2, lambda: run("halted", "guard.stall_minutes=0.15", kind=Halted))
+    found["stacks"] = {path.name: path.read_text() for path in Path("runs/halted/stacks").iterdir()}
+    return found
+
+
 def troubles() -> dict[str, Any]:
     """What goes wrong on one rank or on all of them."""
     found: dict[str, Any] = {"stopped": stopped()}
@@ -197,9 +257,14 @@ def troubles() -> dict[str, Any]:
     return found
 
 
-SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {"elastic": elastic, "killed": killed, "troubles": troubles}
+SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
+    "elastic": elastic,
+    "killed": killed,
+    "troubles": troubles,
+    "faults": faults,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     os.chdir(sys.argv[1])
-    print(json.dumps(SCENARIOS[sys.argv[2]]()))  # noqa: T201
+    print(json.dumps(SCENARIOS[sys.argv[2]](*map(int, sys.argv[3:]))))  # noqa: T201

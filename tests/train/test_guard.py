@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -72,8 +73,9 @@ def test_too_many_left_out_in_a_row_end_the_run() -> None:
     with pytest.raises(GuardError) as error:
         guard.took(8, stats(nan, "the loss is nan"))
     assert str(error.value) == (
-        "steps 7 to 8: the loss is nan, 2 updates left out in a row (guard.most_left_out). Lower the learning rate, "
-        "or leave these rows out: guard.skip_steps = [[7, 9]]."
+        "steps 7 to 8: the loss is nan, 2 updates left out in a row (guard.most_left_out). Leave these rows out, and "
+        "start the run again: guard.skip_steps = [[7, 9]]. Or fork a checkpoint before them, and end the stage there: "
+        "one with a lower learning rate may follow."
     )
 
 
@@ -137,6 +139,57 @@ def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) ->
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("step 8: stage two")
+
+
+def test_what_the_guard_advises_is_accepted(folder: Path) -> None:  # noqa: F811
+    class Doomed(Poisoned):
+        bad = (4, 5, 6, 7, 8)
+
+    with pytest.raises(GuardError) as error:
+        Doomed("run.toml", ["guard.skip_steps=[[1, 2]]"], show=False).run()
+    advice = str(error.value).partition("guard.skip_steps = ")[2].partition(". ")[0]
+    assert advice == "[[1, 2], [4, 9]]"
+    last = RunFolder(Path("runs/run")).checkpoints()[-1].step
+    assert last == 6  # in the middle of them
+    assert Doomed("run.toml", [f"guard.skip_steps={advice}"], show=False).run().finished
+    ends = RunFolder(Path("runs/run")).checkpoints()[-1].engine
+    run("run.name=asked", f"guard.skip_steps={advice}")
+    asked = RunFolder(Path("runs/asked")).checkpoints()[-1].engine
+    assert [hash_file(path) for path in sorted(ends.iterdir())] == [hash_file(path) for path in sorted(asked.iterdir())]
+
+
+def test_a_refused_launch_leaves_config_and_plan_as_they_were(folder: Path) -> None:  # noqa: F811
+    run("stages.3.steps=2")
+    kept = {name: (Path("runs/run") / name).read_bytes() for name in ("config.toml", "plan.json")}
+    with pytest.raises(ResumeError):
+        run("stages.0.seq_len=8")
+    assert {name: (Path("runs/run") / name).read_bytes() for name in kept} == kept
+    run()
+    assert (Path("runs/run") / "config.toml").read_bytes() != kept["config.toml"]
+
+
+def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:  # noqa: F811
+    class Signalled(Trainer):
+        def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
+            super().step_left_out(step, why, rows)
+            if step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = Signalled("run.toml", ["guard.skip_steps=[[3, 9]]"], show=False).run()
+    assert (trainer.step, trainer.finished) == (5, False)
+
+
+def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:  # noqa: F811
+    class Timed(Trainer):
+        beats: ClassVar[list[float]] = []
+
+        def val_step(self, batch: Any) -> Any:
+            assert self.watchdog is not None
+            self.beats.append(self.watchdog._last)
+            return super().val_step(batch)
+
+    Timed("run.toml", ["engine.micro_batch=2"], show=False).run()
+    assert len(set(Timed.beats)) == len(Timed.beats) > 9
 
 
 def test_steps_that_were_left_out_are_the_past_too(folder: Path) -> None:  # noqa: F811
@@ -248,6 +301,22 @@ def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypa
     assert not list(small_disk.glob("run/checkpoints/.draft-*"))
 
 
+def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, folder: Path) -> None:  # noqa: F811
+    class Full(Filling, Poisoned):
+        bad = (5, 6)
+        empties = 7
+
+    trainer = Full("run.toml", [f"run.folder={small_disk}", "checkpoint.every=100"], show=False).run()
+    assert trainer.finished
+    events = list(read_events(small_disk / "run/events.jsonl"))
+    assert [event["rows"] for event in events if event["event"] == "left_out"] == [None, None]
+    assert [event["text"] for event in events if event["event"] == "said"] == [
+        f"the rows of step {step} are not written down: No space left on device; "
+        f"trivium inspect {small_disk}/run --step {step} shows them"
+        for step in (5, 6)
+    ]
+
+
 def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path, folder: Path) -> None:  # noqa: F811
     class Full(Filling):
         fills, empties = 17, -1
@@ -271,6 +340,22 @@ def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder:
     assert trainer.finished
     said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
     assert said == ["checkpoint of step 19 copied from backup/run"]
+
+
+def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Path) -> None:  # noqa: F811
+    kl = "stages.1.kl={ beta = 0.1 }"
+
+    class Stopped(Trainer):
+        def on_step(self, step: int, stats: object) -> None:
+            self.stopping = step == 9
+
+    run(kl, "run.name=whole")
+    Stopped("run.toml", [kl, "checkpoint.copy_to=backup"], show=False).run()
+    shutil.rmtree("runs/run")
+    run(kl, "checkpoint.copy_to=backup")
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    assert said == [f"checkpoint of step {step} copied from backup/run" for step in (6, 10)]
+    assert {step: loss for step, loss in losses("whole").items() if step > 10} == losses()
 
 
 def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:  # noqa: F811

@@ -16,21 +16,30 @@ from trivium.train.export import export_checkpoint
 from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
+KILLS = 4
 EVEN = CONFIG.replace("batch_size = 6", "batch_size = 8")  # what four ranks can share
+KL = {  # by stage; a cadence save falls on the beginning of stage two, and none on that of stage three
+    "two": "kl = { beta = 0.1 }",
+    "three": 'kl = { beta = 0.1, direction = "reverse" }',
+    "four": 'kl = { beta = 0.1, reference = { stage = "two" } }',
+}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sources and a config of four stages; the tests work there."""
     write_sources(tmp_path)
-    (tmp_path / "run.toml").write_text(EVEN)
+    held = EVEN
+    for stage, line in KL.items():
+        held = held.replace(f'name = "{stage}"\n', f'name = "{stage}"\n{line}\n')
+    (tmp_path / "run.toml").write_text(held)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def play(folder: Path, scenario: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+def play(folder: Path, *scenario: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     """What a scenario found, what its ranks printed, and what went to standard error."""
-    command = [sys.executable, "-m", "tests.train.ranked", str(folder), scenario]
+    command = [sys.executable, "-m", "tests.train.ranked", str(folder), *scenario]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -46,6 +55,8 @@ def test_a_run_goes_from_1_to_2_to_4_ranks_and_from_layout_to_layout(folder: Pat
     assert parts["rows"] == whole["rows"]
     assert parts["losses"].keys() == whole["losses"].keys()
     assert list(parts["losses"].values()) == pytest.approx(list(whole["losses"].values()), rel=1e-5)
+    assert list(whole["kl"]) == [str(step) for step in range(7, 20)]
+    assert list(parts["kl"].values()) == pytest.approx(list(whole["kl"].values()), rel=1e-4, abs=1e-7)
     # The first and the third stop fall between two evaluations, so that both runs have taken the same ones.
     assert parts["validation"] == pytest.approx(whole["validation"], rel=1e-5)
     assert parts["started"] == [
@@ -83,7 +94,8 @@ def test_a_run_goes_from_1_to_2_to_4_ranks_and_from_layout_to_layout(folder: Pat
 
 @pytest.mark.slow
 def test_two_ranks_killed_anywhere_end_bit_for_bit_as_two_that_were_not(folder: Path) -> None:
-    found, _, _ = play(folder, "killed")
+    found, _, _ = play(folder, "killed", str(KILLS))
+    assert len(found["codes"]) == KILLS
     for died in found["codes"]:
         *ranks, victim = died
         assert ranks[victim]
@@ -99,7 +111,7 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
         "codes": [0, 0],
         "saved": 5,
         "steps": 5,
-        "preempted": [[5, "told to stop"]],
+        "preempted": [[5, "SIGTERM"]],
         "ended": [[False, 5, 2]],
     }
     assert (found["broken"], found["uneven"], found["product"], found["past"], found["one rank"]) == (
@@ -128,6 +140,31 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_disk_without_room_bad_steps_and_a_halt_are_agreed_by_all_ranks_and_said_once(folder: Path) -> None:
+    found, printed, errors = play(folder, "faults")
+    assert found["room"] == [0, 0]
+    assert found["not saved"] == [[9, "[Errno 27] File too large"]]
+    assert found["saved"][:3] == [3, 6, 6]
+    assert found["saved"][3] in (10, 11)  # as soon as it is known that it failed
+    assert found["saved"][-1] == 19
+    assert found["must"] == [2, 2]
+    assert found["must have"] == [3]
+    assert found["guard"] == [2, 2]
+    assert found["dry"] == [0, 0]
+    assert found["left"] == ["code", "run.toml", "runs", "web"]
+    must, guard, *_ = (line["error"] for line in printed)
+    where = "runs/must/checkpoints: the checkpoint of step 6 (boundary) cannot be written: "
+    assert must.startswith(where)
+    assert guard.startswith("steps 4 to 5: the loss is ")
+    assert [line["rank"] for line in printed[:2]] == [0, 0]
+    assert found["halted"][0] == 4
+    assert sorted(found["stacks"]) == ["rank-0.txt", "rank-1.txt"]
+    assert "(guard.stall_minutes): ended. Stacks: runs/halted/stacks/rank-0.txt" in errors
+    assert "no progress for " in found["stacks"]["rank-0.txt"]
+    assert "in train_step" in found["stacks"]["rank-1.txt"]
+
+
+@pytest.mark.slow
 def test_a_worker_of_torchrun_that_is_told_to_stop_stops_all(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
@@ -141,7 +178,7 @@ def test_a_worker_of_torchrun_that_is_told_to_stop_stops_all(folder: Path) -> No
                 os.kill(int(workers[-1]), signal.SIGTERM)
                 break
         rest = run.stdout.read()
-    assert rest.count("told to stop: the step is finished, a checkpoint comes next") == 1
+    assert rest.count("SIGTERM: the step is finished, a checkpoint comes next") == 1
     (ended,) = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "ended"]
     last = RunFolder(Path("runs/run")).checkpoints()[-1]
     assert (ended["finished"], ended["steps"], ended["world_size"]) == (False, last.step, 2)

@@ -3,12 +3,15 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trivium.errors import ResumeError
-from trivium.train.checkpoint import Retention, last_sound
+from trivium.engine.ranks import Ranks
+from trivium.errors import ResumeError, SaveError
+from trivium.train.checkpoint import Retention
+from trivium.train.restore import checkpoint_to_go_on_from
 from trivium.train.run_folder import COMPLETE, RunFolder, find_checkpoint
 
 
@@ -42,25 +45,107 @@ def test_what_has_no_complete_does_not_exist(tmp_path: Path) -> None:
     assert steps(folder) == [5]
 
 
-@pytest.mark.parametrize(
-    ("harm", "found"),
-    [
-        (lambda path: path.write_text("weight"), "had 7 bytes, has 6"),
-        (lambda path: path.write_text("Weights"), "its content has changed since it was written"),
-        (lambda path: path.unlink(), "is missing"),
-    ],
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, harm: object, found: str) -> None:
+def torn(path: Path) -> None:
+    """The first half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+WEIGHTS = "engine/model.bin"
+HARMS: list[tuple[str, Callable[[Path], object], str]] = [
+    (WEIGHTS, lambda path: path.write_text("weight"), "had 7 bytes, has 6"),
+    (WEIGHTS, lambda path: path.write_text("Weights"), "its content has changed since it was written"),
+    (WEIGHTS, lambda path: path.unlink(), "is missing"),
+    (COMPLETE, torn, "is torn, or not what was written"),
+    (COMPLETE, lambda path: path.write_bytes(b""), "is torn, or not what was written"),
+    (COMPLETE, lambda path: path.write_text("[1]"), "is torn, or not what was written"),
+]
+
+
+def go_on_from(folder: RunFolder, second: RunFolder | None = None) -> tuple[int | None, list[str]]:
+    """The step of the checkpoint that a launch goes on from, and what is said."""
+    said: list[str] = []
+    found = checkpoint_to_go_on_from(folder, second, (5,), said.append, Ranks())
+    return None if found is None else found.step, said
+
+
+@pytest.mark.parametrize(("name", "harm", "found"), HARMS)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    tmp_path: Path, name: str, harm: Callable[[Path], object], found: str
+) -> None:
     folder = RunFolder(tmp_path / "run")
     make_checkpoint(folder, 5)
     make_checkpoint(folder, 9)
-    path = folder.checkpoints()[1].path / "engine" / "model.bin"
-    harm(path)  # type: ignore[operator]
-    said: list[str] = []
-    sound = last_sound(folder, lambda problem: said.append(str(problem)))
-    assert sound is not None
-    assert sound.step == 5
-    assert said == [f"{path.parent.parent}: is damaged ({path}: {found}); the checkpoint before it is used."]
+    last = folder.checkpoints()[1].path
+    harm(last / name)
+    aside = f"{last}: is damaged ({last / name}: {found}); it is set aside as damaged-step-00000009."
+    assert go_on_from(folder) == (5, [aside])
+    assert steps(folder) == [5]
+    assert last.with_name("damaged-step-00000009").is_dir()
+    make_checkpoint(folder, 7)
+    folder.keep_only(Retention(keep=1, boundaries=frozenset(), total_steps=100).kept(steps(folder), None))
+    assert go_on_from(folder) == (7, [])  # what is damaged keeps no good one from being the last
+
+
+def test_where_no_checkpoint_is_sound_the_run_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    make_checkpoint(folder, 5)
+    make_checkpoint(folder, 9)
+    first, last = (each.path for each in folder.checkpoints())
+    (first / WEIGHTS).unlink()
+    torn(last / COMPLETE)
+    with pytest.raises(ResumeError) as error:
+        go_on_from(folder)
+    faults = f"{last / COMPLETE}: is torn, or not what was written; {first / WEIGHTS}: is missing"
+    assert str(error.value) == (
+        f"{folder.path}: no checkpoint is sound, and a run never starts over by itself: {faults}. "
+        "Put one back, or give run.name another name."
+    )
+    assert steps(folder) == [5, 9]
+
+
+def test_the_second_place_helps_out_with_its_last_sound_copy_and_the_references(tmp_path: Path) -> None:
+    folder, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "copies")
+    for step in (5, 7, 9, 12):
+        make_checkpoint(second, step)
+    make_checkpoint(folder, 9)
+    torn(folder.checkpoints()[0].path / COMPLETE)
+    copies = {each.step: each.path for each in second.checkpoints()}
+    (copies[12] / WEIGHTS).write_text("weight")
+    own = folder.checkpoints_folder / "step-00000009"
+    assert go_on_from(folder, second) == (
+        9,
+        [
+            f"{copies[12]}: is damaged ({copies[12] / WEIGHTS}: had 7 bytes, has 6), and not copied from there.",
+            (
+                f"{own}: is damaged ({own / COMPLETE}: is torn, or not what was written); "
+                "it is set aside as damaged-step-00000009."
+            ),
+            f"checkpoint of step 5 copied from {second.path}",
+            f"checkpoint of step 9 copied from {second.path}",
+        ],
+    )
+    assert steps(folder) == [5, 9]
+
+
+def test_drafts_that_a_kill_left_are_removed_by_the_next_launch(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    make_checkpoint(folder, 5)
+    folder.fresh_draft(9)
+    (folder.checkpoints_folder / ".copy-step-00000007").mkdir()
+    folder.lock()
+    folder.unlock()
+    assert [path.name for path in folder.checkpoints_folder.iterdir()] == ["step-00000005"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    folder = RunFolder(tmp_path / "runs" / "run")
+    with pytest.raises(SaveError) as error:
+        folder.lock()
+    assert str(error.value) == (
+        f"{folder.path}: cannot be written to: Not a directory. "
+        "Make room, or give run.folder a place that you may write to."
+    )
 
 
 def test_the_same_step_again_replaces_the_checkpoint(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 `save` returns when training may go on; a thread waits for the engine's files, adds the run's state and
 commits. A save that fails (a full disk) leaves the checkpoints before it as they are, is told of, and is tried
 again after a pause that doubles each time. Of many ranks all write their parts; rank 0 commits, once all of these
-are whole.
+are whole, and alone tells of what failed and when to try again. A save in the foreground is over for all at once.
 """
 
 import threading
@@ -14,10 +14,10 @@ from typing import Any
 
 from trivium.engine.base import Engine, SaveHandle
 from trivium.engine.ranks import Ranks
-from trivium.errors import Problem, SaveError
+from trivium.errors import SaveError
 from trivium.train.events import Saved, SaveFailed
 from trivium.train.mirror import Mirror
-from trivium.train.run_folder import Checkpoint, RunFolder
+from trivium.train.run_folder import RunFolder
 
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0  # seconds before a save that failed is tried again
 THREAD = "trivium-saver"
@@ -78,12 +78,11 @@ class Saver:
     ) -> None:
         """Write a checkpoint of this step; waits for the one before. SaveError where one that must succeed fails."""
         self.wait()
+        self._failure = None
         started = time.perf_counter()
 
         def write() -> None:
-            if self.ranks.speaks:
-                self.folder.fresh_draft(step)
-            self.ranks.meet()  # no rank writes before the draft is empty
+            self._open_draft(step)
             handle = engine.save(self.folder.draft_path(step) / "engine", background=background)
             if background:
                 self._thread = threading.Thread(target=lambda: attempt(lambda: commit(handle)), name=THREAD)
@@ -109,11 +108,8 @@ class Saver:
                 self._failed(step, reason, failure)
 
         attempt(write)
-        if must_succeed and not background and self._failure is not None:
-            raise SaveError(
-                f"{self.folder.checkpoints_folder}: the checkpoint of step {step:,} ({reason}) cannot be written: "
-                f"{self._failure}. Make room, and start the run again: it goes on from its last checkpoint."
-            ) from self._failure
+        if not background:
+            self._settle(step, reason, must_succeed=must_succeed)
 
     def wait(self) -> None:
         """Return when the last save is complete, or has failed."""
@@ -127,32 +123,39 @@ class Saver:
         if self.mirror is not None:
             self.mirror.wait()
 
+    def _open_draft(self, step: int) -> None:
+        """An empty draft, before any rank writes into it; where it cannot be made, the save fails on all ranks."""
+        why = None
+        if self.ranks.speaks:
+            try:
+                self.folder.fresh_draft(step)
+            except OSError as failure:
+                why = str(failure)
+        why = self.ranks.share(why)
+        if why is not None:
+            raise OSError(why)
+
+    def _settle(self, step: int, reason: str, *, must_succeed: bool) -> None:
+        """Return when rank 0 has committed, since a stage may begin by reading it; all ranks end where it must be."""
+        with self.ranks.as_one():
+            if must_succeed and self._failure is not None:
+                raise SaveError(
+                    f"{self.folder.checkpoints_folder}: the checkpoint of step {step:,} ({reason}) cannot be written: "
+                    f"{self._failure}. Make room, and start the run again: it goes on from its last checkpoint."
+                ) from self._failure
+
     def _failed(self, step: int, reason: str, failure: Exception) -> None:
-        self.folder.drop_draft(step)  # gives back the room it took
         self._failure = failure
+        if not self.ranks.speaks:
+            return
+        self.folder.drop_draft(step)  # gives back the room it took
         self._try_again_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._tell(SaveFailed(step=step, why=str(failure), reason=reason))
 
     def _tidy(self) -> None:
-        self._failure = None
         checkpoints = self.folder.checkpoints()
         kept = self.retention.kept([each.step for each in checkpoints], self.best_step)
         self.folder.keep_only(kept)
         if self.mirror is not None:
             self.mirror.copy([each for each in checkpoints if each.step in kept], kept)
-
-
-def last_sound(folder: RunFolder, tell: Callable[[Problem], None], ranks: Ranks | None = None) -> Checkpoint | None:
-    """The last checkpoint whose files are as they were written; one that is not is named and passed over.
-
-    Of many ranks each looks at some of the files, and all come to the same end.
-    """
-    ranks = ranks or Ranks()
-    for checkpoint in reversed(ranks.share(folder.checkpoints())):
-        faults = ranks.gather(checkpoint.verify(ranks.rank, ranks.size))
-        fault = next((fault for fault in faults if fault is not None), None)
-        if fault is None:
-            return checkpoint
-        tell(Problem(str(checkpoint.path), f"is damaged ({fault}); the checkpoint before it is used."))
-    return None

@@ -132,7 +132,8 @@ class Spiked(Event):
 
     def line(self) -> str:
         """`step 41: the loss spiked to 7.1, over 3.2 (rows/step-00000040.json)`."""
-        return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f} ({self.rows})"
+        rows = f" ({self.rows})" if self.rows else ""
+        return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f}{rows}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to) and a `lineage.json`
 that names the run and step it came from. What differs in the past is refused by key, as a resume would. Where the new
-run has another engine, the copies hold the weights alone, and the optimizer begins anew.
+run has another engine, the copies hold the weights alone, and the optimizer begins anew. All of it is written to a
+draft beside the new folder and renamed: a fork is whole or absent.
 """
 
 import json
@@ -12,12 +13,11 @@ from pathlib import Path
 from trivium.config.load import load
 from trivium.engine.folder import read_spec, saved_by
 from trivium.errors import ResumeError
-from trivium.files import draft
 from trivium.plan.make import make_plan
 from trivium.train.convert import is_foreign, take_weights
 from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
-from trivium.train.run_folder import LINEAGE, RunFolder, find_checkpoint
+from trivium.train.run_folder import LINEAGE, RunFolder, find_checkpoint, written_to
 
 
 def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:
@@ -26,7 +26,7 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     said = load(config, overrides).config
     plan = make_plan(said, file=config.name)
     new = RunFolder(Path(said.run.folder) / (said.run.name or "run"))
-    if new.path.resolve() == run.resolve() or new.checkpoints():
+    if new.path.resolve() == run.resolve() or new.is_begun:
         raise ResumeError(f"{new.path}: is a run already. Give run.name another name in {config.name}.")
     fault = checkpoint.verify()
     if fault is not None:
@@ -36,18 +36,14 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     needed = References(plan, read_spec(checkpoint.engine), new).boundaries
     own = checkpoint.path.parent.parent
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
-    new.lock()
-    try:
-        lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
-        how = ""
-        if is_foreign(checkpoint.engine, said.engine.name):
-            lineage |= {"engine": saved_by(checkpoint.engine), "optimizer": "fresh"}
-            how = f", its weights alone, from {lineage['engine']} to {said.engine.name} with a fresh optimizer"
-        with draft(new.path / LINEAGE) as file:
-            file.write(json.dumps(lineage, indent=1).encode())
+    lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
+    how = ""
+    if is_foreign(checkpoint.engine, said.engine.name):
+        lineage |= {"engine": saved_by(checkpoint.engine), "optimizer": "fresh"}
+        how = f", its weights alone, from {lineage['engine']} to {said.engine.name} with a fresh optimizer"
+    with written_to(new.path), new.whole() as unfinished:
+        (unfinished.path / LINEAGE).write_text(json.dumps(lineage, indent=1))
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, said.engine.name) else RunFolder.take
-            take(new, each)
-    finally:
-        new.unlock()
+            take(unfinished, each)
     return f"{new.path}: forked from {run} at step {checkpoint.step:,}{how}. Go on with: trivium train {config}"

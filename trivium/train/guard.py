@@ -5,7 +5,9 @@ and data stay aligned. So many in a row end the run. A spike is a loss far above
 `spike_deviations` robust deviations (1.4826 x the median distance from the median) above their median. Losses of
 another stage say nothing, so that each stage starts afresh and is judged once it has `GRACE_STEPS` of its own.
 
-What the guard knows is in each checkpoint: a resume judges as the run would have.
+What the guard knows is in each checkpoint: a resume judges as the run would have. The steps that it left out are
+there too: whether it or `skip_steps` leaves out a step makes no difference to any bit, so that these may be written
+into the config of a run that has passed them.
 """
 
 from collections import deque
@@ -33,6 +35,7 @@ class Guard:
     stage: int = -1
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     left_out_in_a_row: int = 0
+    left_out: list[tuple[int, int]] = field(default_factory=list)  # spans of steps, each with its first and its end
 
     def enter(self, stage: int) -> None:
         """Begin a stage; going on in its middle forgets nothing."""
@@ -69,23 +72,36 @@ class Guard:
             self.losses.append(stats.loss)
             return
         self.left_out_in_a_row += 1
+        first = step + 1 - self.left_out_in_a_row
+        self.left_out = [span for span in self.left_out if span[0] != first] + [(first, step + 1)]
         if self.left_out_in_a_row >= self.settings.most_left_out:
-            first = step + 1 - self.left_out_in_a_row
+            spans = [list(span) for span in sorted((*self.settings.skip_steps, (first, step + 1)))]
             raise GuardError(
                 f"steps {first:,} to {step:,}: {stats.left_out}, {self.left_out_in_a_row:,} updates left out in a "
-                f"row (guard.most_left_out). Lower the learning rate, or leave these rows out: "
-                f"guard.skip_steps = [[{first}, {step + 1}]]."
+                f"row (guard.most_left_out). Leave these rows out, and start the run again: "
+                f"guard.skip_steps = {spans}. Or fork a checkpoint before them, and end the stage there: "
+                "one with a lower learning rate may follow."
             )
+
+    def passed_over(self) -> None:
+        """A step that the config leaves out: what went wrong before it has been looked at."""
+        self.left_out_in_a_row = 0
 
     def state(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
-        return {"stage": self.stage, "losses": list(self.losses), "left_out_in_a_row": self.left_out_in_a_row}
+        return {
+            "stage": self.stage,
+            "losses": list(self.losses),
+            "left_out_in_a_row": self.left_out_in_a_row,
+            "left_out": [list(span) for span in self.left_out],
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.stage = int(state["stage"])
         self.losses = deque(_floats(state["losses"]), maxlen=RECENT_STEPS)
         self.left_out_in_a_row = int(state["left_out_in_a_row"])
+        self.left_out = [(int(first), int(end)) for first, end in state["left_out"]]
 
 
 def _floats(values: Sequence[Any]) -> list[float]:

@@ -1,14 +1,11 @@
 """One launch of a run: its folder locked, its parts made, its sinks open; and how it begins."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tomli_w
-
-from trivium.plan.export import plan_json
 from trivium.train.cadence import Cadence, stops_on_signals
 from trivium.train.checkpoint import Retention, Saver
 from trivium.train.convert import readable_weights
@@ -16,13 +13,13 @@ from trivium.train.events import EventFile, Said, Started
 from trivium.train.meter import Meter
 from trivium.train.mirror import Mirror
 from trivium.train.reference import References
-from trivium.train.run_folder import Checkpoint, RunFolder
+from trivium.train.run_folder import Checkpoint, RunFolder, written_to
 from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.state import engine_facts, raw_config
 from trivium.train.terminal import terminal_view
 from trivium.train.track import tracker_sinks
 from trivium.train.versions import versions
-from trivium.train.watchdog import Watchdog
+from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
@@ -32,14 +29,14 @@ if TYPE_CHECKING:
 def session(trainer: "Trainer") -> Iterator[None]:
     """The run's folder, locked; its parts, made; signals that stop it after a step."""
     name = trainer.config.run.name or "run"
-    with trainer.ranks.watched(), tempfile.TemporaryDirectory() as scratch:
-        trainer.folder = RunFolder(Path(scratch) if trainer.dry_run else Path(trainer.config.run.folder) / name)
+    with trainer.ranks.watched(), _folder(trainer, name) as trainer.folder:
+        processes = trainer.ranks.gather(this_process())
         with trainer.ranks.as_one():
             if trainer.ranks.speaks:
                 trainer.folder.lock()
         try:
             with trainer.ranks.as_one():
-                _set_up(trainer, name)
+                _set_up(trainer, name, processes)
             with stops_on_signals(trainer.stop):
                 yield
             trainer.saver.close()
@@ -52,13 +49,6 @@ def session(trainer: "Trainer") -> Iterator[None]:
             trainer.sinks = []
             trainer.folder.unlock()
         trainer.ranks.meet()  # a launcher may end all ranks when one has ended
-
-
-def fetch(trainer: "Trainer", mirror: RunFolder) -> None:
-    """Take the last checkpoint from the second place, where the run's own folder has none."""
-    for checkpoint in mirror.checkpoints()[-1:]:
-        trainer.folder.take(checkpoint)
-        trainer.tell(Said(step=0, text=f"checkpoint of step {checkpoint.step:,} copied from {mirror.path}"))
 
 
 def initial_weights(trainer: "Trainer") -> None:
@@ -95,7 +85,24 @@ def start_of(trainer: "Trainer", *, resumed: bool, changes: Mapping[str, str]) -
     )
 
 
-def _set_up(trainer: "Trainer", name: str) -> None:
+@contextmanager
+def _folder(trainer: "Trainer", name: str) -> Iterator[RunFolder]:
+    """The run's folder; of a dry run a scratch one, which all ranks see and which is gone when all are through."""
+    where = Path(trainer.config.run.folder)
+    if not trainer.dry_run:
+        yield RunFolder(where / name)
+        return
+    # Many ranks may be on many machines: they meet where the run's own folder would be.
+    beside = next(each for each in (where, *where.absolute().parents) if each.is_dir())
+    with ExitStack() as stack:
+        path = None
+        if trainer.ranks.speaks:
+            inside = None if trainer.ranks.size == 1 else beside
+            path = stack.enter_context(tempfile.TemporaryDirectory(prefix=".dry-run-", dir=inside))
+        yield RunFolder(Path(trainer.ranks.share(path) or ""))
+
+
+def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None:
     config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
     optimizer = trainer.optimizer()
     own = None if isinstance(optimizer, str) else optimizer
@@ -107,18 +114,18 @@ def _set_up(trainer: "Trainer", name: str) -> None:
     boundaries = starts | trainer.references.boundaries
     retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.milestones)
     trainer.saver = Saver(trainer.folder, retention, trainer.tell, _mirror(trainer, name), ranks)
-    stacks = trainer.folder.path / "stacks" / f"rank-{ranks.rank}.txt"
-    trainer.watchdog = Watchdog(60 * config.guard.stall_minutes, stacks)
+    stacks = trainer.folder.path / "stacks"
+    trainer.watchdog = Watchdog(60 * config.guard.stall_minutes, stacks, ranks.rank, processes)
     trainer.cadence = Cadence(config.checkpoint.every, ranks)
     if ranks.speaks:
         _open_sinks(trainer, name)
 
 
 def _open_sinks(trainer: "Trainer", name: str) -> None:
-    raw = raw_config(trainer.config)
-    trainer.folder.write_plan(tomli_w.dumps(raw), plan_json(trainer.plan))
-    trainer.sinks = [EventFile(trainer.folder.events)]
-    trainer.sinks += tracker_sinks(trainer.config.track.sinks, trainer.folder.path, name, raw)
+    with written_to(trainer.folder.path):
+        trainer.sinks = [EventFile(trainer.folder.events)]
+    trackers = trainer.config.track.sinks
+    trainer.sinks += tracker_sinks(trackers, trainer.folder.path, name, raw_config(trainer.config))
     if trainer.show:
         trainer.sinks.append(terminal_view(trainer.plan, trainer.config.track.every))
 

@@ -13,7 +13,7 @@ def train(trainer: "Trainer") -> None:
         if trainer.stage_begins(step):
             trainer.begin_stage(step)
         if trainer.leaves_out(step):
-            trainer.step_left_out(step, "its rows are left out (guard.skip_steps)")
+            trainer.pass_over(step)
         else:
             trainer.meter.start()
             batch = trainer.batch(step)

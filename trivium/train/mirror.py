@@ -1,17 +1,18 @@
 """A second place for a run's checkpoints, copied there in the background.
 
-Copies are whole or absent, as the originals are, and follow their retention. A copy that fails is told of and
+Copies are whole or absent, as the originals are, and follow their retention; the oldest come first, so that the
+references of a stage with KL are there before what needs them. A copy that fails is told of and
 tried again with the next checkpoint; training never waits for it but at the run's end.
 """
 
 import threading
 from collections.abc import Callable
 
-from trivium.train.run_folder import Checkpoint, RunFolder
+from trivium.train.run_folder import COMPLETE, Checkpoint, RunFolder
 
 
 class Mirror:
-    """Copies checkpoints to a second run folder, the newest first."""
+    """Copies checkpoints to a second run folder."""
 
     def __init__(self, target: RunFolder, failed: Callable[[Checkpoint, str], None]) -> None:
         self.target = target
@@ -44,12 +45,17 @@ class Mirror:
             self._bring(checkpoints, kept)
 
     def _bring(self, checkpoints: list[Checkpoint], kept: set[int]) -> None:
-        there = {checkpoint.step for checkpoint in self.target.checkpoints()}
-        for checkpoint in sorted(checkpoints, key=lambda each: -each.step):
-            if checkpoint.step in kept and checkpoint.step not in there:
+        for checkpoint in sorted(checkpoints, key=lambda each: each.step):
+            if checkpoint.step in kept:
                 try:
-                    self.target.take(checkpoint)
+                    if not self._is_there(checkpoint):
+                        self.target.take(checkpoint)
                 except Exception as failure:  # a full or absent second place must never end a run
                     self._failed(checkpoint, str(failure))
                     return
         self.target.keep_only(kept)
+
+    def _is_there(self, checkpoint: Checkpoint) -> bool:
+        """Whether the second place has this one, and not another of the same step."""
+        copy = self.target.checkpoints_folder / checkpoint.path.name / COMPLETE
+        return copy.is_file() and copy.read_bytes() == (checkpoint.path / COMPLETE).read_bytes()

@@ -1,6 +1,6 @@
 """May a run go on with this config? The past is fixed, the future is open."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trivium.config.problems import show_value
@@ -19,7 +19,7 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
             f"cannot resume at step {step:,}: the config ends at step {total:,}. "
             "Lengthen its last stage, or give run.name another name."
         )
-    if plan.fingerprint(step) == state["loader"]["fingerprint"]:
+    if plan.fingerprint(step) == state["loader"]["fingerprint"] or passed_over_alike(state, plan):
         return
     changed = changed_sources(state["sources"], plan.sources)
     if changed:
@@ -37,6 +37,17 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
     raise ResumeError(
         f"cannot resume at step {step:,}: {difference}, and steps 0 to {step - 1:,} have been taken. {advice}"
     )
+
+
+def passed_over_alike(state: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether only `guard.skip_steps` differs, and only in steps that the guard had left out by itself."""
+    was, now = dict(state["loader"]["record"]), dict(plan.record(int(state["step"])))
+    differing = _steps(was.pop("guard.skip_steps", ())) ^ _steps(now.pop("guard.skip_steps", ()))
+    return first_difference(was, now) is None and differing <= _steps(state["guard"]["left_out"])
+
+
+def _steps(spans: Iterable[Sequence[int]]) -> set[int]:
+    return {step for first, end in spans for step in range(first, end)}
 
 
 def changed_sources(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, OpenSource]) -> list[str]:

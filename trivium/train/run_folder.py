@@ -13,14 +13,15 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import xxhash
 
-from trivium.errors import ResumeError
+from trivium.errors import ResumeError, SaveError
 from trivium.files import draft, flush_folder
 
 if TYPE_CHECKING:  # who only reads a run's files needs no engine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # who only reads a run's files needs no engine
 
 COMPLETE = "COMPLETE"
 LINEAGE = "lineage.json"
+LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,17 @@ class Checkpoint:
 
     def verify(self, part: int = 0, parts: int = 1) -> str | None:
         """What is wrong with the first file that is not as it was written; None where all are. Or of every nth file."""
-        for name, was in list(self.files().items())[part::parts]:
+        try:
+            listed = [(name, was["bytes"], was["hash"]) for name, was in self.files().items()]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return f"{self.path / COMPLETE}: is torn, or not what was written"
+        for name, size, content in listed[part::parts]:
             path = self.path / name
             if not path.is_file():
                 return f"{path}: is missing"
-            if path.stat().st_size != was["bytes"]:
-                return f"{path}: had {was['bytes']:,} bytes, has {path.stat().st_size:,}"
-            if hash_file(path) != was["hash"]:
+            if path.stat().st_size != size:
+                return f"{path}: had {size:,} bytes, has {path.stat().st_size:,}"
+            if hash_file(path) != content:
                 return f"{path}: its content has changed since it was written"
         return None
 
@@ -93,11 +99,12 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep other launches out until this process ends; ResumeError where one is in."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / ".lock", "a+")  # noqa: SIM115
+        with written_to(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "another process"
             self._lock.close()
@@ -105,13 +112,16 @@ class RunFolder:
             raise ResumeError(
                 f"{self.path}: {owner} is training this run. Stop it first, or give run.name another name."
             ) from None
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()}")
-        self._lock.flush()
-        self._put_back()
+        with written_to(self.path):
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()}")
+            self._lock.flush()
+            self._clear_up()
 
-    def _put_back(self) -> None:
-        """Undo a replacement that was killed between its two renames."""
+    def _clear_up(self) -> None:
+        """Undo a replacement that was killed between its two renames; remove drafts and copies that were killed."""
+        for unfinished in (*self.checkpoints_folder.glob(".draft-*"), *self.checkpoints_folder.glob(".copy-*")):
+            shutil.rmtree(unfinished, ignore_errors=True)
         for old in self.checkpoints_folder.glob(".old-step-*"):
             name = old.name.removeprefix(".old-")
             if (old / COMPLETE).is_file() and not (self.checkpoints_folder / name).exists():
@@ -128,7 +138,7 @@ class RunFolder:
     def write_plan(self, config_toml: str, plan_json: dict[str, Any]) -> None:
         """Keep the config as given and the plan as resolved."""
         for name, text in (("config.toml", config_toml), ("plan.json", json.dumps(plan_json, indent=1))):
-            with draft(self.path / name) as file:
+            with written_to(self.path), draft(self.path / name) as file:
                 file.write(text.encode())
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -181,6 +191,14 @@ class RunFolder:
         shutil.rmtree(old, ignore_errors=True)
         return Checkpoint(step, final)
 
+    def set_aside(self, checkpoint: Checkpoint) -> Path:
+        """Take a damaged checkpoint out of the way, and leave it to be looked at; where it is now."""
+        aside = checkpoint.path.with_name(f"damaged-{checkpoint.path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        checkpoint.path.rename(aside)
+        flush_folder(self.checkpoints_folder)
+        return aside
+
     def take(self, checkpoint: Checkpoint) -> Checkpoint:
         """A copy of another folder's checkpoint, whole or not at all."""
         final = self.checkpoints_folder / checkpoint.path.name
@@ -203,13 +221,33 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Whether a launch is training this run now."""
         try:
-            with open(self.path / ".lock") as file:
+            with open(self.path / LOCK) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
         except OSError:
             return True
         return False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything of a run is there."""
+        return self.path.exists() and any(each.name != LOCK for each in self.path.iterdir())
+
+    @contextmanager
+    def whole(self) -> Iterator["RunFolder"]:
+        """A draft of this folder, beside it: takes its name when the block ends well, is removed if not."""
+        unfinished = self.path.with_name(f".fork-{self.path.name}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            yield RunFolder(unfinished)
+            (self.path / LOCK).unlink(missing_ok=True)  # a launch that was refused leaves one
+            unfinished.rename(self.path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        flush_folder(self.path.parent)
 
     @property
     def lineage(self) -> dict[str, Any] | None:
@@ -248,6 +286,18 @@ def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
         known = ", ".join(f"{each:,}" for each in by_step)
         raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
     return by_step[step]
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """What a folder that cannot be written to says, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveError(
+            f"{path}: cannot be written to: {error.strerror or error}. "
+            "Make room, or give run.folder a place that you may write to."
+        ) from error
 
 
 def _flush(path: Path) -> None:

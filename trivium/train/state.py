@@ -43,12 +43,14 @@ def stand_at(trainer: "Trainer", checkpoint: Checkpoint) -> dict[str, str]:
     """Put a run and its engine where a checkpoint stands; refuses another past. What changed in the config since."""
     state = checkpoint.state()
     refuse_other_past(state, trainer.plan, str(trainer.folder.path))
-    trainer.loader.load_state_dict(state["loader"])
+    step = int(state["step"])
+    past = {"fingerprint": trainer.plan.fingerprint(step), "record": trainer.plan.record(step)}  # has just been judged
+    trainer.loader.load_state_dict({**state["loader"], **past})
     if is_saved(checkpoint.engine):
         trainer.engine.load(checkpoint.engine)
     else:  # a fork from another engine: the weights alone
         trainer.engine.start_from(checkpoint.engine)
-    trainer.step = int(state["step"])
+    trainer.step = step
     trainer.meter.load_state(state["meter"])
     trainer.guard.load_state(state["guard"])
     trainer.best = dict(state["best"])

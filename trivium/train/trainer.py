@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import tomli_w
+
 from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config, Shape
 from trivium.data.batch import Batch
@@ -19,11 +21,12 @@ from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimiz
 from trivium.engine.make import join_ranks, stage_settings
 from trivium.engine.mesh import mesh_shape
 from trivium.loader import Loader
+from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
 from trivium.train.cadence import Cadence
-from trivium.train.checkpoint import Saver, last_sound
+from trivium.train.checkpoint import Saver
 from trivium.train.evaluate import evaluate, validation_batches
 from trivium.train.events import (
     Ended,
@@ -38,13 +41,14 @@ from trivium.train.events import (
 )
 from trivium.train.guard import Guard
 from trivium.train.lag import Lag
-from trivium.train.launch import fetch, initial_weights, session, start_of
+from trivium.train.launch import initial_weights, session, start_of
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.reference import References
+from trivium.train.restore import checkpoint_to_go_on_from, fetch_references
 from trivium.train.rows import row_list
 from trivium.train.run_folder import RunFolder
-from trivium.train.state import stand_at, state_of
+from trivium.train.state import raw_config, stand_at, state_of
 from trivium.train.transition import stage_changes
 from trivium.train.watchdog import Watchdog
 
@@ -77,12 +81,12 @@ class Trainer:
             self.config = self.plan.config  # with what it takes from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
-        self.loader.say = lambda text: self.tell(Said(step=self.step, text=text))
+        self.loader.say = self._say
         self.dry_run = dry_run
         self.show = show
         self.step = 0
         self.stopping = False
-        self.stopped_by = "told to stop"
+        self.stopped_by: str | None = None
         self.guard = Guard(self.config.guard)
         self.last_evaluation: Evaluated | None = None
         self.best: dict[str, float] = {}
@@ -98,7 +102,7 @@ class Trainer:
         self._saves_again = False
         self.cadence: Cadence
         self.watchdog: Watchdog | None = None
-        self.lag = Lag(self.ranks, lambda text: self.tell(Said(step=self.step, text=text)))
+        self.lag = Lag(self.ranks, self._say)
 
     # What people override.
 
@@ -169,15 +173,19 @@ class Trainer:
 
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
-        if self.saver.mirror is not None and self.ranks.speaks and not self.folder.checkpoints():
-            fetch(self, self.saver.mirror.target)
-        checkpoint = last_sound(self.folder, lambda problem: self.tell(Said(step=0, text=str(problem))), self.ranks)
+        second = None if self.saver.mirror is None else self.saver.mirror.target
+        checkpoint = checkpoint_to_go_on_from(self.folder, second, self.references.boundaries, self._say, self.ranks)
         if checkpoint is None:
             initial_weights(self)
         with self.ranks.as_one():
             changes = {} if checkpoint is None else stand_at(self, checkpoint)
+            if second is not None and self.ranks.speaks:
+                past = [step for step in self.references.boundaries if step < self.step]
+                fetch_references(self.folder, second, past, self._say)
         with self.ranks.as_one():
             self.references.check(self.step)
+            if self.ranks.speaks:
+                self.folder.write_plan(tomli_w.dumps(raw_config(self.config)), plan_json(self.plan))
         self.tell(start_of(self, resumed=checkpoint is not None, changes=changes))
 
     def save(self, reason: str = "asked") -> None:
@@ -209,7 +217,9 @@ class Trainer:
         stage = self.plan.stage_at(max(0, min(self.step, (self.plan.total_steps or 1) - 1)))
         stage = self.plan.stages[self._entered] if self._entered >= 0 else stage
         rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
-        return validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size)
+        for batch in validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size):
+            self.beat()
+            yield batch
 
     def state(self) -> dict[str, Any]:
         """The run's own part of a checkpoint: plain values."""
@@ -244,7 +254,7 @@ class Trainer:
                 self.save("boundary")
         elif begins:
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
-            if self.references.lacks(step):
+            if self.ranks.share(self.references.lacks(step)):
                 self.save("boundary")
         reference = self.references.of(stage)
         self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins, reference=reference))
@@ -279,6 +289,12 @@ class Trainer:
         self.step = step + 1
         self.tell(LeftOut(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
 
+    def pass_over(self, step: int) -> None:
+        """Count a step whose rows the config leaves out."""
+        self.step_left_out(step, "its rows are left out (guard.skip_steps)")
+        self.guard.passed_over()
+        self._agree()
+
     def _agree(self) -> None:
         """What one rank may know alone is known by all: a signal, and a save that is to be tried again."""
         self.stopping, self._saves_again = self.ranks.agree(
@@ -302,7 +318,8 @@ class Trainer:
         if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
             self.evaluate()
         if not self.finished:
-            self.tell(Preempted(step=self.step, signal=self.stopped_by))
+            signals = [each for each in self.ranks.gather(self.stopped_by) if each is not None]
+            self.tell(Preempted(step=self.step, signal=signals[0] if signals else "told to stop"))
         self.saver.wait()
         if not self.ranks.share(self._saved_already()):
             self.save("final" if self.finished else "stopped")
@@ -321,10 +338,14 @@ class Trainer:
 
     def tell(self, event: Event) -> None:
         """Give an event to the file, the terminal and the trackers; whatever happens is progress."""
-        if self.watchdog is not None:
-            self.watchdog.beat()
+        self.beat()
         for sink in self.sinks:
             sink.write(event)
+
+    def beat(self) -> None:
+        """There is progress: what takes long without an event says so now and then."""
+        if self.watchdog is not None:
+            self.watchdog.beat()
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -362,7 +383,15 @@ class Trainer:
         """Write down what stood in the rows of a step."""
         if self.dry_run or not self.ranks.speaks:
             return None
-        return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
+        try:
+            return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
+        except OSError as failure:  # a full disk; they can be had at any time
+            how = f"trivium inspect {self.folder.path} --step {step} shows them"
+            self._say(f"the rows of step {step:,} are not written down: {failure.strerror}; {how}")
+            return None
+
+    def _say(self, text: str) -> None:
+        self.tell(Said(step=self.step, text=text))
 
 
 def _engine_and_device(config: Config | str | Path, overrides: Sequence[str]) -> tuple[str, str | None]:

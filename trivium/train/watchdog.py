@@ -1,26 +1,62 @@
-"""A run that stops making progress ends, and leaves behind where it stood.
+"""A run that stops making progress ends, and leaves behind where each rank stood.
 
 A thread looks at the time of the last beat. A rank that hangs holds up all others at their next exchange, so that
-each rank's own watchdog writes its own stacks, and the launcher finds that all have ended.
+each rank's watchdog ends its own process. A process that the system has stopped can write nothing: the first watchdog
+that ends its rank has the other ranks of its machine continued, and their stacks written by a signal, beforehand.
 """
 
 import faulthandler
 import os
+import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 STALLED = 4  # the exit code
 LOOKS = 20  # so many times within the limit
+ASKS = signal.SIGUSR2  # of another rank: write your stacks
+PATIENCE = 10.0  # seconds for the stacks of others
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, and where its number means something."""
+
+    machine: str
+    number: int
+
+
+def this_process() -> Process:
+    """This one; machines are told apart by their boot, and containers by what numbers their processes have."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Process(f"{boot} {os.readlink('/proc/self/ns/pid')}", os.getpid())
+    except OSError:
+        return Process(socket.gethostname(), os.getpid())
 
 
 class Watchdog:
-    """Ends the process when `beat` has not been called for so long."""
+    """Ends the process when `beat` has not been called for so long; `processes` are those of all ranks."""
 
-    def __init__(self, limit_seconds: float, stacks: Path) -> None:
+    def __init__(self, limit_seconds: float, folder: Path, rank: int, processes: Sequence[Process]) -> None:
         self._limit = limit_seconds
-        self._stacks = stacks
+        self._rank = rank
+        self._stacks = [folder / f"rank-{each}.txt" for each in range(len(processes))]
+        own = processes[rank]
+        self._neighbours = {
+            other: process.number
+            for other, process in enumerate(processes)
+            if process.machine == own.machine and other != rank
+        }
+        if self._neighbours:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._asked = open(self._stacks[rank], "a")  # noqa: SIM115
+            faulthandler.register(ASKS, self._asked, all_threads=True)
         self._last = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trivium-watchdog", daemon=True)
@@ -31,9 +67,18 @@ class Watchdog:
         self._last = time.monotonic()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Watch no longer; leave no file without stacks."""
         self._over.set()
         self._thread.join()
+        if not self._neighbours:
+            return
+        faulthandler.unregister(ASKS)
+        self._asked.close()
+        own = self._stacks[self._rank]
+        with suppress(OSError):
+            if own.stat().st_size == 0:
+                own.unlink()
+                own.parent.rmdir()
 
     def _watch(self) -> None:
         while not self._over.wait(self._limit / LOOKS):
@@ -42,11 +87,24 @@ class Watchdog:
                 self._end(silent)
 
     def _end(self, silent: float) -> None:
-        self._stacks.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._stacks, "a") as file:
+        own = self._stacks[self._rank]
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with open(own, "a") as file:
             file.write(f"no progress for {silent:.0f} s; every thread of process {os.getpid()}:\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
-        sys.stderr.write(f"no progress for {silent:.0f} s (guard.stall_minutes): ended. Stacks: {self._stacks}\n")
+        self._ask_neighbours()
+        sys.stderr.write(f"no progress for {silent:.0f} s (guard.stall_minutes): ended. Stacks: {own}\n")
         sys.stderr.flush()
         os._exit(STALLED)
+
+    def _ask_neighbours(self) -> None:
+        """Have the other ranks of this machine write where they stand, also one that is stopped."""
+        for number in self._neighbours.values():
+            with suppress(OSError):  # one that has ended
+                os.kill(number, ASKS)
+                os.kill(number, signal.SIGCONT)
+        until = time.monotonic() + PATIENCE
+        waiting = [self._stacks[rank] for rank in self._neighbours]
+        while any(path.stat().st_size == 0 for path in waiting if path.exists()) and time.monotonic() < until:
+            time.sleep(0.05)

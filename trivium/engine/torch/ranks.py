@@ -73,14 +73,21 @@ class TorchRanks(Ranks):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A rank that fails inside says why to the others, which fail by its words and not by a lost connection."""
+        """A rank that fails inside says why to the others, which fail by its words and not by a lost connection.
+
+        Rank 0 says it, or rank 1 where that is gone; a rank that failed by itself shows where; the others are silent.
+        """
         try:
             yield
         except Exception as error:
             first, text = self._first_failure(f"{type(error).__name__}: {error}")
-            if first == self.rank:
+            if isinstance(error, TriviumError) and self.speaks:
                 raise
-            raise RankError(f"rank {first} failed: {text}") from error
+            if first == self.rank and not isinstance(error, TriviumError):
+                raise
+            if self.speaks or (first == 0 and self.rank == 1 and not isinstance(error, TriviumError)):
+                raise RankError(f"rank {first} failed: {text}") from error
+            raise SystemExit(2) from error
 
     def _first_failure(self, text: str) -> tuple[int, str]:
         """Who failed first, this rank included, and why."""
