@@ -185,12 +185,12 @@ def lagging() -> None:
 
 
 class Poisoned(Trainer):
-    """From step 4 on no gradient is finite, on any rank."""
+    """From step 4 on no loss is finite, on any rank."""
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         if now.step == 4:
-            for parameter in self.engine.model.parameters():  # type: ignore[attr-defined]
-                parameter.register_hook(lambda gradient: gradient * nan)
+            with torch.no_grad():
+                next(self.engine.model.parameters()).mul_(nan)  # type: ignore[attr-defined]
         return super().train_step(batch, now)
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tests.train.test_trainer import folder, losses, run  # noqa: F401
-from trivium.errors import ResumeError, UsageError
+from trivium.errors import ResumeError, SaveError, UsageError
 from trivium.train.events import read_events
 from trivium.train.fork import fork_run
 from trivium.train.run_folder import RunFolder
@@ -63,6 +63,26 @@ def test_a_fork_needs_a_name_and_a_checkpoint_of_its_own(folder: Path) -> None: 
     with pytest.raises(ResumeError) as error:
         fork_run(Path("runs/run"), None, CONFIG, ["run.name=other"])
     assert str(error.value) == f"{weights}: its content has changed since it was written. Fork from another checkpoint."
+
+
+def test_a_fork_is_whole_or_absent(folder: Path) -> None:  # noqa: F811
+    kl = ["stages.1.kl={ beta = 0.1 }", "run.name=fork"]
+    run(kl[0], "checkpoint.keep=9")
+    weights = next((Path("runs/run/checkpoints/step-00000006/engine")).glob("*.safetensors"))
+    weights.write_bytes(b"")  # of the reference, which is copied first
+    with pytest.raises(ResumeError, match="while it was copied"):
+        fork_run(Path("runs/run"), 9, CONFIG, kl)
+    assert [path.name for path in Path("runs").iterdir()] == ["run"]
+
+
+def test_a_place_that_cannot_be_written_to_is_one_message(folder: Path) -> None:  # noqa: F811
+    run()
+    Path("file").write_text("")
+    with pytest.raises(SaveError) as error:
+        fork_run(Path("runs/run"), 11, CONFIG, ["run.folder=file"])
+    assert str(error.value) == (
+        "file/run: cannot be written to: Not a directory. Make room, or give run.folder a place that you may write to."
+    )
 
 
 def test_runs_are_listed_with_stage_state_and_lineage(

@@ -289,11 +289,11 @@ def test_a_reference_that_is_missing_or_damaged_is_refused_before_training(folde
 @pytest.mark.slow
 def test_a_boundary_that_is_damaged_is_taken_again_from_before_it(folder: Path) -> None:
     run("run.name=whole")
-    run(stop_at=4)
-    run(stop_at=7)
+    run("checkpoint.keep=9", stop_at=7)
     (step_folder(5) / "engine" / "rank-00000.safetensors").write_bytes(b"")
     shutil.rmtree(step_folder(7))
-    run()
+    run("checkpoint.keep=9")
+    assert step_folder(5).with_name("damaged-step-00000005").is_dir()
     assert weights_of() == weights_of("whole")
 
 
