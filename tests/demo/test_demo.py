@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from playwright.sync_api import Browser
 from rich.console import Console
 
 from tests.report.conftest import browser, until
+from trivium.cli import main
 from trivium.config.load import load
 from trivium.demo.demo import SMALL, Size, run_demo, write_config
 from trivium.train.events import read_events, steps_taken
@@ -54,12 +57,20 @@ def stopped_demo(folder: Path) -> tuple[int, str]:
         return process.wait(), said
 
 
+def page_commands() -> list[str]:
+    """The commands for its folder that the page on the first run shows."""
+    page = (Path(__file__).parents[2] / "docs" / "first-run.md").read_text(encoding="utf-8")
+    return re.findall(r"^(trivium .*?) *(?:#.*)?$", page, re.MULTILINE)
+
+
 def evaluations(run: Path) -> list[dict[str, Any]]:
     return [event for event in read_events(run / "events.jsonl") if event["event"] == "evaluated"]
 
 
 @pytest.mark.slow
-def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Browser) -> None:
+def test_a_stopped_demo_goes_on_and_ends_with_a_page(
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, run = tmp_path / "demo", tmp_path / "demo" / "runs" / "demo"
     code, said = stopped_demo(folder)
     assert code == 3, said
@@ -91,3 +102,12 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Br
     assert {"code", "prose", "spelling-test", "counting-test", "sums"} <= set(charts["validation-bpb"])
     assert all(charts.values())
     page.close()
+
+    monkeypatch.chdir(tmp_path)
+    commands = page_commands()
+    assert len(commands) == 5
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0, command
