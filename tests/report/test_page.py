@@ -179,6 +179,16 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     assert labels == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
+def test_a_text_of_blank_lines_makes_no_long_page(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.tell_raw("sampled", 0, prompt="", text="\n" * 500)
+    run.tell_raw("sampled", 0, prompt="The", text=" cat\n\n" + " \n" * 80 + "sat\n\nstill\n\n\n")
+    texts = texts_of(page_data(shown_runs([RunFiles(run.folder)])))
+    assert texts["text-0-0"] == "(nothing but blank space)"
+    assert texts["text-0-1"] == "The cat\n\nsat\n\nstill"
+
+
 def test_a_fork_names_its_parent(tmp_path: Path) -> None:
     parent, run = WrittenRun(tmp_path / "first", name="first"), WrittenRun(tmp_path / "run")
     (run.folder / "lineage.json").write_text(json.dumps({"run": "runs/first", "step": 10}))

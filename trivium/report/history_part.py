@@ -1,5 +1,6 @@
 """What the model wrote, and what happened: launches, stages, saves, config, versions, lineage."""
 
+import re
 from typing import Any
 
 from trivium.report.charts import Block, Section, Table, Text, by_key, show_value
@@ -7,6 +8,7 @@ from trivium.report.common import long_table, moment
 from trivium.report.run import Shown
 
 Record = dict[str, Any]
+BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
 TOLD = ("stage", "saved", "save_failed", "said", "preempted", "ended")  # kinds that are listed one by one
 
 
@@ -16,13 +18,19 @@ def texts_section(runs: list[Shown]) -> Section:
         Text(
             f"text-{run.number}-{number}",
             run.label_of(f"Step {event['step']:,}"),
-            f"{event.get('prompt', '')}{event.get('text', '')}",
+            readable(f"{event.get('prompt', '')}{event.get('text', '')}"),
             note=f"Prompt: {event.get('prompt', '')!r}",
         )
         for run in runs
         for number, event in enumerate(run.log.of("sampled"))
     ]
-    return Section("texts", "Texts", blocks, "What the model wrote when it was asked to.")
+    lead = "What the model wrote when it was asked to. Several blank lines are shown as one."
+    return Section("texts", "Texts", blocks, lead)
+
+
+def readable(text: str) -> str:
+    """A text without the many blank lines that an untrained model writes."""
+    return BLANK_LINES.sub("\n\n", text).rstrip() or "(nothing but blank space)"
 
 
 def history_section(runs: list[Shown]) -> Section:
@@ -62,9 +70,7 @@ def _launches(run: Shown) -> Table:
 
 def _happened(run: Shown) -> Table:
     rows: list[tuple[float, list[str]]] = []
-    for event in (
-        event for kind in ("stage", "saved", "save_failed", "said", "preempted", "ended") for event in run.log.of(kind)
-    ):
+    for event in (event for kind in TOLD for event in run.log.of(kind)):
         words = _words(event)
         rows.append((event.get("time", 0.0), [f"{event['step']:,}", moment(event.get("time")), event["event"], words]))
     in_order = [cells for _, cells in sorted(rows, key=lambda row: row[0])]

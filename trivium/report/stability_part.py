@@ -9,6 +9,11 @@ from trivium.report.common import long_table
 from trivium.report.run import Shown
 
 MOST_DOCUMENTS = 12  # of a source, named for one step
+EXTRAS = {  # what engines add: a title and a note
+    "kl": ("KL to the reference", "Nats a learnt token, before it is multiplied by beta."),
+    "reference_loss": ("Loss of the reference", "Of the frozen model, on the same tokens."),
+    "objective": ("Objective", "What is minimised: the loss, and beta times the KL."),
+}
 
 
 def stability_section(runs: list[Shown]) -> Section:
@@ -35,8 +40,9 @@ def _extra_charts(runs: list[Shown]) -> list[Block]:
     return [
         Chart(
             f"extra-{number}",
-            name,
+            EXTRAS.get(name, (name.replace("_", " "), ""))[0],
             [Series(run.label_of(name), *run.log.steps.known(f"extra/{name}"), run=run.number) for run in runs],
+            EXTRAS.get(name, ("", ""))[1],
         )
         for number, name in enumerate(names)
     ]
