@@ -85,7 +85,7 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(
     assert sorted(steps_taken(run / "events.jsonl")) == list(range(1, 33))
     first, last = evaluations(run)[0], evaluations(run)[-1]
     assert (first["step"], last["step"]) == (0, 32)
-    for name in ("code", "prose", "spelling-test", "counting-test", "sums"):
+    for name in ("code", "prose", "spell-test", "count-test", "sums"):
         assert last["bits_per_byte_by_source"][name] < first["bits_per_byte_by_source"][name] - 0.3, name
 
     page, complaints, requests = browser.new_page(), [], []
@@ -99,7 +99,7 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(
     drawn = page.evaluate("[...report.views].map(([id, view]) => [id, view.chart.series.map(({ label }) => label)])")
     charts = dict(drawn)
     assert {"code", "prose", "spelling", "counting", "sums"} <= set(charts["plan-shares-0"])
-    assert {"code", "prose", "spelling-test", "counting-test", "sums"} <= set(charts["validation-bpb"])
+    assert {"code", "prose", "spell-test", "count-test", "sums"} <= set(charts["validation-bpb"])
     assert all(charts.values())
     page.close()
 
