@@ -35,6 +35,13 @@ def test_kl_measures_every_direction_beside_plain_steps() -> None:
 
 
 @pytest.mark.slow
+def test_generate_compares_with_transformers_greedily_and_sampled() -> None:
+    printed = run("generate.py", "--small")
+    for name in (" 2 x 8    greedy", " 2 x 8    sampled"):
+        assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
 def test_scale_measures_every_size() -> None:
     printed = run("scale.py", "--small")
     assert "1,000,000 documents" in printed
