@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from trivium.engine.folder import saved_by
 from trivium.train import run_folder
 from trivium.train.events import steps_taken
 from trivium.train.run_folder import RunFolder, hash_file
@@ -28,6 +29,8 @@ def main() -> None:
     """Train once in peace and once under fire."""
     folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     overrides = [*sys.argv[4:], f"run.folder={folder}/runs"]
+    if "engine.name=jax" in overrides:
+        import trivium.engine.jax.engine  # noqa: F401
     chance = random.Random(seed)
     launch(folder, [*overrides, "run.name=calm"], None)
     total = RunFolder(folder / "runs" / "calm").checkpoints()[-1].step
@@ -107,10 +110,19 @@ def launch(folder: Path, overrides: list[str], arm: Callable[[type[Trainer]], No
 def outcome(run: Path) -> dict[str, Any]:
     """What must be equal: the final engine files, and every step's figures."""
     last = RunFolder(run).checkpoints()[-1]
-    files = {path.name: hash_file(path) for path in sorted(last.engine.rglob("*")) if path.is_file()}
+    files = saved_bits(last.engine)
     figures = ("loss", "mean_loss", "gradient_norm", "lr_multiplier", "loss_by_source", "epochs", "flops", "extra")
     steps = {step: [event[key] for key in figures] for step, event in steps_taken(run / "events.jsonl").items()}
     return {"step": last.step, "files": files, "steps": steps}
+
+
+def saved_bits(engine: Path) -> dict[str, str]:
+    """Hashes of what an engine saved, by name."""
+    if saved_by(engine) == "jax":
+        from tests.engine.jax.saved import array_hashes
+
+        return array_hashes(engine)
+    return {path.name: hash_file(path) for path in sorted(engine.rglob("*")) if path.is_file()}
 
 
 if __name__ == "__main__":

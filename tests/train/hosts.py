@@ -1,0 +1,71 @@
+"""Runs of the JAX engine on two processes: handed on, killed, broken.
+
+Executed by itself, in a folder with a run.toml: `python -m tests.train.hosts FOLDER`. Everything is imported once;
+each launch is as many forks of that. Prints what a test compares, as JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import trivium.engine.jax.engine  # noqa: F401
+
+from tests.forked import launch
+from tests.train.chaos import outcome
+from tests.train.ranked import Watched, figures
+from trivium.engine.base import StepStats
+from trivium.errors import TriviumError
+from trivium.train.run_folder import RunFolder
+
+
+class Struck(Watched):
+    """One rank is killed, or fails, after a step."""
+
+    victim, at, how = -1, -1, ""
+
+    def on_step(self, step: int, stats: StepStats) -> None:
+        super().on_step(step, stats)
+        if (self.ranks.rank, step) == (self.victim, self.at):
+            if self.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("out of luck")
+
+
+def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str = "") -> None:
+    """One process of one launch; what a user can mend is printed, as the command line does."""
+    try:
+        trainer = Struck("run.toml", ["engine.name=jax", f"run.name={name}"], show=False)
+        trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
+        trainer.run()
+        if trainer.ranks.size > 1:
+            jax.distributed.shutdown()
+    except TriviumError as error:
+        print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
+        raise SystemExit(2) from None
+
+
+def main() -> dict[str, Any]:
+    """A run on one process, on two, from two to one, and on two of which one is killed."""
+    codes = {"one": launch(1, lambda: run("one")), "two": launch(2, lambda: run("two"))}
+    codes["first half"] = launch(2, lambda: run("parts", stop_at=4))
+    codes["second half"] = launch(1, lambda: run("parts"))
+    codes["killed"] = launch(2, lambda: run("killed", victim=1, at=7, how="killed"))
+    codes["first killed"] = launch(2, lambda: run("killed", victim=0, at=8, how="killed"))
+    left = [each.verify() for each in RunFolder(Path("runs/killed")).checkpoints()]
+    codes["goes on"] = launch(2, lambda: run("killed"))
+    codes["broken"] = launch(2, lambda: run("broken", victim=1, at=2, how="broken"))
+    return {
+        "codes": codes,
+        "faults": left,
+        "figures": {name: figures(name) for name in ("one", "two", "parts")},
+        "bits": {name: outcome(Path("runs", name)) for name in ("two", "killed")},
+    }
+
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[1])
+    print(json.dumps(main()))  # noqa: T201
