@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from trivium.engine.base import Direction
 from trivium.engine.jax.kl import Weights, exponentials, kl_and_its_gradient, one_hot
+from trivium.engine.jax.sharding import BY_ROWS, WHOLE, row_by_row, summed
 
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -92,6 +93,34 @@ sliced_loss.defvjp(_forward, _backward)
 
 
 def _losses_and_gradients(
+    vocab: int,
+    direction: Direction | None,
+    hidden: Array,
+    unembedding: Array,
+    targets: Targets,
+    weights: Weights,
+    reference: ReferenceStates | None,
+) -> tuple[Losses, Array, Array]:
+    """Of every device's own tokens, and summed over all."""
+
+    def own(
+        hidden: Array, unembedding: Array, targets: Targets, weights: Weights, reference: ReferenceStates | None
+    ) -> tuple[Losses, Array, Array]:
+        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(
+            vocab, direction, hidden, unembedding, targets, weights, reference
+        )
+        return losses._replace(objective=summed(losses.objective)), hidden_gradient, summed(weight_gradient)
+
+    frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
+    inputs = (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen)
+    outputs = (Losses(WHOLE, *(BY_ROWS for _ in Losses._fields[1:])), BY_ROWS, WHOLE)
+    found: tuple[Losses, Array, Array] = row_by_row(own, inputs, outputs)(
+        hidden, unembedding, targets, weights, reference
+    )
+    return found
+
+
+def _own_losses_and_gradients(
     vocab: int,
     direction: Direction | None,
     hidden: Array,

@@ -24,7 +24,7 @@ from trivium.engine.jax.attention import Attend
 from trivium.engine.jax.initial import initial_weight
 from trivium.engine.jax.norm import RMSNorm
 from trivium.engine.jax.rotary import Rotation
-from trivium.engine.jax.sharding import keep_rows
+from trivium.engine.jax.sharding import gathered, keep_rows
 from trivium.engine.spec import ModelSpec
 
 Params = dict[str, Array]
@@ -114,7 +114,7 @@ class Decoder(nnx.Module):
         def run(layer: Layer, x: Array) -> Array:
             return keep_rows(layer(x, rotation, attend))
 
-        x = keep_rows(self.embedding.weight[...][tokens].astype(self.precision))
+        x = keep_rows(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
         for layer in self.layers:
             x = (jax.checkpoint(run) if self.recompute_activations else run)(layer, x)
         return self.norm(x)

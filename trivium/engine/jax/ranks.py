@@ -194,15 +194,6 @@ def join(device: str | None = None) -> JaxRanks:
     return JaxRanks(device)
 
 
-def host_sum(values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
-    """Summed over `groups` of processes in their order, in float64; those of a group gave the same rows."""
-    size = jax.process_count()
-    if groups == 1:
-        return values
-    each = _gathered(np.frombuffer(values.tobytes(), np.uint8))
-    return sum(np.frombuffer(said.tobytes(), np.float64) for said in each[:: size // groups])  # type: ignore[return-value]
-
-
 def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """On rank 0 every process' plain values, on others their own; from any one thread, beside what training says."""
     number = next(_asides)

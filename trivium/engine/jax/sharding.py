@@ -6,7 +6,8 @@
     rows of a batch     over `replicate` and `shard`
 
 A dimension that an axis does not divide is held whole. The compiler finds the rest: which part of a layer is gathered
-before it is used, and how gradients are summed. It is told only that rows stay where they are (`keep_rows`).
+before it is used, and how gradients are summed. It is told that rows stay where they are, and that every device
+slices the losses of its own.
 Devices are counted process by process, so that a process feeds its own devices with its own rows.
 """
 
@@ -28,6 +29,7 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 ROWS = (REPLICATE, SHARD)
 INTO_HEADS = ("query", "key", "value", "gate", "up")  # their outputs are split over the tensor axis
 OUT_OF_HEADS = ("output", "down")  # their inputs are
+BY_ROWS, WHOLE = PartitionSpec(ROWS), PartitionSpec()
 
 Tree = TypeVar("Tree")
 
@@ -61,7 +63,12 @@ def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -
         wanted = (SHARD, TENSOR)
     elif len(shape) == 1:
         wanted = (None,)
-    fits = (axis if axis and size % axes[axis] == 0 else None for axis, size in zip(wanted, shape, strict=True))
+    fits = [
+        axis if axis and axes[axis] > 1 and size % axes[axis] == 0 else None
+        for axis, size in zip(wanted, shape, strict=True)
+    ]
+    while fits and fits[-1] is None:  # as a compiled function says it of what it returns
+        fits.pop()
     return PartitionSpec(*fits)
 
 
@@ -108,7 +115,7 @@ def placed(tree: Tree, mesh: Mesh) -> Tree:
 
 def whole_everywhere(value: NDArray[Any], mesh: Mesh) -> Array:
     """An array that every device holds whole; all processes must give the same."""
-    return jax.make_array_from_callback(value.shape, NamedSharding(mesh, PartitionSpec()), lambda part: value[part])
+    return jax.make_array_from_callback(value.shape, NamedSharding(mesh, WHOLE), lambda part: value[part])
 
 
 def put_rows(array: NDArray[Any], mesh: Mesh) -> Array:
@@ -128,26 +135,57 @@ def rows_multiple(mesh: Mesh) -> int:
     return len({tuple(index[:2]) for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices})
 
 
+def one_device() -> bool:
+    """Inside of a compiled step: whether nothing is shared."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
+
+
 def keep_places(tree: Tree) -> Tree:
     """Inside of a compiled step: what is made of parameters, leaf by leaf, lives where they do.
 
     A leaf is known by the last name on its path; what is no parameter's, such as a count, is held whole everywhere.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    if one_device():
         return tree
+    axes = jax.sharding.get_abstract_mesh().shape
 
     def keep(path: tuple[Any, ...], leaf: Array) -> Array:
         name = str(getattr(path[-1], "key", "")) if path else ""
-        wanted = parameter_spec(name, leaf.shape, mesh.shape) if "." in name and leaf.ndim else PartitionSpec()
+        wanted = parameter_spec(name, leaf.shape, axes) if "." in name and leaf.ndim else WHOLE
         return jax.lax.with_sharding_constraint(leaf, wanted)
 
     return jax.tree.map_with_path(keep, tree)
 
 
 def keep_rows(vectors: Array, axis: int = 0) -> Array:
-    """Inside of a compiled step: rows (at this axis) stay on their devices, whatever the weights are split by."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    """Inside of a compiled step: rows (at this axis) stay on their devices, whatever the weights are split by.
+
+    Rows that do not divide, as a prompt's, are everywhere.
+    """
+    if one_device():
+        return vectors
+    axes = jax.sharding.get_abstract_mesh().shape
+    if vectors.shape[axis] % (axes[REPLICATE] * axes[SHARD]):
         return vectors
     return jax.lax.with_sharding_constraint(vectors, PartitionSpec(*[None] * axis, ROWS))
+
+
+def gathered(weight: Array) -> Array:
+    """Inside of a compiled step: a parameter whole on every device, as long as it is used."""
+    return weight if one_device() else jax.lax.with_sharding_constraint(weight, WHOLE)
+
+
+def row_by_row(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+    """Inside of a compiled step: the same function, applied by every device to its own rows.
+
+    What goes in and comes out is split BY_ROWS or WHOLE; what is summed over rows passes through `summed`.
+    """
+    if one_device():
+        return function
+    return jax.shard_map(function, in_specs=inputs, out_specs=outputs, axis_names=set(ROWS), check_vma=False)
+
+
+def summed(value: Array) -> Array:
+    """Inside of `row_by_row`: over all devices' rows."""
+    return value if one_device() else jax.lax.psum(value, ROWS)

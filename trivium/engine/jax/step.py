@@ -148,11 +148,11 @@ class Program:
         of_part = jax.grad(objective, has_aux=True)
         if len(batch.tokens) == 1:
             gradients, (nats, sums) = of_part(params, jax.tree.map(lambda array: array[0], batch))
-            return gradients, nats[None], sums
+            return keep_places(gradients), nats[None], sums
 
         def add(total: Params, part: Rows) -> tuple[Params, tuple[Array, dict[str, Array]]]:
             gradients, figures = of_part(params, part)
-            return jax.tree.map(jnp.add, total, gradients), figures
+            return keep_places(jax.tree.map(jnp.add, total, gradients)), figures
 
         nothing = keep_places(jax.tree.map(jnp.zeros_like, params))
         gradients, (nats, sums) = lax.scan(add, nothing, batch)
