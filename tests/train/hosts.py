@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import trivium.engine.jax.engine  # noqa: F401
 
+import trivium.engine.jax.engine  # noqa: F401
 from tests.forked import launch
 from tests.train.chaos import outcome
 from tests.train.ranked import Watched, figures

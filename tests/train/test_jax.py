@@ -143,7 +143,7 @@ def test_a_run_goes_from_engine_to_engine_and_back(folder: Path) -> None:
         f"{engine}: was saved by the jax engine. Put engine.name back, or fork the run: a fork goes on with the "
         "weights and a fresh optimizer. As a reference give what trivium export makes of it."
     )
-    Trainer("run.toml", ["run.name=init", "model.init=runs/there"], show=False).run()
+    Trainer("run.toml", ["run.name=init", "model={ init = 'runs/there' }"], show=False).run()
     said = [event["text"] for event in read_events(Path("runs/init/events.jsonl")) if event["event"] == "said"]
     assert said == [f"weights from {engine}"]
     assert not Path("runs/init/.weights").exists()
