@@ -42,7 +42,7 @@ def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str 
         trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
         trainer.run()
         if trainer.ranks.size > 1:
-            jax.distributed.shutdown()
+            jax.distributed.shutdown()  # type: ignore[no-untyped-call]
     except TriviumError as error:
         print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
         raise SystemExit(2) from None

@@ -29,7 +29,8 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 ROWS = (REPLICATE, SHARD)
 INTO_HEADS = ("query", "key", "value", "gate", "up")  # their outputs are split over the tensor axis
 OUT_OF_HEADS = ("output", "down")  # their inputs are
-BY_ROWS, WHOLE = PartitionSpec(ROWS), PartitionSpec()
+BY_ROWS: Any = PartitionSpec(ROWS)  # these two stand for arrays, in trees that say where each is
+WHOLE: Any = PartitionSpec()
 
 Tree = TypeVar("Tree")
 
