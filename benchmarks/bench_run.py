@@ -94,6 +94,7 @@ def make_config(
     mean_document: int = 512,
     stage: Mapping[str, Any] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
+    engine: str = "torch",
 ) -> Config:
     """A run of one stage in float32; documents are joined, so that a step is the work of a step on random rows."""
     rows = {"seq_len": size.seq_len, "batch_size": size.num_rows, "documents": "joined"}
@@ -101,7 +102,7 @@ def make_config(
         "run": {"name": name, "folder": str(folder / "runs")},
         "model": size.model,
         "optimizer": {"clip": CLIP},
-        "engine": {"device": "cpu", "precision": "float32"},
+        "engine": {"name": engine, "device": "cpu", "precision": "float32"},
         "checkpoint": dict(checkpoint or {}),
         "sources": {"web": {"kind": "tokens", "path": str(make_source(folder, size, mean_document))}},
         "stages": [{"name": "one", "steps": steps, "mixture": {"web": 1.0}, **rows, **(stage or {})}],

@@ -2,6 +2,7 @@
 
     python benchmarks/step.py            about six minutes
     python benchmarks/step.py --small    two minutes, to see that it works
+    python benchmarks/step.py --engines  (f) alone: JAX beside torch, five minutes
 
 The CPU, float32, eager, two threads, fused AdamW, gradients clipped. Times are the clock's. What is compared
 takes turns within a round, in one process, in an order that changes from round to round; shown are medians
@@ -18,6 +19,8 @@ times do not; on a busy machine look at their spread too.
     and the plan's facts cached. The checkpoint is of one step and says it is of more; the source is read a
     thousand times over by then. The model is the same in both.
 (e) A process each: peak memory beyond what it held once its modules were imported.
+(f) The Trainer's loop on both engines, on the same rows, beside each one's own decoder in a bare loop; JAX compiles
+    its step before the clock starts, and what that took is printed.
 """
 
 import argparse
@@ -278,6 +281,52 @@ def compare_memory(folder: Path, size: Size, rounds: int) -> None:
     line(f"... {saving}", ratios(peaks[f"... {saving}"], peaks[BARE]), ".2f")
 
 
+def compare_engines(folder: Path, size: Size, rounds: int) -> None:
+    """(f): both engines in one process, a stretch of each loop in every round."""
+    from jax_loop import bare_jax
+
+    from trivium.engine.jax.compilations import compilations
+
+    steps = WARM_STEPS + rounds * size.stretch + 64
+    jax_bare = "jax, bare jitted loop"
+    names = ("torch, Trainer", BARE.replace("trivium", "torch"), "jax, Trainer", jax_bare)
+    on_torch, on_jax = (
+        Stretches(make_config(folder, size, name=engine, steps=steps, engine=engine), show=False)
+        for engine in ("torch", "jax")
+    )
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with on_torch.session(), on_jax.session():
+        on_torch.load()
+        on_jax.load()
+        spec, known = on_torch.meter.spec, compilations()
+        before = known.count, known.seconds
+        on_jax.take(1)
+        compiled = known.count - before[0], known.seconds - before[1]
+        on_jax.take(2 * WARM_STEPS)
+        again = known.count - before[0] - compiled[0]
+        loops: dict[str, Callable[[int], None]] = {
+            names[0]: on_torch.take,
+            names[1]: bare_decoder(spec, size.num_rows, size.seq_len).take,
+            names[2]: on_jax.take,
+            names[3]: bare_jax(spec, size.num_rows, size.seq_len).take,
+        }
+        for take in loops.values():
+            take(WARM_STEPS)
+        for turn in range(rounds):
+            for name in in_turn(names, turn):
+                begin = time.perf_counter()
+                loops[name](size.stretch)
+                seconds = time.perf_counter() - begin
+                rates[name].append(size.stretch * size.num_rows * size.seq_len / seconds)
+    title(f"(f) tokens/s, {size.num_rows} x {size.seq_len}, both engines")
+    for name in names:
+        line(name, rates[name], ",.0f")
+    line("jax beside its bare loop", ratios(rates[names[2]], rates[names[3]]), ".3f", "at least 0.97")
+    line("jax beside torch", ratios(rates[names[2]], rates[names[0]]), ".3f", "at least 0.8")
+    line("torch beside its bare loop", ratios(rates[names[0]], rates[names[1]]), ".3f")
+    print(f"  compiled at the first step: {compiled[0]} in {compiled[1]:.1f} s; at later ones: {again}")
+
+
 TASKS: Mapping[str, Callable[..., Any]] = {
     "make run": make_run,
     "resume": resume,
@@ -302,6 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=None, help="7, or 1 with --small; fewer where processes start")
     parser.add_argument("--small", action="store_true", help="a small model, short rows, one round")
+    parser.add_argument("--engines", action="store_true", help="only JAX beside torch")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -318,6 +368,9 @@ def main() -> None:
     print_columns("", ("median", "lowest to highest", "target"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        if options.engines:
+            compare_engines(folder, size, rounds)
+            return
         compare_loops(folder, size, rounds)
         compare_documents(folder, size, rounds)
         compare_resumes(folder, size, min(rounds, 5))
