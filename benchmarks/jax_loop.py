@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from bench_run import CLIP
 from jax import Array
@@ -53,7 +54,7 @@ def bare_jax(spec: ModelSpec, num_rows: int, seq_len: int) -> JaxLoop:
     )
     batch = random_batch(spec.vocab, num_rows, seq_len)
     rotation = Rotation.table(spec.rope, spec.head_dim, seq_len, mesh)
-    weights = Weights(scale=1 / (num_rows * seq_len))
+    weights = Weights(np.float32(1 / (num_rows * seq_len)))
 
     def loss_of(params: Params, tokens: Array, targets: Array) -> Array:
         model = design.decoder(params)

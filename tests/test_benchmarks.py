@@ -58,6 +58,15 @@ def test_step_measures_loops_documents_resumes_and_memory() -> None:
 
 
 @pytest.mark.slow
+def test_step_measures_both_engines_and_what_was_compiled() -> None:
+    printed = run("step.py", "--engines", "--small")
+    for name in ("torch, Trainer", "torch, bare loop", "jax, Trainer", "jax, bare jitted loop", "jax beside torch"):
+        assert f"\n  {name}" in printed
+    assert "\n  compiled at the first step: 1 in " in printed
+    assert printed.splitlines()[-1].endswith("; at later ones: 0")
+
+
+@pytest.mark.slow
 def test_prepare_is_compared_with_every_other_way() -> None:
     printed = run("prepare.py", "--small", "--mb", "0.5")
     for name in ("trivium prepare", "datatrove", "datasets.map", "bare loop"):
