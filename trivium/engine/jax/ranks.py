@@ -8,10 +8,13 @@ Small things go over the devices' own collectives, from the main thread alone; w
 goes through the coordinator's table of keys, which never meets what training says.
 """
 
+import atexit
 import json
 import os
 import pickle
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -106,7 +109,9 @@ class JaxRanks(Ranks):
             over.set()
             if first == self.rank:
                 self._be_heard()
+                _leave_alone(2 if isinstance(error, TriviumError) else 1)
                 raise
+            _leave_alone(2)
             raise RankError(f"rank {first} failed: {text}") from error
         over.set()
 
@@ -124,6 +129,8 @@ class JaxRanks(Ranks):
             with suppress(Exception):
                 if rank != self.rank:
                     _client().blocking_key_value_get(f"{FAILED}/heard/{rank}", SHORT_MILLISECONDS)
+        if self.rank == 0:
+            time.sleep(GRACE_SECONDS + 1)  # the coordinator is here: the others end with it, so it ends last
 
     def _listen(self, over: threading.Event) -> None:
         while not over.is_set():
@@ -135,6 +142,17 @@ class JaxRanks(Ranks):
                 if not over.wait(GRACE_SECONDS):
                     os.write(2, f"rank {first} failed: {text}\n".encode())
                     os._exit(1)
+
+
+def _leave_alone(code: int) -> None:
+    """When this process ends, wait for no other: who has failed or was killed would not come."""
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)
 
 
 def _failure(milliseconds: int) -> tuple[int, str]:
@@ -183,7 +201,6 @@ def join(device: str | None = None) -> JaxRanks:
     place = Place.of(os.environ)
     if place is not None and place.processes != 1:
         here = (place.coordinator or "").rpartition(":")[0] in ("localhost", "127.0.0.1")
-        jax.config.update("jax_enable_recoverability", True)  # a process that ends ends no other by itself
         jax.distributed.initialize(
             place.coordinator,
             place.processes,
