@@ -143,6 +143,52 @@ def report(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Runs' folders; several stand beside one another.")],
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show what each stage gained and forgot: validation by source and scores, before and after it."""
+    from rich.console import Console
+
+    from trivium.report.compare import compare_json, compare_runs, show_changes
+
+    changes = compare_runs(runs)
+    if json:
+        say_json(compare_json(changes))
+    else:
+        show_changes(changes, Console())
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A run's folder, one of its checkpoints, or a Hugging Face folder.", show_default=False),
+    ],
+    tasks: Annotated[
+        str, typer.Option(help="Such as spelling,counting; arc:ARC-Challenge=data/arc names a subset and its files.")
+    ],
+    questions: Annotated[int, typer.Option(min=1, help="Questions of each task.")] = 100,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 128,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint; else the last.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer.json, a folder, or bytes; else the model's own.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Ask a checkpoint questions of tasks, and score its answers."""
+    from rich.console import Console
+
+    from trivium.train.score_model import score_model, show_scores
+
+    scored = score_model(model, tasks, questions, answer_tokens, step, tokenizer)
+    if json:
+        say_json(scored)
+    else:
+        show_scores(scored, Console())
+
+
+@app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where; 0 takes any that is free.")] = 8642,

@@ -7,7 +7,16 @@ from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import Model
 from trivium.config.sizes import SIZES
-from trivium.config.sources import GENERATED, TASKS, ChatSource, HubSource, StreamSource, TextSource, TokensSource
+from trivium.config.sources import (
+    GENERATED,
+    SCORED,
+    TASKS,
+    ChatSource,
+    HubSource,
+    StreamSource,
+    TextSource,
+    TokensSource,
+)
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
@@ -232,6 +241,29 @@ def evaluate_rules(view: View) -> Iterator[Finding]:
         yield from names_rules(view, ("evaluate", "sources"), evaluate.sources)
     if evaluate.mixture is not None:
         yield from shares_rules(view, ("evaluate", "mixture"), evaluate.mixture)
+    yield from _asked_rules(view)
+
+
+def _asked_rules(view: View) -> Iterator[Finding]:
+    """Tasks that are scored have right answers, and scores that can be told apart."""
+    names = [asked.name for asked in view.config.evaluate.tasks]
+    for number, asked in enumerate(view.config.evaluate.tasks):
+        path = ("evaluate", "tasks", number)
+        if asked.task is None:
+            yield view.problem(path, 'has no task. Write task = "spelling".')
+        elif asked.task not in SCORED:
+            reason = "has no right answers" if asked.task in TASKS else "is not known"
+            yield view.problem(path, f"{show_value(asked.task)} {reason}. {nearest(asked.task, SCORED)}")
+        elif asked.name in names[:number]:
+            yield view.problem(path, f"{show_value(asked.name)} is there already. Name it once.")
+    for key in ("tasks_every", "questions"):
+        if view.given("evaluate", key) and view.absent("evaluate", "tasks"):
+            what = 'is given without tasks. Write tasks = ["spelling"] too, or leave it out.'
+            yield view.problem(("evaluate", key), what)
+    has_texts = view.given("evaluate", "tasks") or view.given("evaluate", "prompts")
+    if view.given("evaluate", "answer_tokens") and not has_texts:
+        what = "is given without tasks or prompts. Write one of them too, or leave it out."
+        yield view.problem(("evaluate", "answer_tokens"), what)
 
 
 def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from trivium.config.fields import (
     Names,
     NotNegative,
     OpenFraction,
+    Paths,
     Positive,
     Seed,
     Shares,
@@ -432,8 +433,24 @@ class Guard(Table):
     """A run without progress for so long ends, with the stacks of every rank in its folder."""
 
 
+class AskedTask(Table):
+    """A task whose questions the model answers."""
+
+    task: Name | None = Field(None, examples=["spelling"])
+    """mmlu, arc, gsm8k, spelling or counting; its test split."""
+    path: Paths | None = Field(None, examples=["data/arc"])
+    """Its files; absent: the Hub, or for spelling and counting a list of common words."""
+    subset: Name | None = Field(None, examples=["ARC-Easy"])
+    """Which subset of the task."""
+
+    @property
+    def name(self) -> str:
+        """What its score is called: `spelling`, `arc ARC-Challenge`."""
+        return " ".join(filter(None, (self.task, self.subset)))
+
+
 class Evaluate(Table):
-    """Validation: when, on what, how much."""
+    """Validation, scores and texts: when, on what, how much."""
 
     every: Count | None = Field(None, examples=[500])
     """Steps between evaluations; absent: only where a stage asks."""
@@ -443,6 +460,19 @@ class Evaluate(Table):
     """A mixture of its own, by share."""
     tokens: Count = Field(1_000_000, examples=["1M"])
     """Tokens of one evaluation."""
+    tasks: Annotated[
+        tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
+        Field(strict=False, examples=[["spelling", "counting"]]),
+    ] = ()
+    """Tasks that are scored, by name or as { task, path, subset }, where a stage says evaluate."""
+    tasks_every: Count | None = Field(None, examples=[1000])
+    """Steps between scores; absent: only where a stage asks."""
+    questions: Count = Field(100, examples=[100])
+    """Questions of each task, evenly spread over its test split."""
+    answer_tokens: Count = Field(128, examples=[128])
+    """The longest answer, and the longest sampled text."""
+    prompts: Names | None = Field(None, examples=[["Once upon a time"]])
+    """Texts that the model goes on with at the start of each stage and at the end of the run."""
 
 
 class Track(Table):

@@ -156,4 +156,5 @@ Source = Annotated[
 ]
 KINDS = ("tokens", "text", "huggingface", "stream", "chat")
 TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")
+SCORED = ("mmlu", "gsm8k", "arc", "spelling", "counting")  # that have right answers
 GENERATED = ("spelling", "counting")  # made up from a seed and a list of words

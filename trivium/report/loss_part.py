@@ -47,9 +47,14 @@ def validation_section(runs: list[Shown]) -> Section:
     blocks: list[Block] = [
         Chart("validation-loss", "Validation loss", series("loss"), "Nats a token, on documents never trained on."),
         Chart("validation-bpb", "Bits per byte", series("bits_per_byte"), "Of the same; knows no tokenizer."),
-        Chart("scores", "Scores", [each for run in runs for each in _score_series(run)]),
+        Chart(
+            "scores",
+            "Scores",
+            [each for run in runs for each in _score_series(run)],
+            "The part of a task's questions that is answered right; centred: 0 is guessing, 1 is all right.",
+        ),
     ]
-    blocks += [_evaluation_table(run) for run in runs]
+    blocks += [table for run in runs for table in (_evaluation_table(run), _score_table(run))]
     return Section("validation", "Validation", blocks)
 
 
@@ -65,9 +70,20 @@ def evaluation_series(run: Shown, key: str) -> list[Series]:
 
 
 def _score_series(run: Shown) -> list[Series]:
+    """Scores of tasks, their mean once guessing is taken off, and those that an evaluator of one's own gave."""
     events = run.log.of("evaluated")
     names = dict.fromkeys(name for event in events for name in event.get("scores", {}))
-    return [event_series(run.label_of(name), events, _within("scores", name), run) for name in names]
+    own = [event_series(run.label_of(name), events, _within("scores", name), run) for name in names]
+    scored = run.log.of("scored")
+    tasks = dict.fromkeys(name for event in scored for name in event["scores"])
+    series = [event_series(run.label_of(name), scored, _score_of(name), run) for name in tasks]
+    if len(tasks) > 1:
+        series.append(event_series(run.label_of("mean, centred"), scored, itemgetter("overall"), run))
+    return [*own, *series]
+
+
+def _score_of(task: str) -> Callable[[Record], Any]:
+    return lambda event: event["scores"].get(task, {}).get("score")
 
 
 def _within(table: str, name: str) -> Callable[[Record], Any]:
@@ -88,3 +104,15 @@ def _evaluation_table(run: Shown) -> Table:
     return long_table(
         f"evaluations-{run.number}", title, columns, rows, numbers=tuple(range(len(columns))), folded=True
     )
+
+
+def _score_table(run: Shown) -> Table:
+    rows = [
+        [f"{event['step']:,}", name, f"{score['right']:,} of {score['questions']:,}"]
+        + [f"{score[key]:.3f}" for key in ("score", "chance", "centred")]
+        for event in run.log.of("scored")
+        for name, score in event["scores"].items()
+    ]
+    columns = ["step", "task", "right", "score", "chance", "centred"]
+    title = run.label_of("All scores")
+    return long_table(f"score-table-{run.number}", title, columns, rows, numbers=(0, 2, 3, 4, 5), folded=True)

@@ -34,7 +34,7 @@ SCALARS = (
 )
 TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
-UNDONE_BY_RESUME = ("evaluated", "sampled", "spiked", "left_out")
+UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "left_out")
 KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from trivium.config.numbers import show_count
+from trivium.evaluate.score import ScoreFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,38 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Event):
+    """Scores of tasks, and the mean of the centred ones."""
+
+    kind: ClassVar[str] = "scored"
+    scores: Mapping[str, ScoreFigures]
+    overall: float
+    seconds: float
+
+    def line(self) -> str:
+        """`step 500: scores spelling 0.83, arc 0.31 (chance 0.25); centred 0.46`."""
+        shown = [f"{name} {each['score']:.3f}{_beside_chance(each)}" for name, each in self.scores.items()]
+        return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
+
+
+def _beside_chance(score: ScoreFigures) -> str:
+    return f" (chance {score['chance']:.2f})" if score["chance"] else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Event):
+    """A text that the model wrote after a prompt."""
+
+    kind: ClassVar[str] = "sampled"
+    prompt: str
+    text: str
+
+    def line(self) -> str:
+        """`step 500: Once upon a time -> there was`, on one line."""
+        return f"step {self.step:,}: {self.prompt!r} -> {self.text!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved(Event):
     """A checkpoint is complete."""
 
@@ -228,7 +261,21 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps in {self.training_seconds:.1f} s of training, {peak}{best}"
 
 
-EVENTS = (Started, StageBegan, StepTaken, LeftOut, Spiked, Preempted, Evaluated, Saved, SaveFailed, Said, Ended)
+EVENTS = (
+    Started,
+    StageBegan,
+    StepTaken,
+    LeftOut,
+    Spiked,
+    Preempted,
+    Evaluated,
+    Scored,
+    Sampled,
+    Saved,
+    SaveFailed,
+    Said,
+    Ended,
+)
 KINDS = {kind.kind: kind for kind in EVENTS}
 
 

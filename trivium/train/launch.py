@@ -14,6 +14,7 @@ from trivium.train.meter import Meter
 from trivium.train.mirror import Mirror
 from trivium.train.reference import References
 from trivium.train.run_folder import Checkpoint, RunFolder, written_to
+from trivium.train.scoring import Scoring
 from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.state import engine_facts, raw_config
 from trivium.train.terminal import terminal_view
@@ -109,6 +110,7 @@ def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None
     trainer.engine, spec = run_engine(config, plan, own, trainer.mesh)
     peak = trainer.engine.peak_flops()
     trainer.meter = Meter(plan, spec, None if peak is None else peak * trainer.mesh.size)
+    trainer.scoring = Scoring(config, spec)
     trainer.references = References(plan, spec, trainer.folder)
     starts = frozenset(stage.start for stage in plan.stages if stage.start)
     boundaries = starts | trainer.references.boundaries

@@ -23,6 +23,8 @@ def train(trainer: "Trainer") -> None:
             trainer.step_taken(step, now, stats)
         if trainer.evaluates_at(step + 1):
             trainer.evaluate()
+        if trainer.scores_at(step + 1):
+            trainer.score()
         if trainer.saves_at(step + 1):
             trainer.save("cadence")
     trainer.finish()

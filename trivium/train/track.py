@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.errors import ConfigError, Problem
-from trivium.train.events import Evaluated, Event, Sink, StepTaken
+from trivium.train.events import Evaluated, Event, Scored, Sink, StepTaken
 
 STEP_FIGURES = (
     "loss",
@@ -33,6 +33,9 @@ def figures(event: Event) -> dict[str, float]:
         found |= _under("validation/loss", event.loss_by_source)
         found |= _under("validation/bits_per_byte", event.bits_per_byte_by_source)
         found |= _under("scores", event.scores)
+    elif isinstance(event, Scored):
+        found = _under("scores", {name: score["score"] for name, score in event.scores.items()})
+        found["scores/centred"] = event.overall
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

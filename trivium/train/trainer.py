@@ -35,6 +35,7 @@ from trivium.train.events import (
     LeftOut,
     Preempted,
     Said,
+    Scored,
     Sink,
     Spiked,
     StageBegan,
@@ -48,6 +49,7 @@ from trivium.train.reference import References
 from trivium.train.restore import checkpoint_to_go_on_from, fetch_references
 from trivium.train.rows import row_list
 from trivium.train.run_folder import RunFolder
+from trivium.train.scoring import Scoring
 from trivium.train.state import raw_config, stand_at, state_of
 from trivium.train.transition import stage_changes
 from trivium.train.watchdog import Watchdog
@@ -92,12 +94,14 @@ class Trainer:
         self.best: dict[str, float] = {}
         self.engine: Engine
         self.meter: Meter
+        self.scoring: Scoring
         self.saver: Saver
         self.references: References
         self.folder: RunFolder
         self.sinks: list[Sink] = []
         self._ahead: Iterator[tuple[int, Batch]] | None = None
         self._entered = -1
+        self._scored_at = -1
         self._signalled = False
         self._saves_again = False
         self.cadence: Cadence
@@ -212,10 +216,29 @@ class Trainer:
             self.tell(event)
         return event
 
+    def score(self) -> Scored | None:
+        """Scores of the tasks that the config names, once a step; None where it names none."""
+        event = None if self._scored_at == self.step else self.scoring.score(self)
+        if event is not None:
+            self._scored_at = self.step
+            self.tell(event)
+        return event
+
+    def sample(self) -> None:
+        """Tell what the model writes after the config's prompts."""
+        for event in self.scoring.sample(self):
+            self.tell(event)
+
+    @property
+    def stage(self) -> PlannedStage:
+        """The stage that the engine is in, or will be in first."""
+        last = (self.plan.total_steps or 1) - 1
+        entered = self._entered >= 0
+        return self.plan.stages[self._entered] if entered else self.plan.stage_at(max(0, min(self.step, last)))
+
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation in the stage that the run is in."""
-        stage = self.plan.stage_at(max(0, min(self.step, (self.plan.total_steps or 1) - 1)))
-        stage = self.plan.stages[self._entered] if self._entered >= 0 else stage
+        stage = self.stage
         rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
         for batch in validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size):
             self.beat()
@@ -249,6 +272,7 @@ class Trainer:
         if begins and before is not None:
             if self._entered == before.index and before.said.evaluate:
                 self.evaluate()
+                self.score()
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=stage_changes(before, stage)))
             if self._entered == before.index:
                 self.save("boundary")
@@ -262,6 +286,9 @@ class Trainer:
         self.guard.enter(stage.index)
         if begins and stage.said.evaluate:
             self.evaluate()
+            self.score()
+        if begins:
+            self.sample()
         self.on_stage(stage)
 
     def leaves_out(self, step: int) -> bool:
@@ -306,6 +333,11 @@ class Trainer:
         every = self.config.evaluate.every
         return every is not None and step % every == 0
 
+    def scores_at(self, step: int) -> bool:
+        """Whether scores are due once so many steps are taken."""
+        every = self.config.evaluate.tasks_every
+        return every is not None and step % every == 0
+
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
         milestones = self.config.checkpoint.milestones
@@ -315,8 +347,11 @@ class Trainer:
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
-        if self.finished and self._entered >= 0 and self.plan.stages[self._entered].said.evaluate:
-            self.evaluate()
+        if self.finished and self._entered >= 0:
+            if self.stage.said.evaluate:
+                self.evaluate()
+                self.score()
+            self.sample()
         if not self.finished:
             signals = [each for each in self.ranks.gather(self.stopped_by) if each is not None]
             self.tell(Preempted(step=self.step, signal=signals[0] if signals else "told to stop"))

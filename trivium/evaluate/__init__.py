@@ -1,0 +1,1 @@
+"""Questions of tasks -> scores: what a model answers, beside what guessing gives."""

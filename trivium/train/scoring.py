@@ -1,0 +1,79 @@
+"""Scores and texts of a run: tasks' questions and prompts that the config names, asked at chosen steps.
+
+Nothing of training changes by it: no draw, no weight, no place in the data.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from trivium.config.schema import Config
+from trivium.engine.spec import ModelSpec
+from trivium.evaluate.examine import Examinee, examine
+from trivium.evaluate.questions import exam_tokenizer, open_exams
+from trivium.evaluate.score import overall
+from trivium.generate.generate import generate
+from trivium.generate.row import Writing
+from trivium.generate.sampling import Sampling
+from trivium.train.events import Sampled, Scored
+from trivium.train.model import Model
+
+if TYPE_CHECKING:
+    from trivium.train.trainer import Trainer
+
+TEMPERATURE = 0.8  # of texts that are sampled
+
+
+class Scoring:
+    """What a run's model is asked; opened once, when the run starts."""
+
+    def __init__(self, config: Config, spec: ModelSpec) -> None:
+        self._said = config.evaluate
+        self._config = config
+        self._spec = spec
+        if self._said.tasks or self._said.prompts:
+            self._tokenizer = exam_tokenizer(config)
+        self._exams = open_exams(self._said.tasks, self._said.questions, self._tokenizer) if self._said.tasks else []
+
+    def score(self, trainer: "Trainer") -> Scored | None:
+        """The scores of every task, on all ranks; None where the config names none."""
+        if not self._exams:
+            return None
+        started = time.perf_counter()
+        seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
+        who = Examinee(
+            trainer.engine,
+            self._tokenizer,
+            seq_len,
+            min(self._said.answer_tokens, seq_len - 1),
+            trainer.ranks,
+            trainer.loader.rank,
+            trainer.loader.world_size,
+        )
+        scores = {}
+        for exam in self._exams:
+            scores[exam.name] = examine(who, exam)
+            trainer.beat()
+        return Scored(
+            step=trainer.step,
+            scores={name: score.figures() for name, score in scores.items()},
+            overall=overall(scores),
+            seconds=time.perf_counter() - started,
+        )
+
+    def sample(self, trainer: "Trainer") -> list[Sampled]:
+        """A text after each prompt, the same draws every time; written by the rank that reads first."""
+        prompts = self._said.prompts or ()
+        if not prompts:
+            return []
+        seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
+        model = Model(trainer.engine, self._spec, seq_len, "this run", self._config.tokenizer, self._config)
+        tokens = [model.prompt(text, self._tokenizer) for text in prompts]
+        room = min(self._said.answer_tokens, seq_len - max(len(each) for each in tokens))
+        own = tokens if trainer.loader.rank == 0 else []
+        sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
+        writing = Writing(room, model.text_ends(self._tokenizer), sampling)
+        rows = generate(trainer.engine, own, writing, ranks=trainer.ranks)
+        return [
+            Sampled(step=trainer.step, prompt=prompt, text=self._tokenizer.decode(row.tokens))
+            for prompt, (row,) in zip(prompts, rows, strict=False)  # none on other ranks
+        ]
