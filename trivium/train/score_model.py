@@ -24,10 +24,9 @@ def score_model(
     """The model's name, its score on each task, and the mean of the centred ones."""
     asked = asked_tasks(tasks)
     model = open_model(folder, step, tokenizer)
-    opened = model.tokenizer()
-    exams = open_exams(asked, questions, opened)
+    exams = open_exams(asked, questions, model.tokenizer)
     room = min(answer_tokens, model.seq_len - 1)
-    who = Examinee(model.engine, opened, model.seq_len, room, Ranks())
+    who = Examinee(model.engine, model.tokenizer, model.seq_len, room, Ranks())
     scores = {exam.name: examine(who, exam) for exam in exams}
     figures = {name: score.figures() for name, score in scores.items()}
     return {"model": model.title, "tasks": figures, "centred": overall(scores)}

@@ -14,8 +14,9 @@ from trivium.evaluate.score import overall
 from trivium.generate.generate import generate
 from trivium.generate.row import Writing
 from trivium.generate.sampling import Sampling
+from trivium.generate.stops import text_ends
 from trivium.train.events import Sampled, Scored
-from trivium.train.model import Model
+from trivium.train.model import Model, begins_with
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
@@ -66,14 +67,15 @@ class Scoring:
         if not prompts:
             return []
         seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
-        model = Model(trainer.engine, self._spec, seq_len, "this run", self._config.tokenizer, self._config)
-        tokens = [model.prompt(text, self._tokenizer) for text in prompts]
+        words = self._tokenizer
+        model = Model(trainer.engine, words, self._spec, seq_len, "this run", begins_with(self._config, words))
+        tokens = [model.prompt(text) for text in prompts]
         room = min(self._said.answer_tokens, seq_len - max(len(each) for each in tokens))
         own = tokens if trainer.loader.rank == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
-        writing = Writing(room, model.text_ends(self._tokenizer), sampling)
+        writing = Writing(room, text_ends(words), sampling)
         rows = generate(trainer.engine, own, writing, ranks=trainer.ranks)
         return [
-            Sampled(step=trainer.step, prompt=prompt, text=self._tokenizer.decode(row.tokens))
+            Sampled(step=trainer.step, prompt=prompt, text=words.decode(row.tokens))
             for prompt, (row,) in zip(prompts, rows, strict=False)  # none on other ranks
         ]
