@@ -1,11 +1,12 @@
-"""Write three small sources of made-up text as token files, for the examples and the pages in docs/.
+"""Write small sources of made-up text as token files, for the examples and the pages in docs/.
 
     python examples/make_data.py
 
-gives examples/data/web (.ds), code (flat .bin) and talk (.ds with loss bytes). A token is a byte; 256 ends a
-document. The same text comes out on every machine.
+gives examples/data/web (.ds), code (flat .bin), talk (.ds with loss bytes) and chats (JSONL). A token is a byte; 256
+ends a document. The same text comes out on every machine.
 """
 
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -67,8 +68,21 @@ def conversations(draw: random.Random, count: int) -> Iterator[tuple[list[int], 
         yield documents(question + answer), [0] * len(question) + [1] * (len(answer) + 1)
 
 
+def write_chats(path: Path, count: int, draw: random.Random) -> None:
+    """Conversations as JSON, one a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(count):
+            subject, answer = draw.choice(SUBJECTS), sentence(draw)
+            messages = [
+                {"role": "user", "content": f"What does {subject} do?"},
+                {"role": "assistant", "content": answer},
+            ]
+            file.write(json.dumps({"messages": messages}) + "\n")
+
+
 def write_sources(folder: Path) -> None:
-    """All three sources below a folder."""
+    """All sources below a folder."""
     draw = random.Random(1234)
     for number in range(3):
         write_ds(folder / "web" / f"{number:03d}.ds", [documents(web_page(draw)) for _ in range(300)])
@@ -77,6 +91,8 @@ def write_sources(folder: Path) -> None:
     np.array(flat, "<u2").tofile(folder / "code" / "functions.bin")
     talk = list(conversations(draw, 400))
     write_ds(folder / "talk" / "000.ds", [tokens for tokens, _ in talk], [loss for _, loss in talk])
+    for split, count in (("train", 500), ("test", 50)):
+        write_chats(folder / "chats" / f"{split}.jsonl", count, random.Random(f"chats {split}"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from trivium.config.schema import AskedTask
+from trivium.config.schema import AskedTask, Config
 from trivium.data.tokenizer import ByteTokenizer
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.make import make_engine
@@ -20,7 +20,7 @@ from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError
 from trivium.evaluate.examine import Examinee, chosen_letters, examine, written_answers
 from trivium.evaluate.likelihood import Choice, likeliest
-from trivium.evaluate.questions import Exam, open_exams, questions_of
+from trivium.evaluate.questions import Exam, exam_tokenizer, open_exams, questions_of
 from trivium.evaluate.score import TaskScore, overall
 from trivium.tasks.open import open_task
 from trivium.tasks.task import Conversation, Kind, Task, talk
@@ -221,4 +221,13 @@ def test_every_task_that_cannot_be_had_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "evaluate.tasks[0]: arc has no questions. Name another path or subset.\n"
         'evaluate.tasks[1]: task: mmlu has no subset "none". Write one of "all" or "auxiliary_train".'
+    )
+
+
+def test_questions_need_a_tokenizer() -> None:
+    config = Config.model_validate({"evaluate": {"tasks": ["spelling"]}})
+    with pytest.raises(PlanError) as caught:
+        exam_tokenizer(config)
+    assert str(caught.value) == (
+        "evaluate.tasks: needs a tokenizer, and there is none. Write tokenizer.path, or leave it out."
     )

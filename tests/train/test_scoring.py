@@ -98,9 +98,9 @@ def test_scores_come_when_they_are_due_and_change_nothing_of_training(folder: Pa
     assert events("sampled", "stopped")[-1]["text"] == sampled[-1]["text"]
 
 
-def test_scores_need_a_tokenizer_and_a_task_that_is_there(folder: Path) -> None:
-    Path("web").mkdir()
+def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
         run(*ASKED, 'evaluate.tasks=[{ task = "arc", path = "nowhere" }]')
     what = "nowhere: is not there. Name a JSONL or Parquet file, or a folder of them."
     assert str(caught.value) == f"evaluate.tasks[0]: {what}"
+    assert not Path("runs/run/events.jsonl").exists()

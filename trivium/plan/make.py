@@ -38,7 +38,7 @@ def make_plan(
         opened = open_sources(taken.config, fetch=fetch) if sources is None else sources
         return Builder(taken.config, opened, taken).plan()
     except PlanError as error:
-        problems = [*error.problems, *([] if taken.gap is None else [taken.gap])]
+        problems = [*([] if taken.gap is None else [taken.gap]), *error.problems]
         in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in problems]
         raise PlanError(in_file) from None
 

@@ -128,10 +128,10 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
     parts: list[RenderableType] = []
     sources = [(c.stage, source, c.run, figures) for c in changes for source, figures in c.sources.items()]
     if sources:
-        table = _table("stage", "source", "run", "nats", "after", "change", "bits/byte", "after", "change")
+        table = _table("stage", "source", "run", "nats", "after", "change", "bits/byte", "after")
         for first, second, run, figures in _grouped(sources):
-            cells = [cell for figure in FIGURES for cell in _cells(figures[figure], signs=4)]
-            table.add_row(*map(Text, (first, second, run, *cells)))
+            nats, bits = (_cells(figures[figure], signs=4) for figure in FIGURES)
+            table.add_row(*map(Text, (first, second, run, *nats, *bits[:2])))
         parts += [Text("validation before and after each stage", style="bold"), table]
     scores = [(c.stage, task, c.run, change) for c in changes for task, change in c.scores.items()]
     if scores:
