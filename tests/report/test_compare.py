@@ -106,6 +106,20 @@ def test_runs_stand_beside_one_another(run: Path, tmp_path: Path) -> None:
     assert compare_json(both)[2]["sources"]["web"]["loss"] == {"before": 2.5, "after": 2.6}
 
 
+def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:
+    undone = write_run(
+        tmp_path / "undone",
+        "undone",
+        started(0),
+        stage(10, "mid"),
+        evaluated(10, web=2.0),
+        evaluated(15, web=9.0),
+        started(12),
+    )
+    (change,) = compare_runs([undone])
+    assert change.sources["web"]["loss"] == Change(2.0, None)
+
+
 def test_runs_of_one_name_are_told_apart_by_folder(run: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "again", "mid", started(0), stage(0, "base"), evaluated(0, web=4.0))
     assert {each.run for each in compare_runs([run, other])} == {str(run), str(other)}
