@@ -15,7 +15,8 @@ from trivium.engine.torch.attention import Layout
 from trivium.engine.torch.cache import Cache
 from trivium.engine.torch.loss import Learnt
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.parallel import OneRank
+from trivium.engine.torch.next_token import NextToken
+from trivium.engine.torch.parallel import ManyRanks, OneRank
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
 
@@ -30,6 +31,7 @@ class TorchGeneration:
         self.sharing = sharing
         self.table = table
         self.cache = Cache([len(prompt) for prompt in prompts], room)
+        self._next: NextToken | None = None
         self._logits = self._prefill(prompts)
         self.cache.mask()
 
@@ -42,13 +44,23 @@ class TorchGeneration:
         assert len(tokens) == len(self.cache.first), "a token for each row"
         positions = self.cache.lengths[:, None]
         layout = self.cache.next_slot()
-        self._logits = self._pass(np.asarray(tokens)[:, None], positions, layout, np.arange(len(tokens)))
+        self._logits = self._step(np.asarray(tokens), positions, layout)
 
     def select(self, rows: NDArray[np.integer]) -> None:
         """Go on with these rows in this order."""
         chosen = np.asarray(rows, np.int64)
         self.cache.select(chosen)
         self._logits = self._logits[torch.tensor(chosen, device=self._logits.device)]
+
+    @torch.no_grad()
+    def _step(self, tokens: NDArray[np.integer], positions: NDArray[np.int64], layout: Layout) -> Tensor:
+        if isinstance(self.sharing, ManyRanks):
+            return self._pass(tokens[:, None], positions, layout, np.arange(len(tokens)))
+        if self._next is None:
+            self._next = NextToken(self.model)
+        device = self.table.cos.device
+        rotation = self.table.at(torch.tensor(positions, device=device))
+        return self._next.logits(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout)
 
     def _prefill(self, prompts: Sequence[NDArray[np.integer]]) -> Tensor:
         lengths = self.cache.lengths

@@ -37,6 +37,10 @@ class Rotation:
         turned: Tensor = _Turn.apply(heads, self.cos, self.sin)  # type: ignore[no-untyped-call]
         return turned
 
+    def turned(self, heads: Tensor) -> Tensor:
+        """The same where nothing goes backward."""
+        return _turn(heads, self.cos, self.sin)
+
 
 class _Turn(torch.autograd.Function):
     @staticmethod
