@@ -153,9 +153,8 @@ class JaxEngine:
 
     def peak_flops(self) -> float | None:
         """An accelerator's peak from the table; a CPU's as a product of float32 matrices reaches it."""
-        device = self.mesh.devices.flat[0]
-        if device.platform != "cpu":
-            return peak_of(device.device_kind)
+        if self._platform != "cpu":
+            return peak_of(self.mesh.devices.flat[0].device_kind)
         one = jnp.ones((PEAK_SIZE, PEAK_SIZE), device=self.mesh.local_devices[0])
         multiply = jax.jit(jnp.matmul)
         multiply(one, one).block_until_ready()
@@ -172,8 +171,12 @@ class JaxEngine:
         return room_for(dict(self.state.params))
 
     def _precision(self) -> Precision:
-        is_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        return self.settings.precision or ("float32" if is_cpu else "bfloat16")
+        return self.settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
+
+    @property
+    def _platform(self) -> str:
+        """cpu, gpu or tpu."""
+        return self.mesh.devices.flat[0].platform
 
     def _hold_reference(self, stage: StageSettings) -> None:
         """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
@@ -191,7 +194,8 @@ class JaxEngine:
             documents=stage.documents,
             direction=None if stage.kl is None else stage.kl.direction,
             reference=None if self.reference is None else self.reference.design,
-            exact=self.settings.deterministic and self.mesh.devices.flat[0].platform == "gpu",
+            row_by_row=self.mesh.size == 1 and self._platform == "cpu",
+            exact=self.settings.deterministic and self._platform == "gpu",
         )
         return program(how)
 

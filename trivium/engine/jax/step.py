@@ -92,6 +92,7 @@ class How:
     documents: Literal["masked", "joined"] = "masked"
     direction: Direction | None = None
     reference: Design | None = None
+    row_by_row: bool = False  # attention on one CPU: a row's scores stay in the cache
     exact: bool = False  # a GPU's kernels whose bits differ from run to run are replaced
 
 
@@ -183,7 +184,8 @@ class Program:
         joined = self.how.documents == "joined"
         seq_len = part.tokens.shape[1]
         rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
-        hidden = model(part.tokens, rotation, partial(attend, segments=None if joined else part.segments))
+        attends = partial(attend, segments=None if joined else part.segments, row_by_row=self.how.row_by_row)
+        hidden = model(part.tokens, rotation, attends)
         return hidden.reshape(-1, hidden.shape[-1]), model.last_matrix
 
     def _val_step(
