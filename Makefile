@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-fast check format clean browser
+.PHONY: demo docs test test-fast check format clean browser chaos
 
 # Stopped by Ctrl-C it ends with 3, which is no failure: `make demo` again goes on.
 demo: $(READY)
@@ -29,6 +29,10 @@ test-fast: $(READY)
 	@$(BIN)/pytest -n auto -m "not slow"
 
 check: test
+
+# 100 kills of one process and 20 of one of two ranks, with KL in their stages; the tests do 20 and 4.
+chaos: $(READY)
+	@$(BIN)/python -m tests.train.many_kills
 
 # The tests of pages need a real browser. Debian's chromium is installed where that is allowed; elsewhere these
 # tests are skipped, unless TRIVIUM_NEEDS_BROWSER is set, with which they fail.

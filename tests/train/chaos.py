@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,20 @@ def main() -> None:
     chance = random.Random(seed)
     launch(folder, [*overrides, "run.name=calm"], None)
     total = RunFolder(folder / "runs" / "calm").checkpoints()[-1].step
-    killed = 0
-    while killed < kills:
-        died = launch(folder, [*overrides, "run.name=killed"], weapon(chance, total))
-        killed += died
+    kinds: list[str] = []
+    while len(kinds) < kills:
+        kind, arm = weapon(chance, total)
+        died = launch(folder, [*overrides, "run.name=killed"], arm)
+        kinds += [kind] * died
         if not died:  # it came to its end before the kill did: start over, under fire again
             RunFolder(folder / "runs" / "killed").keep_only([])
     launch(folder, [*overrides, "run.name=killed"], None)
-    print(json.dumps({name: outcome(folder / "runs" / name) for name in ("calm", "killed")} | {"kills": killed}))  # noqa: T201
+    found: dict[str, Any] = {name: outcome(folder / "runs" / name) for name in ("calm", "killed")}
+    print(json.dumps(found | {"kills": len(kinds), "kinds": Counter(kinds)}))  # noqa: T201
 
 
-def weapon(chance: random.Random, total: int) -> Callable[[type[Trainer]], None]:
-    """Something that will end the process by SIGKILL."""
+def weapon(chance: random.Random, total: int) -> tuple[str, Callable[[type[Trainer]], None]]:
+    """Something that will end the process by SIGKILL, and when."""
     step, flush, rename = chance.randrange(total), chance.randrange(1, 12), chance.randrange(1, 4)
     kind = chance.choice(["step", "step", "flush", "rename"])
 
@@ -57,7 +60,7 @@ def weapon(chance: random.Random, total: int) -> Callable[[type[Trainer]], None]
         else:
             kill_at_call(Path, "rename", rename)
 
-    return arm
+    return {"step": "after a step", "flush": "before a flush", "rename": "before a rename"}[kind], arm
 
 
 def kill_when(owner: Any, name: str, due: Callable[..., bool]) -> None:

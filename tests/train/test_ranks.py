@@ -25,14 +25,19 @@ KL = {  # by stage; a cadence save falls on the beginning of stage two, and none
 }
 
 
+def write_run(folder: Path) -> None:
+    """Two sources, and a config of four stages, three of them with KL."""
+    write_sources(folder)
+    config = EVEN
+    for stage, line in KL.items():
+        config = config.replace(f'name = "{stage}"\n', f'name = "{stage}"\n{line}\n')
+    (folder / "run.toml").write_text(config)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sources and a config of four stages; the tests work there."""
-    write_sources(tmp_path)
-    held = EVEN
-    for stage, line in KL.items():
-        held = held.replace(f'name = "{stage}"\n', f'name = "{stage}"\n{line}\n')
-    (tmp_path / "run.toml").write_text(held)
+    write_run(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

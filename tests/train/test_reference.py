@@ -93,11 +93,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def write_run(folder: Path) -> None:
+    """A source, and a config of five stages, three of them with KL."""
+    write_source(folder / "web", [np.random.default_rng(0).integers(2, 24, 40).tolist()], "uint16")
+    (folder / "run.toml").write_text(CONFIG)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a source and a config of five stages, three of them with KL; the tests work in it."""
-    write_source(tmp_path / "web", [np.random.default_rng(0).integers(2, 24, 40).tolist()], "uint16")
-    (tmp_path / "run.toml").write_text(CONFIG)
+    write_run(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
