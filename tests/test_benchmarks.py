@@ -42,6 +42,18 @@ def test_generate_compares_with_transformers_greedily_and_sampled() -> None:
 
 
 @pytest.mark.slow
+def test_checkpoint_measures_saves_beside_a_copy_in_memory() -> None:
+    printed = run("checkpoint.py", "--small")
+    for name in (
+        "copy of the state in memory",
+        "stands still, in the background",
+        "stands still, in the foreground",
+        "load",
+    ):
+        assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
 def test_scale_measures_every_size() -> None:
     printed = run("scale.py", "--small")
     assert "1,000,000 documents" in printed

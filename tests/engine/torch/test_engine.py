@@ -32,6 +32,22 @@ def test_the_padded_vocabulary_is_never_touched() -> None:
         assert not matrix.weight[TINY.vocab :].any()
 
 
+def test_a_save_keeps_its_copy_until_it_is_written_and_the_next_one_has_it_again(tmp_path: Path) -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu"))
+    hashes, handles, copies = [], [], []
+    for step in range(3):
+        engine.step(make_batch(seed=step), settings_at(step))
+        hashes.append(hash_of(engine, tmp_path / f"now {step}"))
+        handles.append(engine.save(tmp_path / f"step {step}"))  # the one before may still be written
+        copies.append({name: copy.data_ptr() for name, copy in engine.writer._copies.items()})
+    for handle in handles:
+        handle.wait()
+    for step, known in enumerate(hashes):
+        engine.load(tmp_path / f"step {step}")
+        assert hash_of(engine, tmp_path / f"then {step}") == known
+    assert copies[0] == copies[1] == copies[2]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own ways
 def test_compiled_layers_learn_the_same_and_go_on_bit_for_bit_in_another_stage(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ in the files that `storage` describes, and engine.json: the model's shape, to re
 torch.distributed.checkpoint plans who writes and who reads what, so that what one layout wrote another reads.
 
 Saving in the background costs a copy of what a rank holds and the time to make it; the rest is written, and agreed
-upon over the saves' own process group, while training goes on. Renaming the folder is the caller's part, once
+upon over the saves' own process group, while training goes on. The copy's memory is kept from save to save: to touch
+fresh pages costs more than to copy. Renaming the folder is the caller's part, once
 `wait` has returned.
 """
 
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,19 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
+        self._last: Future[dict[str, FileFacts]] | None = None
+        self._copies: dict[str, Tensor] = {}
 
     def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> Save:
         """In the background: returns once this rank's parts are copied."""
         _hush()
         parts = {name: _local(tensor) for name, tensor in state.items()}
         if background:
-            parts = {name: part.cpu() if part.is_cuda else part.clone() for name, part in parts.items()}
-            return Save(self._thread.submit(write_state, folder, spec, state, parts))
+            if self._last is not None:
+                wait([self._last])  # it writes what is copied over next
+            self._copies = {name: _copied(part, self._copies.get(name)) for name, part in parts.items()}
+            self._last = self._thread.submit(write_state, folder, spec, state, self._copies)
+            return Save(self._last)
         future: Future[dict[str, FileFacts]] = Future()
         future.set_result(write_state(folder, spec, state, parts))
         return Save(future)
@@ -145,6 +151,13 @@ def load_random_state(folder: Path, saved: Mapping[str, TensorStorageMetadata], 
     read_into(folder, wanted)
     for name, state in wanted.items():
         (torch.cuda.set_rng_state if name.endswith("cuda") else torch.set_rng_state)(state)
+
+
+def _copied(part: Tensor, room: Tensor | None) -> Tensor:
+    """A copy on the CPU, in memory that is there already where it fits."""
+    if room is None or (room.shape, room.dtype) != (part.shape, part.dtype):
+        room = torch.empty_like(part, device="cpu", pin_memory=part.is_cuda)
+    return room.copy_(part)
 
 
 def _local(tensor: Tensor) -> Tensor:
