@@ -54,7 +54,6 @@ def main() -> dict[str, Any]:
     codes["first half"] = launch(2, lambda: run("parts", stop_at=4))
     codes["second half"] = launch(1, lambda: run("parts"))
     codes["killed"] = launch(2, lambda: run("killed", victim=1, at=7, how="killed"))
-    codes["first killed"] = launch(2, lambda: run("killed", victim=0, at=8, how="killed"))
     left = [each.verify() for each in RunFolder(Path("runs/killed")).checkpoints()]
     codes["goes on"] = launch(2, lambda: run("killed"))
     codes["broken"] = launch(2, lambda: run("broken", victim=1, at=2, how="broken"))
