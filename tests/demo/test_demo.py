@@ -63,8 +63,8 @@ def page_commands() -> list[str]:
     return re.findall(r"^(trivium .*?) *(?:#.*)?$", page, re.MULTILINE)
 
 
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    return [event for event in read_events(run / "events.jsonl") if event["event"] == "evaluated"]
+def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
 
 
 @pytest.mark.slow
@@ -83,7 +83,10 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(
     assert "== Texts" not in told.getvalue()  # they are there
     assert f"open {(folder / 'report.html').as_uri()}\n" in told.getvalue()
     assert sorted(steps_taken(run / "events.jsonl")) == list(range(1, 33))
-    first, last = evaluations(run)[0], evaluations(run)[-1]
+    assert "== What each stage gained and forgot" in told.getvalue()
+    assert all(set(event["scores"]) == {"spelling", "counting"} for event in events_of(run, "scored"))
+    assert {event["step"] for event in events_of(run, "sampled")} == {0, 12, 20, 32}
+    first, *_, last = events_of(run, "evaluated")
     assert (first["step"], last["step"]) == (0, 32)
     for name in ("code", "prose", "spell-test", "count-test", "sums"):
         assert last["bits_per_byte_by_source"][name] < first["bits_per_byte_by_source"][name] - 0.3, name
@@ -100,12 +103,14 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(
     charts = dict(drawn)
     assert {"code", "prose", "spelling", "counting", "sums"} <= set(charts["plan-shares-0"])
     assert {"code", "prose", "spell-test", "count-test", "sums"} <= set(charts["validation-bpb"])
+    assert {"spelling", "counting"} <= set(charts["scores"])
     assert all(charts.values())
+    assert page.locator("#texts pre").count() == len(events_of(run, "sampled"))
     page.close()
 
     monkeypatch.chdir(tmp_path)
     commands = page_commands()
-    assert len(commands) == 5
+    assert len(commands) == 7
     for command in commands:
         monkeypatch.setattr(sys, "argv", shlex.split(command))
         with pytest.raises(SystemExit) as ended:

@@ -39,6 +39,7 @@ class Size:
     held_out: float = 0.03
     validation: str = "30k"
     questions: int = 60
+    answer_tokens: int = 64
 
 
 SMALL = Size(
@@ -54,7 +55,8 @@ SMALL = Size(
     long_rows=2,
     held_out=0.25,
     validation="4k",
-    questions=8,
+    questions=4,
+    answer_tokens=12,
 )
 
 
@@ -121,11 +123,16 @@ def _waiting(what: str, console: Console) -> Iterator[None]:
 
 def _show_end(folder: Path, console: Console) -> None:
     """What was learnt, and where the page is."""
+    from trivium.report.compare import compare_runs, show_changes
     from trivium.report.page import write_report
 
+    run = folder / "runs" / "demo"
+    _headline(console, "What each stage gained and forgot")
+    show_changes(compare_runs([run]), console)
     _headline(console, "The page that shows all of it")
-    page = write_report([folder / "runs" / "demo"], folder / "report.html")
+    page = write_report([run], folder / "report.html")
     console.print(f"open {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
+    console.print(f"ask  trivium chat {run}", soft_wrap=True, highlight=False)
 
 
 def _headline(console: Console, text: str) -> None:
