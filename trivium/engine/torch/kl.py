@@ -37,11 +37,20 @@ class Compared:
 
 
 def kl_and_its_gradient(
-    logits: Tensor, reference: Tensor, targets: Tensor, penalty: Penalty, scale: float, z_loss: float
+    logits: Tensor,
+    reference: Tensor,
+    targets: Tensor,
+    penalty: Penalty,
+    scale: float,
+    z_loss: float,
+    room: Tensor | None = None,
 ) -> Compared:
-    """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`; `reference` is used up."""
+    """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
+
+    `reference` is used up, and so is `room`, which has its shape; absent, it is made.
+    """
     of_targets, reference_of_targets = logits.gather(1, targets), reference.gather(1, targets)
-    gap = None if penalty.direction == "nll_gap" else reference - logits
+    gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
     sums, log_sums = exponentials(logits)
     reference_sums, reference_log_sums = exponentials(reference)
     nats, reference_nats = log_sums - of_targets, reference_log_sums - reference_of_targets
