@@ -21,12 +21,12 @@ test: $(READY) browser
 	@echo "== types"
 	@$(BIN)/mypy
 	@echo "== tests"
-	@$(BIN)/pytest -n auto
+	@$(BIN)/pytest -n auto --dist worksteal
 
 # What is quick: no end-to-end tests, no browser.
 test-fast: $(READY)
 	@$(BIN)/ruff check .
-	@$(BIN)/pytest -n auto -m "not slow"
+	@$(BIN)/pytest -n auto --dist worksteal -m "not slow"
 
 check: test
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from trivium.run_folder import RunFolder
 from trivium.train.events import (
     Ended,
     Evaluated,
@@ -23,7 +24,6 @@ from trivium.train.events import (
     Started,
     StepTaken,
 )
-from trivium.train.run_folder import RunFolder
 
 SOURCES = {"web": 4_000_000, "code": 900_000, "talk": 300_000}
 BREAKS_OUT = "</script><script>document.title = 'broken out'</script><img src=x onerror=alert(1)>"

@@ -21,8 +21,8 @@ from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import Shown, shown_runs
+from trivium.run_folder import RunFolder
 from trivium.train.events import LeftOut
-from trivium.train.run_folder import RunFolder
 
 CONFIG = """
 run.name = "small"

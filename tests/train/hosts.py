@@ -19,7 +19,7 @@ from tests.train.chaos import outcome
 from tests.train.ranked import Watched, figures
 from trivium.engine.base import StepStats
 from trivium.errors import TriviumError
-from trivium.train.run_folder import RunFolder
+from trivium.run_folder import RunFolder
 
 
 class Struck(Watched):

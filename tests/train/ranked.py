@@ -25,9 +25,9 @@ from trivium.data.batch import Batch
 from trivium.engine.base import StepStats
 from trivium.errors import TriviumError
 from trivium.plan.plan import StepSettings
+from trivium.run_folder import RunFolder
 from trivium.train import checkpoint, lag
 from trivium.train.events import read_events, steps_taken
-from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 ELASTIC = [  # ranks, layout, the step at which it stops

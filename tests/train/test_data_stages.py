@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.corpus import write_source
+from trivium.run_folder import RunFolder
 from trivium.train.events import read_events, steps_taken
-from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 CONFIGS = Path(__file__).parents[2] / "docs" / "data_stages" / "configs"

@@ -21,9 +21,9 @@ from tests.train.test_trainer import ROOT, folder, losses, run  # noqa: F401
 from trivium.config.schema import Guard as GuardSettings
 from trivium.engine.base import StepStats
 from trivium.errors import GuardError, ResumeError, SaveError
+from trivium.run_folder import RunFolder, hash_file
 from trivium.train.events import read_events
 from trivium.train.guard import GRACE_STEPS, Guard
-from trivium.train.run_folder import RunFolder, hash_file
 from trivium.train.trainer import Trainer
 
 EVENTS = Path("runs/run/events.jsonl")

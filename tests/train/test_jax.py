@@ -14,10 +14,10 @@ from safetensors.numpy import load_file
 from tests.engine.jax.saved import array_hashes
 from tests.train.test_trainer import ROOT, losses, write_sources
 from trivium.errors import ResumeError
+from trivium.run_folder import RunFolder
 from trivium.train.events import read_events
 from trivium.train.export import export_checkpoint
 from trivium.train.fork import fork_run
-from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 CONFIG = """

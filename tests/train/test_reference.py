@@ -20,11 +20,11 @@ from safetensors.torch import load_file
 
 from tests.corpus import write_source
 from trivium.errors import PlanError, ResumeError
+from trivium.run_folder import RunFolder
 from trivium.train.events import read_events, steps_taken
 from trivium.train.export import export_checkpoint
 from trivium.train.reference import trained_rope
 from trivium.train.rehearse import rehearse_run
-from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

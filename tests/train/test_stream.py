@@ -13,9 +13,9 @@ from rich.console import Console
 from tests.corpus import write_source
 from tests.streams import write_jsonl
 from trivium.errors import ResumeError
+from trivium.run_folder import RunFolder, hash_file
 from trivium.train.events import read_events, steps_taken
 from trivium.train.rehearse import rehearse_run
-from trivium.train.run_folder import RunFolder, hash_file
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

@@ -19,10 +19,10 @@ from trivium.config.load import load_config
 from trivium.config.schema import Config
 from trivium.data.batch import IGNORED, Batch
 from trivium.errors import ResumeError, UsageError
+from trivium.run_folder import RunFolder
 from trivium.train.events import read_events, steps_taken
 from trivium.train.export import export_checkpoint
 from trivium.train.rehearse import rehearse_run
-from trivium.train.run_folder import RunFolder
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

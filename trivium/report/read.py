@@ -13,7 +13,7 @@ from typing import Any
 
 from trivium.errors import UsageError
 from trivium.report.columns import Columns
-from trivium.train.run_folder import RunFolder
+from trivium.run_folder import RunFolder
 
 Record = dict[str, Any]
 SCALARS = (

@@ -15,9 +15,9 @@ from typing import Any
 from trivium.engine.base import Engine, SaveHandle
 from trivium.engine.ranks import Ranks
 from trivium.errors import SaveError
+from trivium.run_folder import RunFolder
 from trivium.train.events import Saved, SaveFailed
 from trivium.train.mirror import Mirror
-from trivium.train.run_folder import RunFolder
 
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0  # seconds before a save that failed is tried again
 THREAD = "trivium-saver"

@@ -15,7 +15,7 @@ from trivium.engine.folder import is_saved, read_spec, saved_by
 from trivium.engine.make import make_engine, stage_settings
 from trivium.engine.ranks import Ranks
 from trivium.plan.make import make_plan
-from trivium.train.run_folder import Checkpoint, RunFolder
+from trivium.run_folder import Checkpoint, RunFolder
 
 
 def standing_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engine:

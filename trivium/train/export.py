@@ -10,9 +10,9 @@ from trivium.engine.folder import read_spec
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.errors import UsageError
 from trivium.generate.stops import text_ends, turn_ends
+from trivium.run_folder import find_checkpoint
 from trivium.train.convert import standing_engine
 from trivium.train.model import GENERATION_FILE, begins_with
-from trivium.train.run_folder import find_checkpoint
 
 
 def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:

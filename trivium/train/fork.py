@@ -14,10 +14,10 @@ from trivium.config.load import load
 from trivium.engine.folder import read_spec, saved_by
 from trivium.errors import ResumeError
 from trivium.plan.make import make_plan
+from trivium.run_folder import LINEAGE, RunFolder, find_checkpoint, written_to
 from trivium.train.convert import is_foreign, take_weights
 from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
-from trivium.train.run_folder import LINEAGE, RunFolder, find_checkpoint, written_to
 
 
 def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trivium.run_folder import Checkpoint, RunFolder, written_to
 from trivium.train.cadence import Cadence, stops_on_signals
 from trivium.train.checkpoint import Retention, Saver
 from trivium.train.convert import readable_weights
@@ -13,7 +14,6 @@ from trivium.train.events import EventFile, Said, Started
 from trivium.train.meter import Meter
 from trivium.train.mirror import Mirror
 from trivium.train.reference import References
-from trivium.train.run_folder import Checkpoint, RunFolder, written_to
 from trivium.train.scoring import Scoring
 from trivium.train.setup import init_folder, larger_micro_batch, run_engine
 from trivium.train.state import engine_facts, raw_config

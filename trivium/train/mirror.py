@@ -8,7 +8,7 @@ tried again with the next checkpoint; training never waits for it but at the run
 import threading
 from collections.abc import Callable
 
-from trivium.train.run_folder import COMPLETE, Checkpoint, RunFolder
+from trivium.run_folder import COMPLETE, Checkpoint, RunFolder
 
 
 class Mirror:

@@ -21,8 +21,8 @@ from trivium.engine.make import make_engine
 from trivium.engine.spec import ModelSpec
 from trivium.errors import UsageError
 from trivium.generate.stops import text_ends
+from trivium.run_folder import find_checkpoint
 from trivium.train.convert import standing_engine, standing_stage
-from trivium.train.run_folder import find_checkpoint
 
 GENERATION_FILE = "generation_config.json"
 

@@ -20,7 +20,7 @@ from trivium.errors import PlanError, Problem, TriviumError
 from trivium.plan.inherit import last_stage
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
-from trivium.train.run_folder import Checkpoint, RunFolder, hash_file
+from trivium.run_folder import Checkpoint, RunFolder, hash_file
 from trivium.train.setup import weights_folder
 
 

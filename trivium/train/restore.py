@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trivium.engine.ranks import Ranks
 from trivium.errors import ResumeError
-from trivium.train.run_folder import Checkpoint, RunFolder, written_to
+from trivium.run_folder import Checkpoint, RunFolder, written_to
 
 Say = Callable[[str], None]
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from trivium.errors import UsageError
+from trivium.run_folder import RunFolder
 from trivium.train.events import read_events
-from trivium.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan
-from trivium.train.run_folder import find_checkpoint
+from trivium.run_folder import find_checkpoint
 
 
 def run_engine(

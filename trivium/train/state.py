@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.config.schema import Config
 from trivium.engine.folder import is_saved
+from trivium.run_folder import Checkpoint
 from trivium.train.resume import changed_keys, refuse_other_past
-from trivium.train.run_folder import Checkpoint
 from trivium.train.versions import versions
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
+from trivium.run_folder import RunFolder
 from trivium.train.cadence import Cadence
 from trivium.train.checkpoint import Saver
 from trivium.train.evaluate import evaluate, validation_batches
@@ -48,7 +49,6 @@ from trivium.train.meter import Meter, peak_memory
 from trivium.train.reference import References
 from trivium.train.restore import checkpoint_to_go_on_from, fetch_references
 from trivium.train.rows import row_list
-from trivium.train.run_folder import RunFolder
 from trivium.train.scoring import Scoring
 from trivium.train.state import raw_config, stand_at, state_of
 from trivium.train.transition import stage_changes

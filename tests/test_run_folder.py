@@ -10,9 +10,9 @@ import pytest
 
 from trivium.engine.ranks import Ranks
 from trivium.errors import ResumeError, SaveError
+from trivium.run_folder import COMPLETE, RunFolder, find_checkpoint
 from trivium.train.checkpoint import Retention
 from trivium.train.restore import checkpoint_to_go_on_from
-from trivium.train.run_folder import COMPLETE, RunFolder, find_checkpoint
 
 
 def make_checkpoint(folder: RunFolder, step: int, content: str = "weights") -> None:
@@ -196,7 +196,7 @@ def test_a_second_launch_is_kept_out(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.lock()
     script = (
-        "import sys; from pathlib import Path; from trivium.train.run_folder import RunFolder\n"
+        "import sys; from pathlib import Path; from trivium.run_folder import RunFolder\n"
         "from trivium.errors import ResumeError\n"
         "try: RunFolder(Path(sys.argv[1])).lock()\n"
         "except ResumeError as error: print(error)\n"
