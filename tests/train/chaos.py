@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from trivium import run_folder
 from trivium.engine.folder import saved_by
 from trivium.run_folder import RunFolder, hash_file
-from trivium.train import run_folder
 from trivium.train.events import steps_taken
 from trivium.train.trainer import Trainer
 
