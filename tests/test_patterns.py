@@ -16,7 +16,7 @@ from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 PATTERNS = sorted((ROOT / "examples" / "patterns").glob("*.toml"))
-Train = Callable[[str], Trainer]
+Train = Callable[..., Trainer]
 pytestmark = pytest.mark.slow
 
 
@@ -38,8 +38,9 @@ def train(root: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train a pattern, once."""
     monkeypatch.chdir(root)
 
-    def trains(name: str) -> Trainer:
-        trainer = Trainer(ROOT / "examples" / "patterns" / f"{name}.toml", ["engine.device=cpu"], show=False)
+    def trains(name: str, *overrides: str) -> Trainer:
+        pattern = ROOT / "examples" / "patterns" / f"{name}.toml"
+        trainer = Trainer(pattern, ["engine.device=cpu", *overrides], show=False)
         trainer.run()
         assert trainer.finished
         return trainer
@@ -65,6 +66,15 @@ def test_mixture(train: Train) -> None:
     trainer = train("mixture")
     assert source_shares(trainer, 0)["code"] == pytest.approx(0.1, abs=0.04)
     assert source_shares(trainer, 1)["code"] == pytest.approx(0.6, abs=0.06)
+
+
+def test_mixture_on_jax(train: Train) -> None:
+    train("mixture", "run.name=on-torch")
+    train("mixture", "run.name=on-jax", "engine.name=jax")
+    torch, jax = (list(steps_taken(Path(f"runs/on-{name}/events.jsonl")).values()) for name in ("torch", "jax"))
+    assert [step["learnt_by_source"] for step in torch] == [step["learnt_by_source"] for step in jax]
+    assert jax[-1]["loss"] < jax[0]["loss"] - 0.5
+    assert [step["step"] for step in jax if step["compilations"]] == [1]  # both stages have rows of one shape
 
 
 def test_fade(train: Train) -> None:
