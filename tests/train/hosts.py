@@ -1,4 +1,4 @@
-"""Runs of the JAX engine on two processes: handed on, killed, broken.
+"""Runs of the JAX engine on two processes: handed on, killed, broken; and what they write.
 
 Executed by itself, in a folder with a run.toml: `python -m tests.train.hosts FOLDER`. Everything is imported once;
 each launch is as many forks of that. Prints what a test compares, as JSON.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import trivium.engine.jax.engine  # noqa: F401
 from tests.forked import launch
@@ -19,7 +20,12 @@ from tests.train.chaos import outcome
 from tests.train.ranked import Watched, figures
 from trivium.engine.base import StepStats
 from trivium.errors import TriviumError
+from trivium.generate.generate import generate
+from trivium.generate.row import Writing
 from trivium.run_folder import RunFolder
+
+PROMPTS = [[1], [2, 3, 4], [5] * 9, [6, 7], [8]]
+WRITING = Writing(8, stop=frozenset(range(0, 512, 8)), samples=2)
 
 
 class Struck(Watched):
@@ -41,11 +47,23 @@ def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str 
         trainer = Struck("run.toml", ["engine.name=jax", f"run.name={name}"], show=False)
         trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
         trainer.run()
+        write(trainer)
         if trainer.ranks.size > 1:
             jax.distributed.shutdown()  # type: ignore[no-untyped-call]
     except TriviumError as error:
         print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
         raise SystemExit(2) from None
+
+
+def write(trainer: Watched) -> None:
+    """What the model writes after the prompts; on two processes the second has one of them, and then none."""
+    rank, size = trainer.ranks.rank, trainer.ranks.size
+    numbers = range(len(PROMPTS)) if size == 1 else (range(4), range(4, 5))[rank]
+    prompts = [np.array(PROMPTS[number]) for number in numbers]
+    rows = generate(trainer.engine, prompts, WRITING, numbers, trainer.ranks, batch_rows=4)
+    every = trainer.ranks.gather([[row.tokens for row in samples] for samples in rows])
+    if trainer.ranks.speaks:
+        (trainer.folder.path / "written.json").write_text(json.dumps([samples for part in every for samples in part]))
 
 
 def main() -> dict[str, Any]:
@@ -61,6 +79,7 @@ def main() -> dict[str, Any]:
         "codes": codes,
         "faults": left,
         "figures": {name: figures(name) for name in ("one", "two", "parts")},
+        "written": {name: json.loads(Path("runs", name, "written.json").read_text()) for name in ("one", "two")},
         "bits": {name: outcome(Path("runs", name)) for name in ("two", "killed")},
     }
 

@@ -106,6 +106,8 @@ def test_two_processes_train_as_one_and_end_when_one_is_gone(folder: Path) -> No
         theirs, ours = (figures[each]["losses"] for each in ("one", name))
         assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-5)
     assert figures["parts"]["started"][1] == [4, 1, {"layout.shard": "2 -> 1", "world_size": "2 -> 1"}]
+    assert found["written"]["two"] == found["written"]["one"]
+    assert len({len(row) for samples in found["written"]["one"] for row in samples}) > 2
     assert codes["killed"][1] == -9
     assert codes["killed"][0] not in (0, -9)
     assert all(code not in (0, -9) for code in codes["broken"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -19,7 +18,6 @@ from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
 from trivium.engine.spec import RopeSpec
-from trivium.errors import UsageError
 
 
 class TestJaxEngine(EngineContract):
@@ -104,17 +102,6 @@ def test_an_optax_transformation_takes_the_place_of_the_settings() -> None:
 def test_what_is_no_transformation_is_refused() -> None:
     with pytest.raises(TypeError, match=r"made 3, not an optax\.GradientTransformation"):
         make(own_optimizer=lambda _named: 3)
-
-
-def test_many_processes_do_not_generate(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UsageError) as refusal:
-        engine.generation([np.array([1])], 1)
-    assert str(refusal.value) == (
-        "2 processes share this model, and the JAX engine generates in one. "
-        "Take the last checkpoint: trivium sample RUN"
-    )
 
 
 def test_the_padded_vocabulary_is_never_touched() -> None:

@@ -32,6 +32,7 @@ from trivium.engine.jax.generation import JaxGeneration, power_of_two
 from trivium.engine.jax.initial import key_words
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.optim import Now, optimizer_of
+from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
 from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.rows import Rows
@@ -51,7 +52,6 @@ from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.spec import RopeSpec
-from trivium.errors import UsageError
 from trivium.plan.plan import StepSettings
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
@@ -126,13 +126,11 @@ class JaxEngine:
         return own_rows(meta.nats).reshape(-1, batch.seq_len)[: batch.num_rows]
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> JaxGeneration:
-        """Rows that begin with these prompts, all of them on every device of one process."""
-        if jax.process_count() > 1:
-            many = f"{jax.process_count()} processes share this model, and the JAX engine generates in one."
-            raise UsageError(f"{many} Take the last checkpoint: trivium sample RUN")
+        """Rows that begin with these prompts, shared out to the devices of this process."""
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
-        table = self._rotation(power_of_two(max((len(prompt) for prompt in prompts), default=1) + room))
-        return JaxGeneration(self.design, self.state.params, table, self.mesh, prompts, room)
+        (longest,) = largest(self.mesh, max((len(prompt) for prompt in prompts), default=1))
+        table = self._rotation(power_of_two(longest + room))
+        return JaxGeneration(self.design, self.state.params, table, self.mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights and optimizer; returns when training may go on. Random numbers come from seed and step."""

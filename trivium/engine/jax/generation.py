@@ -5,9 +5,14 @@
     row 1     . . . x y z       three
 
 All rows end at the same slot. Rows, slots and prompts come in powers of two, so that few shapes are compiled: a room
-that is full is doubled, and rows that only fill up repeat the first one. Rotary positions are the row's own.
+that is full is doubled, and rows of zeros fill up. Rotary positions are the row's own.
+
+Rows are shared out to the devices as those of a batch are. Processes bring rows of their own, as many as they like:
+before each pass they agree on the most that any has, and all fill up to that. A selection waits for the next pass,
+and moves keys and values between devices.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +27,9 @@ from numpy.typing import NDArray
 from trivium.data.batch import PADDING
 from trivium.engine.jax.attention import UNSEEN, attend
 from trivium.engine.jax.model import Design, Params
+from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
 
 FIRST_SLOTS = 64
 
@@ -31,7 +38,10 @@ Cache = list[tuple[Array, Array]]
 
 
 class JaxGeneration:
-    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to."""
+    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to.
+
+    No prompt of any process is longer than `longest`.
+    """
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class JaxGeneration:
         table: Rotation,
         mesh: Mesh,
         prompts: Sequence[NDArray[np.integer]],
+        longest: int,
         room: int,
     ) -> None:
         self.design = design
@@ -47,13 +58,15 @@ class JaxGeneration:
         self.table = table
         self.mesh = mesh
         self.num_rows = len(prompts)
-        self.filled = power_of_two(max((len(prompt) for prompt in prompts), default=1))
+        self.filled = power_of_two(longest)
         self.limit = self.filled + room
         self.slots = power_of_two(max(FIRST_SLOTS, self.filled + 1))
         self.first = np.array([self.filled - len(prompt) for prompt in prompts], np.int32)
+        self.chosen: NDArray[np.int32] | None = None  # rows of the cache that go on, where that changes
         self.cache: Cache = []
         self._logits = np.zeros((0, design.spec.vocab), np.float32)
-        if prompts:
+        self.size = self._size(*largest(mesh, self.num_rows))
+        if self.size:
             self._prefill(prompts)
 
     def logits(self) -> NDArray[np.float32]:
@@ -64,13 +77,14 @@ class JaxGeneration:
         """One more token for each row."""
         assert len(tokens) == self.num_rows, "a token for each row"
         assert self.filled < self.limit, "more tokens than room was asked for"
-        if not self.num_rows:
+        self._go_on_with_chosen()
+        if not self.size:
             return
         if self.filled == self.slots:
             self.slots *= 2
-            self.cache = _wider(self.cache, self.slots)
-        here = np.int32(self.filled)
-        given = _filled_up(np.asarray(tokens, np.int32)), _filled_up(self.first), here
+            with jax.set_mesh(self.mesh):
+                self.cache = _wider(self.cache, self.slots)
+        given = self._put(np.asarray(tokens, np.int32)), self._put(self.first), np.int32(self.filled)
         with jax.set_mesh(self.mesh):
             logits, self.cache = _append(self.design, self.params, self.table, self.cache, *given)
         self.filled += 1
@@ -80,33 +94,48 @@ class JaxGeneration:
         """Go on with these rows in this order."""
         chosen = np.asarray(rows, np.int32)
         self.num_rows, self.first, self._logits = len(chosen), self.first[chosen], self._logits[chosen]
-        if self.num_rows:
-            self.cache = _selected(self.cache, _filled_up(chosen))
-        else:
-            self.cache = []
+        self.chosen = chosen if self.chosen is None else self.chosen[chosen]
 
     def _prefill(self, prompts: Sequence[NDArray[np.integer]]) -> None:
         tokens = np.zeros((self.num_rows, self.filled), np.int32)
         for row, (first, prompt) in enumerate(zip(self.first, prompts, strict=True)):
             tokens[row, first:] = prompt
+        given = self._put(tokens), self._put(self.first)
         with jax.set_mesh(self.mesh):
-            logits, self.cache = _first_pass(
-                self.design, self.slots, self.params, self.table, _filled_up(tokens), _filled_up(self.first)
-            )
+            logits, self.cache = _first_pass(self.design, self.slots, self.params, self.table, *given)
         self._take(logits)
 
+    def _go_on_with_chosen(self) -> None:
+        """What any process has selected since the last pass."""
+        most, changed = largest(self.mesh, self.num_rows, self.chosen is not None)
+        if not changed:
+            return
+        chosen = np.arange(self.num_rows, dtype=np.int32) if self.chosen is None else self.chosen
+        self.chosen = None
+        before, self.size = self.size, self._size(most)
+        if not self.size:
+            self.cache = []
+            return
+        rows = self._put(chosen + before * first_reader(self.mesh))
+        with jax.set_mesh(self.mesh):
+            self.cache = _selected(self.cache, rows)
+
+    def _size(self, most: int) -> int:
+        """Rows that every process gives to a pass where one has so many; as many for each of its devices."""
+        return math.ceil(power_of_two(most) / rows_multiple(self.mesh)) * rows_multiple(self.mesh) if most else 0
+
+    def _put(self, rows: NDArray[Any]) -> Array:
+        """Filled up, on this process' devices."""
+        filling = [(0, self.size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]
+        return put_rows(np.pad(rows, filling), self.mesh, axis=0)
+
     def _take(self, logits: Array) -> None:
-        self._logits = np.asarray(logits)[: self.num_rows]
+        self._logits = own_rows(logits, axis=0)[: self.num_rows]
 
 
 def power_of_two(size: int) -> int:
     """The smallest that is no less."""
     return 1 << (size - 1).bit_length()
-
-
-def _filled_up(rows: NDArray[Any]) -> NDArray[Any]:
-    """As many rows as a power of two; the first one again at the end."""
-    return np.concatenate([rows, np.repeat(rows[:1], power_of_two(len(rows)) - len(rows), axis=0)])
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -121,7 +150,7 @@ def _first_pass(
 
     def keep(queries: Array, keys: Array, values: Array) -> Array:
         room = [(0, 0), (0, slots - length), (0, 0), (0, 0)]
-        cache.append((jnp.pad(keys, room), jnp.pad(values, room)))
+        cache.append((keep_heads(jnp.pad(keys, room)), keep_heads(jnp.pad(values, room))))
         return attend(queries, keys, values, segments)
 
     hidden = model(tokens, table.at(jnp.maximum(at, 0)), keep)
@@ -139,7 +168,7 @@ def _append(
 
     def ask(queries: Array, keys: Array, values: Array) -> Array:
         all_keys, all_values = (
-            lax.dynamic_update_slice_in_dim(old, new, here, axis=1)
+            keep_heads(lax.dynamic_update_slice_in_dim(old, new, here, axis=1))
             for old, new in zip(next(kept), (keys, values), strict=True)
         )
         filled.append((all_keys, all_values))
@@ -157,15 +186,18 @@ def _append(
 
 @jax.jit
 def _selected(cache: Cache, rows: Array) -> Cache:
-    return jax.tree.map(lambda part: part[rows], cache)
+    return jax.tree.map(lambda part: keep_heads(part[rows]), cache)
 
 
 @partial(jax.jit, static_argnums=1)
 def _wider(cache: Cache, slots: int) -> Cache:
-    return jax.tree.map(lambda part: jnp.pad(part, [(0, 0), (0, slots - part.shape[1]), (0, 0), (0, 0)]), cache)
+    def widen(part: Array) -> Array:
+        return keep_heads(jnp.pad(part, [(0, 0), (0, slots - part.shape[1]), (0, 0), (0, 0)]))
+
+    return jax.tree.map(widen, cache)
 
 
 def _logits(design: Design, hidden: Array, matrix: Array) -> Array:
     """Float32, without the padded vocabulary."""
     used = matrix[: design.spec.vocab].astype(hidden.dtype)
-    return jnp.einsum("rw,vw->rv", hidden, used, preferred_element_type=jnp.float32)
+    return keep_rows(jnp.einsum("rw,vw->rv", hidden, used, preferred_element_type=jnp.float32))

@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.ranks import Ranks, Value
@@ -221,6 +222,13 @@ def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [value]
     keys = (f"trivium/aside/{number}/{rank}" for rank in range(jax.process_count()))
     return [json.loads(_client().blocking_key_value_get(key, ASIDE_MILLISECONDS)) for key in keys]
+
+
+def largest(mesh: Mesh, *numbers: int) -> tuple[int, ...]:
+    """The largest that any process says of each number; on the mesh of one process, its own."""
+    if not mesh.is_multi_process:
+        return numbers
+    return tuple(_gathered(np.array(numbers, np.int32)).max(axis=0).tolist())
 
 
 def _gathered(values: NDArray[Any]) -> NDArray[Any]:

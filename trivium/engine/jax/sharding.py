@@ -119,21 +119,28 @@ def whole_everywhere(value: NDArray[Any], mesh: Mesh) -> Array:
     return jax.make_array_from_callback(value.shape, NamedSharding(mesh, WHOLE), lambda part: value[part])
 
 
-def put_rows(array: NDArray[Any], mesh: Mesh) -> Array:
-    """This process' rows (passes, rows, ...) -> its part of one array over all devices."""
-    sharding = NamedSharding(mesh, PartitionSpec(None, ROWS))
+def put_rows(array: NDArray[Any], mesh: Mesh, axis: int = 1) -> Array:
+    """This process' rows, (passes, rows, ...) or at another axis -> its part of one array over all devices."""
+    sharding = NamedSharding(mesh, PartitionSpec(*[None] * axis, ROWS))
     return jax.make_array_from_process_local_data(sharding, array)
 
 
-def own_rows(array: Array) -> NDArray[Any]:
+def own_rows(array: Array, axis: int = 1) -> NDArray[Any]:
     """The part of such an array that this process' devices hold, as `put_rows` was given it."""
-    parts = {shard.index[1].start or 0: shard.data for shard in array.addressable_shards}
-    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
+    parts = {shard.index[axis].start or 0: shard.data for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=axis)
 
 
 def rows_multiple(mesh: Mesh) -> int:
     """Rows that this process gives to a pass are a multiple of this: as many for each of its devices."""
     return len({tuple(index[:2]) for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices})
+
+
+def first_reader(mesh: Mesh) -> int:
+    """How many times as many rows as this process has stand before its own."""
+    places = [index for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices]
+    replicate, shard, _ = min(places)
+    return (replicate * mesh.shape[SHARD] + shard) // rows_multiple(mesh)
 
 
 def one_device() -> bool:
@@ -160,16 +167,15 @@ def keep_places(tree: Tree) -> Tree:
 
 
 def keep_rows(vectors: Array, axis: int = 0) -> Array:
-    """Inside of a compiled step: rows (at this axis) stay on their devices, whatever the weights are split by.
-
-    Rows that do not divide, as a prompt's, are everywhere.
-    """
+    """Inside of a compiled step: rows (at this axis) stay on their devices, whatever the weights are split by."""
     if one_device():
         return vectors
-    axes = jax.sharding.get_abstract_mesh().shape
-    if vectors.shape[axis] % (axes[REPLICATE] * axes[SHARD]):
-        return vectors
     return jax.lax.with_sharding_constraint(vectors, PartitionSpec(*[None] * axis, ROWS))
+
+
+def keep_heads(vectors: Array) -> Array:
+    """Inside of a compiled step: keys or values (rows, slots, heads, head_dim) live where rows and heads do."""
+    return vectors if one_device() else jax.lax.with_sharding_constraint(vectors, PartitionSpec(ROWS, None, TENSOR))
 
 
 def gathered(weight: Array) -> Array:
