@@ -24,8 +24,9 @@ from trivium.generate.generate import generate
 from trivium.generate.row import Writing
 from trivium.run_folder import RunFolder
 
-PROMPTS = [[1], [2, 3, 4], [5] * 9, [6, 7], [8]]
-WRITING = Writing(8, stop=frozenset(range(0, 512, 8)), samples=2)
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]  # of few shapes to compile
+WRITERS = ("one", "two")
+WRITING = Writing(6, stop=frozenset(range(0, 512, 4)))
 
 
 class Struck(Watched):
@@ -47,7 +48,8 @@ def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str 
         trainer = Struck("run.toml", ["engine.name=jax", f"run.name={name}"], show=False)
         trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
         trainer.run()
-        write(trainer)
+        if name in WRITERS:
+            write(trainer)
         if trainer.ranks.size > 1:
             jax.distributed.shutdown()  # type: ignore[no-untyped-call]
     except TriviumError as error:
@@ -60,7 +62,7 @@ def write(trainer: Watched) -> None:
     rank, size = trainer.ranks.rank, trainer.ranks.size
     numbers = range(len(PROMPTS)) if size == 1 else (range(4), range(4, 5))[rank]
     prompts = [np.array(PROMPTS[number]) for number in numbers]
-    rows = generate(trainer.engine, prompts, WRITING, numbers, trainer.ranks, batch_rows=4)
+    rows = generate(trainer.engine, prompts, WRITING, numbers, trainer.ranks, batch_rows=2)
     every = trainer.ranks.gather([[row.tokens for row in samples] for samples in rows])
     if trainer.ranks.speaks:
         (trainer.folder.path / "written.json").write_text(json.dumps([samples for part in every for samples in part]))
@@ -79,7 +81,7 @@ def main() -> dict[str, Any]:
         "codes": codes,
         "faults": left,
         "figures": {name: figures(name) for name in ("one", "two", "parts")},
-        "written": {name: json.loads(Path("runs", name, "written.json").read_text()) for name in ("one", "two")},
+        "written": {name: json.loads(Path("runs", name, "written.json").read_text()) for name in WRITERS},
         "bits": {name: outcome(Path("runs", name)) for name in ("two", "killed")},
     }
 

@@ -140,7 +140,8 @@ def first_reader(mesh: Mesh) -> int:
     """How many times as many rows as this process has stand before its own."""
     places = [index for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices]
     replicate, shard, _ = min(places)
-    return (replicate * mesh.shape[SHARD] + shard) // rows_multiple(mesh)
+    before: int = replicate * mesh.shape[SHARD] + shard
+    return before // rows_multiple(mesh)
 
 
 def one_device() -> bool:
