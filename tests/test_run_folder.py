@@ -206,3 +206,20 @@ def test_a_second_launch_is_kept_out(tmp_path: Path) -> None:
     folder.unlock()
     done = subprocess.run([sys.executable, "-c", script, str(folder.path)], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+def test_only_folders_named_by_their_step_are_checkpoints(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    make_checkpoint(folder, 5)
+    path = folder.checkpoints()[0].path
+    for name in ("step-00000018.bak", "damaged-step-00000009"):
+        shutil.copytree(path, path.with_name(name))
+    assert steps(folder) == [5]
+    assert find_checkpoint(folder.path, None).step == 5
+    damaged = path.with_name("damaged-step-00000009")
+    with pytest.raises(ResumeError) as error:
+        find_checkpoint(damaged, None)
+    assert str(error.value) == f"{damaged}: is no checkpoint. Give a run's folder, or one of its step-... folders."
+    with pytest.raises(ResumeError) as error:
+        find_checkpoint(path, 9)
+    assert str(error.value) == f"{path}: is the checkpoint of step 5, not 9. Leave the step out."

@@ -12,6 +12,7 @@ and hash; what has none does not exist.
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # who only reads a run's files needs no engine
 COMPLETE = "COMPLETE"
 LINEAGE = "lineage.json"
 LOCK = ".lock"
+NAME = re.compile(r"step-(\d+)")  # of a checkpoint's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,9 @@ class RunFolder:
         if not self.checkpoints_folder.is_dir():
             return []
         found = [
-            Checkpoint(int(path.name.removeprefix("step-")), path)
+            Checkpoint(int(name[1]), path)
             for path in self.checkpoints_folder.glob("step-*")
-            if (path / COMPLETE).is_file()
+            if (name := NAME.fullmatch(path.name)) is not None and (path / COMPLETE).is_file()
         ]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
@@ -275,7 +277,7 @@ class RunFolder:
 def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
     """A run's checkpoint by its step, or its last one; also given the checkpoint's own folder."""
     if (path / "state.json").is_file():
-        return Checkpoint(int(path.name.removeprefix("step-")), path)
+        return _given_checkpoint(path, step)
     found = RunFolder(path).checkpoints()
     if not found:
         raise ResumeError(f"{path}: has no checkpoint. Give a run's folder, or one of its checkpoints.")
@@ -286,6 +288,15 @@ def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
         known = ", ".join(f"{each:,}" for each in by_step)
         raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
     return by_step[step]
+
+
+def _given_checkpoint(path: Path, step: int | None) -> Checkpoint:
+    name = NAME.fullmatch(path.name)
+    if name is None or not (path / COMPLETE).is_file():
+        raise ResumeError(f"{path}: is no checkpoint. Give a run's folder, or one of its step-... folders.")
+    if step not in (None, int(name[1])):
+        raise ResumeError(f"{path}: is the checkpoint of step {int(name[1]):,}, not {step:,}. Leave the step out.")
+    return Checkpoint(int(name[1]), path)
 
 
 @contextmanager

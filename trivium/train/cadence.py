@@ -35,11 +35,10 @@ class Cadence:
 
 @contextmanager
 def stops_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """The first signal calls `stop` with its name; a second one of Ctrl-C ends the process as it always does."""
+    """Every signal calls `stop` with its name; after the first, Ctrl-C ends the process as it always does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in STOP_SIGNALS:
-            signal.signal(each, before[each])
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
         stop(signal.Signals(number).name)
 
     try:
