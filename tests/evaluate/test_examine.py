@@ -27,13 +27,13 @@ from trivium.tasks.task import Conversation, Kind, Task, talk
 
 BYTES = ByteTokenizer()
 SEQ_LEN = 160
+SPEC = ModelSpec(layers=2, width=32, heads=2, kv_heads=2, head_dim=16, ffn=64, vocab=266, max_seq_len=SEQ_LEN)
 
 
 @cache
 def engine() -> Engine:
     """A small model that knows nothing."""
-    spec = ModelSpec(layers=2, width=32, heads=2, kv_heads=2, head_dim=16, ffn=64, vocab=266, max_seq_len=SEQ_LEN)
-    return make_engine(EngineSettings(spec, device="cpu", seed=3))
+    return make_engine(EngineSettings(SPEC, device="cpu", seed=3))
 
 
 def examinee(**changes: Any) -> Examinee:
@@ -120,6 +120,38 @@ def test_questions_without_room_are_wrong_and_leave_the_others_alone() -> None:
         assert before is not None
         assert (answer is None) == (len(question.prompt) == lengths[-1])
         assert answer is None or before.startswith(answer)
+
+
+def test_a_long_question_leaves_their_room_to_others() -> None:
+    asked = questions_of(open_task("spelling", split="test"), 6, BYTES)
+    row = max(len(question.prompt) for question in asked) + 6  # less than an answer may take, for all of them
+    alone = written_answers(examinee(seq_len=row), asked)
+    long = replace(asked[0], prompt=np.resize(asked[0].prompt, row - 1))
+    assert written_answers(examinee(seq_len=row), [*asked, long])[:-1] == alone
+    for question, answer in zip(asked, alone, strict=True):
+        (whole,) = written_answers(examinee(answer_tokens=min(12, row - len(question.prompt))), [question])
+        assert answer == whole
+
+    def both(ranks: Pair) -> list[str | None]:
+        return written_answers(examinee(seq_len=row, ranks=ranks), [asked, [long]][ranks.rank])
+
+    assert on_two_ranks(both)[0] == alone
+
+
+def test_an_answer_has_only_tokens_that_the_tokenizer_knows() -> None:
+    written: list[int] = []
+
+    class Listening(ByteTokenizer):
+        def decode(self, tokens: Sequence[int]) -> str:
+            written.extend(tokens)
+            return super().decode(tokens)
+
+    spec = replace(SPEC, vocab=2048)  # most of which no tokenizer knows
+    large = make_engine(EngineSettings(spec, device="cpu", seed=3))
+    asked = questions_of(open_task("spelling", split="test"), 4, BYTES)
+    written_answers(examinee(engine=large, tokenizer=Listening()), asked)
+    assert written
+    assert max(written) < BYTES.vocab
 
 
 def test_questions_are_spread_over_a_task_that_is_sorted() -> None:

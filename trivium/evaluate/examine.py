@@ -59,15 +59,17 @@ def chosen_letters(who: Examinee, questions: Sequence[Question]) -> list[str | N
 
 
 def written_answers(who: Examinee, questions: Sequence[Question]) -> list[str | None]:
-    """What the model writes to each; None where there is no room for a word."""
-    lengths = [len(question.prompt) for question in questions]
+    """What the model writes to each; None where there is no room for a word.
+
+    Questions with less room than an answer may take are asked apart, those of one room together.
+    """
+    rooms = [min(who.answer_tokens, who.seq_len - len(question.prompt)) for question in questions]
     answers: list[str | None] = [None] * len(questions)
-    roomy = [place for place, length in enumerate(lengths) if length + who.answer_tokens <= who.seq_len]
-    tight = [place for place, length in enumerate(lengths) if who.seq_len - who.answer_tokens < length < who.seq_len]
-    left = who.seq_len - max((lengths[place] for place in tight), default=who.seq_len - 1)
     calls, stop = calculator_calls(who.tokenizer), turn_ends(who.tokenizer)
-    for places, room in ((roomy, who.answer_tokens), (tight, left)):  # both on every rank: passes are made together
-        writing = Writing(room, stop, GREEDY, calls=calls)
+    # Those of any rank, on every rank: passes are made together.
+    for room in sorted({room for part in who.ranks.gather(sorted(set(rooms))) for room in part if room > 0}):
+        writing = Writing(room, stop, GREEDY, calls=calls, vocab=who.tokenizer.vocab)
+        places = [place for place, own in enumerate(rooms) if own == room]
         prompts = [questions[place].prompt for place in places]
         for place, (row,) in zip(places, generate(who.engine, prompts, writing, ranks=who.ranks), strict=True):
             answers[place] = who.tokenizer.decode(row.tokens)

@@ -110,7 +110,7 @@ def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None
     trainer.engine, spec = run_engine(config, plan, own, trainer.mesh)
     peak = trainer.engine.peak_flops()
     trainer.meter = Meter(plan, spec, None if peak is None else peak * trainer.mesh.size)
-    trainer.scoring = Scoring(config, spec)
+    trainer.scoring = Scoring(config, spec, min(stage.seq_len for stage in plan.stages))
     trainer.references = References(plan, spec, trainer.folder)
     starts = frozenset(stage.start for stage in plan.stages if stage.start)
     boundaries = starts | trainer.references.boundaries

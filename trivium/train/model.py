@@ -41,16 +41,18 @@ class Model:
 
     def prompt(self, text: str) -> NDArray[np.uint32]:
         """A text's tokens after what stands before each text; an empty text is the beginning of one."""
-        (tokens,) = self.tokenizer.encode([text])
-        before = self.before
-        if not before and not len(tokens):
-            known = (self.tokenizer.special("bos"), self.tokenizer.special("eos"))
-            before = tuple(token for token in known if token is not None)[:1]
-            if not before:
-                raise UsageError(
-                    "an empty prompt has no token, and the tokenizer none that begins a text. Give --prompt."
-                )
-        return np.concatenate([np.array(before, np.uint32), tokens])
+        return prompt_tokens(text, self.tokenizer, self.before)
+
+
+def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> NDArray[np.uint32]:
+    """A text's tokens after those that stand before each text; an empty text is the beginning of one."""
+    (tokens,) = tokenizer.encode([text])
+    if not before and not len(tokens):
+        known = (tokenizer.special("bos"), tokenizer.special("eos"))
+        before = tuple(token for token in known if token is not None)[:1]
+        if not before:
+            raise UsageError("an empty prompt has no token, and the tokenizer none that begins a text. Give --prompt.")
+    return np.concatenate([np.array(before, np.uint32), tokens])
 
 
 def open_model(path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None) -> Model:

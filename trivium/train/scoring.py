@@ -6,8 +6,12 @@ Nothing of training changes by it: no draw, no weight, no place in the data.
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trivium.config.schema import Config
 from trivium.engine.spec import ModelSpec
+from trivium.errors import PlanError, Problem
 from trivium.evaluate.examine import Examinee, examine
 from trivium.evaluate.questions import exam_tokenizer, open_exams
 from trivium.evaluate.score import overall
@@ -16,7 +20,7 @@ from trivium.generate.row import Writing
 from trivium.generate.sampling import Sampling
 from trivium.generate.stops import text_ends
 from trivium.train.events import Sampled, Scored
-from trivium.train.model import Model, begins_with
+from trivium.train.model import begins_with, prompt_tokens
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
@@ -27,12 +31,14 @@ TEMPERATURE = 0.8  # of texts that are sampled
 class Scoring:
     """What a run's model is asked; opened once, when the run starts."""
 
-    def __init__(self, config: Config, spec: ModelSpec) -> None:
+    def __init__(self, config: Config, spec: ModelSpec, shortest: int) -> None:
+        """`shortest` are the tokens of a row in the stage that has the fewest."""
         self._said = config.evaluate
         self._config = config
         self._spec = spec
         if self._said.tasks or self._said.prompts:
             self._tokenizer = exam_tokenizer(config)
+        self._prompts = self._prompt_tokens(max(spec.max_seq_len, shortest))
         self._exams = open_exams(self._said.tasks, self._said.questions, self._tokenizer) if self._said.tasks else []
 
     def score(self, trainer: "Trainer") -> Scored | None:
@@ -68,14 +74,28 @@ class Scoring:
             return []
         seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
         words = self._tokenizer
-        model = Model(trainer.engine, words, self._spec, seq_len, "this run", begins_with(self._config, words))
-        tokens = [model.prompt(text) for text in prompts]
-        room = min(self._said.answer_tokens, seq_len - max(len(each) for each in tokens))
-        own = tokens if trainer.loader.rank == 0 else []
+        room = min(self._said.answer_tokens, seq_len - max(len(each) for each in self._prompts))
+        own = self._prompts if trainer.loader.rank == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
-        writing = Writing(room, text_ends(words), sampling)
+        writing = Writing(room, text_ends(words), sampling, vocab=words.vocab)
         rows = generate(trainer.engine, own, writing, ranks=trainer.ranks)
         return [
             Sampled(step=trainer.step, prompt=prompt, text=words.decode(row.tokens))
             for prompt, (row,) in zip(prompts, rows, strict=False)  # none on other ranks
         ]
+
+    def _prompt_tokens(self, row: int) -> list[NDArray[np.uint32]]:
+        """The tokens of every prompt; PlanError with each that leaves no room in a row."""
+        prompts = self._said.prompts or ()
+        if not prompts:
+            return []
+        before = begins_with(self._config, self._tokenizer)
+        tokens = [prompt_tokens(text, self._tokenizer, before) for text in prompts]
+        problems = [
+            Problem(f"evaluate.prompts[{number}]", f"has {len(each):,} tokens, and rows have {row:,}. Shorten it.")
+            for number, each in enumerate(tokens)
+            if len(each) >= row
+        ]
+        if problems:
+            raise PlanError(problems)
+        return tokens
