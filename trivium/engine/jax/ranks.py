@@ -35,6 +35,7 @@ from trivium.errors import RankError, TriviumError
 FAILED = "trivium/failed"
 FIRST_PORT = 15_000
 SHORT_MILLISECONDS = 10_000  # to hear from a process that lives
+LISTEN_MILLISECONDS = 1_000  # until a listener looks up whether it is still needed
 GRACE_SECONDS = 5.0  # to end by an exception, with everything closed
 ASIDE_MILLISECONDS = 2 * 60 * 60 * 1000  # the slowest process' files on the slowest disk
 _asides = count()
@@ -115,6 +116,7 @@ class JaxRanks(Ranks):
             _leave_alone(2)
             raise RankError(f"rank {first} failed: {text}") from error
         over.set()
+        listener.join()  # a thread that is inside JAX when Python ends takes the process with it
 
     def _first_failure(self, text: str) -> tuple[int, str]:
         """Who failed first, this rank included, and why."""
@@ -136,7 +138,7 @@ class JaxRanks(Ranks):
     def _listen(self, over: threading.Event) -> None:
         while not over.is_set():
             with suppress(Exception):  # nothing said within this time
-                first, text = _failure(SHORT_MILLISECONDS)
+                first, text = _failure(LISTEN_MILLISECONDS)
                 if first == self.rank:
                     return
                 _client().key_value_set(f"{FAILED}/heard/{self.rank}", "")
