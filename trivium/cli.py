@@ -25,6 +25,7 @@ app.command()(ask.chat)
 
 
 STOPPED = 3  # a run that was told to stop, and saved
+INTERRUPTED = 130  # Ctrl-C where there is nothing to save
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="A config: run.toml, or another tool's.", show_default=False)]
@@ -113,7 +114,12 @@ def demo(
 
     from trivium.demo.demo import SMALL, Size, run_demo
 
-    if not run_demo(folder, SMALL if small else Size(), Console()):
+    try:
+        finished = run_demo(folder, SMALL if small else Size(), Console())
+    except KeyboardInterrupt:
+        typer.echo("\nStopped. The same command goes on from here.")
+        raise typer.Exit(INTERRUPTED) from None
+    if not finished:
         raise typer.Exit(STOPPED)
 
 

@@ -36,6 +36,40 @@ def test_the_config_is_sound_and_stays_as_it_was_changed(size: Size, tmp_path: P
     assert path.read_text().endswith("# mine\n")
 
 
+def test_the_config_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(Path("demo/demo.toml"), SMALL)
+    assert load(Path("demo/demo.toml")).config.run.folder == f"{tmp_path.resolve().as_posix()}/demo/runs"
+
+
+def ended_demo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["trivium", "demo", "--small", "--folder", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "demo"
+    assert ended_demo(folder, monkeypatch) == 2
+    assert capsys.readouterr().err == f"--folder: {folder} cannot be made: Not a directory. Name another.\n"
+
+
+def test_ctrl_c_before_training_says_what_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trivium.demo.demo.write_texts", interrupted)
+    assert ended_demo(tmp_path / "demo", monkeypatch) == 130
+    assert capsys.readouterr().out.endswith("\nStopped. The same command goes on from here.\n")
+
+
 def stopped_demo(folder: Path) -> tuple[int, str]:
     """Start the demo as people do, press Ctrl-C in its second stage; how it ended and what it said."""
     command = [sys.executable, "-m", "trivium", "demo", "--small", "--folder", str(folder)]

@@ -29,6 +29,20 @@ def test_what_a_resume_undid_is_forgotten_and_what_it_cost_is_not(tmp_path: Path
     assert log.end is not None
 
 
+def test_what_is_asked_again_after_a_resume_counts_once(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    for launch in (0, 5):
+        run.start(launch)
+        if not launch:
+            run.take(0, 5)
+        run.tell_raw("scored", 5, scores={}, overall=float(launch))
+        for prompt in ("The", "A"):
+            run.tell_raw("sampled", 5, prompt=prompt, text=f" text {launch}")
+    log = RunFiles(run.folder).log
+    assert [event["overall"] for event in log.of("scored")] == [5.0]
+    assert [(event["prompt"], event["text"]) for event in log.of("sampled")] == [("The", " text 5"), ("A", " text 5")]
+
+
 def test_a_run_is_followed_as_it_grows(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     files = RunFiles(run.folder)

@@ -237,3 +237,16 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/test.jsonl: line 1 is no JSON. Mend it, or take it out."
     with pytest.raises(SourceError, match=r"broken\.parquet: is no Parquet file: .*\. Name another\.$"):
         open_task("jsonl", path=f"{tmp_path}/broken.parquet")
+
+
+def test_a_row_that_is_no_question_is_named(tmp_path: Path) -> None:
+    whole = {"question": "Why?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
+    one = {**whole, "choices": {"text": ["a"], "label": ["A"]}}
+    jsonl(tmp_path / "test.jsonl", [whole, {"question": "Why?", "answerKey": "A"}, one])
+    task = open_task("arc", path=str(tmp_path), split="test")
+    assert task[0]["letters"] == ["A", "B"]
+    needs = "cannot be read: a question needs two choices or more, and it has 1"
+    for number, what in ((1, 'has no "choices"'), (2, needs)):
+        with pytest.raises(SourceError) as caught:
+            task[number]
+        assert str(caught.value) == f"arc: row {number} {what}. Mend it, or take it out."

@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from trivium.demo.sums import sums
 from trivium.demo.texts import write_lines, write_texts
+from trivium.errors import UsageError
 from trivium.files import draft
 
 
@@ -63,7 +64,10 @@ SMALL = Size(
 def run_demo(folder: Path, size: Size, console: Console) -> bool:
     """Everything from the texts to the page; False where it was stopped on the way."""
     config = folder / "demo.toml"
-    write_config(config, size)
+    try:
+        write_config(config, size)
+    except OSError as error:
+        raise UsageError(f"--folder: {folder} cannot be made: {error.strerror}. Name another.") from None
     _write_texts(folder / "texts", size, console)
     _train_tokenizer(config, folder / "tokenizer", size, console)
     with _waiting("opening torch", console):
@@ -84,10 +88,10 @@ def run_demo(folder: Path, size: Size, console: Console) -> bool:
 
 
 def write_config(path: Path, size: Size) -> None:
-    """The config, unless it is there: it may have been changed."""
+    """The config, unless it is there: it may have been changed. Its paths hold from any folder."""
     if not path.exists():
         text = (files("trivium.demo") / "demo.toml").read_text(encoding="utf-8")
-        here = json.dumps(path.parent.as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
+        here = json.dumps(path.parent.resolve().as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
         with draft(path) as file:
             file.write(Template(text).substitute(asdict(size), folder=here).encode())
 

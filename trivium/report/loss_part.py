@@ -8,6 +8,8 @@ from trivium.report.charts import Block, Chart, Section, Series, Table
 from trivium.report.common import event_series, long_table, source_series
 from trivium.report.run import Shown
 
+AT_BOUNDARY = "Where two stages meet the new one's figure is drawn, on its own rows: a line may jump there."
+
 Record = dict[str, Any]
 
 
@@ -45,8 +47,18 @@ def validation_section(runs: list[Shown]) -> Section:
         return [each for run in runs for each in evaluation_series(run, key)]
 
     blocks: list[Block] = [
-        Chart("validation-loss", "Validation loss", series("loss"), "Nats a token, on documents never trained on."),
-        Chart("validation-bpb", "Bits per byte", series("bits_per_byte"), "Of the same; knows no tokenizer."),
+        Chart(
+            "validation-loss",
+            "Validation loss",
+            series("loss"),
+            f"Nats a token, on documents never trained on. {AT_BOUNDARY}",
+        ),
+        Chart(
+            "validation-bpb",
+            "Bits per byte",
+            series("bits_per_byte"),
+            f"Of the same; knows no tokenizer. {AT_BOUNDARY}",
+        ),
         Chart(
             "scores",
             "Scores",

@@ -35,6 +35,7 @@ SCALARS = (
 TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
 UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "left_out")
+TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step, texts for each prompt: the last one counts
 KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
 
 
@@ -84,8 +85,9 @@ class EventLog:
             self.kinds["ended"] = []
             for undone in UNDONE_BY_RESUME:
                 self.kinds[undone] = [each for each in self.of(undone) if each["step"] <= step]
-        if kind == "evaluated":
-            self.kinds[kind] = [each for each in self.of(kind) if each["step"] != step]
+        if kind in TAKEN_ONCE:
+            same = step, event.get("prompt")
+            self.kinds[kind] = [each for each in self.of(kind) if (each["step"], each.get("prompt")) != same]
         self.kinds.setdefault(kind, []).append(event)
 
 

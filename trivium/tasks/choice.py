@@ -9,7 +9,9 @@ from trivium.tasks.task import Conversation, Kind, Task, talk
 
 
 def ask(question: str, letters: Sequence[str], choices: Sequence[str], right: str) -> Conversation:
-    """A question with its choices by letter, answered by the right letter."""
+    """A question with its choices by letter, answered by the right letter; ValueError where there is no choice."""
+    if len(letters) < 2:
+        raise ValueError(f"a question needs two choices or more, and it has {len(letters)}")
     lines = [f"- {choice} = {letter}" for letter, choice in zip(letters, choices, strict=True)]
     asked = "\n".join(["Multiple choice question:", question, *lines, "Answer with the letter alone."])
     return talk(asked, right, letters=list(letters))

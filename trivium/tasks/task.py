@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, overload
 
+from trivium.errors import SourceError
 from trivium.tasks.rows import Rows
 
 Conversation = dict[str, Any]
@@ -37,7 +38,13 @@ class Task(Sequence[Conversation]):
     def __getitem__(self, index: int | slice) -> Conversation | Sequence[Conversation]:
         if isinstance(index, slice):
             return type(self)(self.rows, self.taken[index])
-        return self.conversation(self.rows[self.taken[index]])
+        number = self.taken[index]
+        row = self.rows[number]
+        try:
+            return self.conversation(row)
+        except (LookupError, TypeError, ValueError) as error:
+            what = f'has no "{error.args[0]}"' if isinstance(error, KeyError) else f"cannot be read: {error}"
+            raise SourceError(f"{self.name}: row {number:,} {what}. Mend it, or take it out.") from None
 
     def conversations(self) -> Sequence[Conversation]:
         """All of them, made when they are asked for."""
