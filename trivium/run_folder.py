@@ -47,8 +47,14 @@ class Checkpoint:
         return self.path / "engine"
 
     def state(self) -> dict[str, Any]:
-        """The run's own state."""
-        state: dict[str, Any] = json.loads((self.path / "state.json").read_text())
+        """The run's own state; ResumeError where its file does not say it."""
+        path = self.path / "state.json"
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            state = None
+        if not isinstance(state, dict):
+            raise ResumeError(f"{path}: is torn, or not what was written. Put it back, or give another checkpoint.")
         return state
 
     def files(self) -> dict[str, "FileFacts"]:
@@ -71,6 +77,12 @@ class Checkpoint:
             if hash_file(path) != content:
                 return f"{path}: its content has changed since it was written"
         return None
+
+    def refuse_damaged(self, part: int = 0, parts: int = 1) -> None:
+        """ResumeError where a file is not as it was written; reads all of them, or every nth."""
+        fault = self.verify(part, parts)
+        if fault is not None:
+            raise ResumeError(f"{fault}. Put it back, or give another checkpoint.")
 
 
 def hash_file(path: Path) -> str:

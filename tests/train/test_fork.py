@@ -20,8 +20,12 @@ CONFIG = Path("run.toml")
 def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> None:  # noqa: F811
     run()
     other = ["run.name=other", "stages.2.mixture={ web = 1.0 }"]
-    said = fork_run(Path("runs/run"), 11, CONFIG, other)
-    assert said == "runs/other: forked from runs/run at step 11. Go on with: trivium train run.toml"
+    said = fork_run(Path("runs/run/checkpoints/step-00000011"), None, CONFIG, other)
+    assert said == (
+        "runs/other: forked from runs/run at step 11. "
+        "Go on with: trivium train run.toml run.name=other 'stages.2.mixture={ web = 1.0 }'"
+    )
+    assert json.loads(Path("runs/other/lineage.json").read_text())["run"] == "runs/run"
     Trainer("run.toml", other, show=False).run()
     assert sorted(losses("other")) == list(range(12, 20))
     assert losses("other")[12] != losses()[12]

@@ -47,8 +47,11 @@ def read_spec(folder: Path) -> ModelSpec:
     """The shape of the model in a folder of either kind."""
     if not is_saved(folder):
         return huggingface.read_spec(folder)
-    said = json.loads((folder / SPEC_FILE).read_text())
-    return ModelSpec(**said | {"rope": RopeSpec(**said["rope"])})
+    try:
+        said = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        return ModelSpec(**said | {"rope": RopeSpec(**said["rope"])})
+    except (ValueError, KeyError, TypeError):
+        raise ResumeError(f"{folder / SPEC_FILE}: is torn, or not what was written. Put it back.") from None
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:

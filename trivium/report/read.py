@@ -7,11 +7,12 @@ passed over; where a run resumed, what came behind the checkpoint is forgotten a
 import json
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trivium.errors import UsageError
+from trivium.errors import ResumeError, UsageError
 from trivium.report.columns import Columns
 from trivium.run_folder import RunFolder
 
@@ -132,7 +133,7 @@ class RunFiles:
         self.config_text = config.read_text(encoding="utf-8") if config.is_file() else ""
         self.config = _toml(config, self.config_text)
         self.lineage = self._json("lineage.json") if lineage.is_file() else None
-        self.checkpoints = [checkpoint.state() for checkpoint in RunFolder(self.folder).checkpoints()]
+        self.checkpoints = _states(self.folder)
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
         for event in (*self.log.of("spiked"), *self.log.of("left_out")):
@@ -176,6 +177,15 @@ def _event(line: bytes) -> Record | None:
         return None  # torn by a kill
     known = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
     return event if known else None
+
+
+def _states(folder: Path) -> list[Record]:
+    """The states of a run's checkpoints; those that are torn are passed over."""
+    states = []
+    for checkpoint in RunFolder(folder).checkpoints():
+        with suppress(ResumeError):
+            states.append(checkpoint.state())
+    return states
 
 
 def _toml(path: Path, text: str) -> Record:

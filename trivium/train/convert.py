@@ -44,6 +44,7 @@ def is_foreign(folder: Path, engine: str) -> bool:
 
 def take_weights(new: RunFolder, checkpoint: Checkpoint) -> Checkpoint:
     """A run's checkpoint for another run, with its weights in Hugging Face form; whole or not at all."""
+    checkpoint.refuse_damaged()
     new.fresh_draft(checkpoint.step)
     standing_engine(checkpoint).export(new.draft_path(checkpoint.step) / "engine")
     return new.commit(checkpoint.step, checkpoint.state(), {})

@@ -20,6 +20,7 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
     if out.exists():
         raise UsageError(f"{out}: is there already. Give a folder that does not exist yet.")
     checkpoint = find_checkpoint(run, step)
+    checkpoint.refuse_damaged()
     config = Config.model_validate(checkpoint.state()["config"])
     tokenizer = open_tokenizer(config.tokenizer)
     standing_engine(checkpoint).export(out)

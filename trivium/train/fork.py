@@ -7,14 +7,15 @@ draft beside the new folder and renamed: a fork is whole or absent.
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from trivium.config.load import load
-from trivium.engine.folder import read_spec, saved_by
+from trivium.engine.folder import is_saved, read_spec, saved_by
 from trivium.errors import ResumeError
 from trivium.plan.make import make_plan
-from trivium.run_folder import LINEAGE, RunFolder, find_checkpoint, written_to
+from trivium.run_folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
 from trivium.train.convert import is_foreign, take_weights
 from trivium.train.reference import References
 from trivium.train.resume import refuse_other_past
@@ -26,24 +27,36 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     said = load(config, overrides).config
     plan = make_plan(said, file=config.name)
     new = RunFolder(Path(said.run.folder) / (said.run.name or "run"))
-    if new.path.resolve() == run.resolve() or new.is_begun:
+    own = _run_of(run, checkpoint)
+    if new.path.resolve() == own.resolve() or new.is_begun:
         raise ResumeError(f"{new.path}: is a run already. Give run.name another name in {config.name}.")
     fault = checkpoint.verify()
     if fault is not None:
         raise ResumeError(f"{fault}. Fork from another checkpoint.")
     state = checkpoint.state()
-    refuse_other_past(state, plan, str(run))
+    refuse_other_past(state, plan, str(own))
     needed = References(plan, read_spec(checkpoint.engine), new).boundaries
-    own = checkpoint.path.parent.parent
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
-    lineage = {"run": str(run), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
+    lineage = {"run": str(own), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
     how = ""
     if is_foreign(checkpoint.engine, said.engine.name):
         lineage |= {"engine": saved_by(checkpoint.engine), "optimizer": "fresh"}
         how = f", its weights alone, from {lineage['engine']} to {said.engine.name} with a fresh optimizer"
+    elif not is_saved(checkpoint.engine):
+        lineage |= {"optimizer": "fresh"}
+        how = ", its weights alone, with a fresh optimizer"
     with written_to(new.path), new.whole() as unfinished:
         (unfinished.path / LINEAGE).write_text(json.dumps(lineage, indent=1))
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, said.engine.name) else RunFolder.take
             take(unfinished, each)
-    return f"{new.path}: forked from {run} at step {checkpoint.step:,}{how}. Go on with: trivium train {config}"
+    go_on = shlex.join(["trivium", "train", str(config), *overrides])
+    return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Go on with: {go_on}"
+
+
+def _run_of(given: Path, checkpoint: Checkpoint) -> Path:
+    """The run's own folder, also where one of its checkpoints was given."""
+    if checkpoint.path != given:
+        return given
+    is_said = given.parent.name == "checkpoints" and len(given.parts) > 2
+    return (given if is_said else given.resolve()).parent.parent

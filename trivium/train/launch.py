@@ -15,7 +15,7 @@ from trivium.train.meter import Meter
 from trivium.train.mirror import Mirror
 from trivium.train.reference import References
 from trivium.train.scoring import Scoring
-from trivium.train.setup import init_folder, larger_micro_batch, run_engine
+from trivium.train.setup import init_folder, larger_micro_batch, refuse_damaged_init, run_engine
 from trivium.train.state import engine_facts, raw_config
 from trivium.train.terminal import terminal_view
 from trivium.train.track import tracker_sinks
@@ -56,6 +56,8 @@ def initial_weights(trainer: "Trainer") -> None:
     """Take the weights that `model.init` names, with the optimizer's state where asked; else they are the seed's."""
     with trainer.ranks.as_one():
         folder = init_folder(trainer.config)
+        if folder is not None:
+            refuse_damaged_init(folder, trainer.ranks)
     if folder is None:
         return
     warm = trainer.config.model.init_optimizer

@@ -64,6 +64,7 @@ def open_model(path: Path, step: int | None = None, tokenizer: str | None = None
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Leave --step out.")
         return _open_huggingface(path, tokenizer, device)
     checkpoint = find_checkpoint(path, step)
+    checkpoint.refuse_damaged()
     title = f"step {checkpoint.step:,} of {path}"
     spec = read_spec(checkpoint.engine)
     config = Config.model_validate(checkpoint.state()["config"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.data.order import derive_key
-from trivium.engine.folder import is_saved, other_shape, read_spec
+from trivium.engine.folder import is_saved, other_shape, read_spec, saved_by
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.engine.make import FrozenModel, stage_rope
 from trivium.engine.spec import ModelSpec, RopeSpec
@@ -21,6 +21,7 @@ from trivium.plan.inherit import last_stage
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 from trivium.run_folder import Checkpoint, RunFolder, hash_file
+from trivium.train.convert import is_foreign
 from trivium.train.setup import weights_folder
 
 
@@ -93,6 +94,11 @@ class References:
             how = "has changed" if folder.is_dir() else "is gone"
             what = f"{folder} {how} since the run began. Put it back, or give another reference."
             yield Problem(_key(stage), what)
+            return
+        if is_foreign(folder, self.plan.config.engine.name):
+            whose = f"{folder} was saved by the {saved_by(folder)} engine, and this run's is another"
+            how = f"Export it first (trivium export {folder.parent} OUT), and give that folder."
+            yield Problem(_key(stage), f"{whose}. {how}")
             return
         theirs = read_spec(folder)
         other = [

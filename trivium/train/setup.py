@@ -10,10 +10,11 @@ from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.engine.make import engine_settings, make_engine, resolve_spec
 from trivium.engine.mesh import ONE_RANK, MeshShape
+from trivium.engine.ranks import Ranks
 from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan
-from trivium.run_folder import find_checkpoint
+from trivium.run_folder import COMPLETE, Checkpoint, find_checkpoint
 
 
 def run_engine(
@@ -38,6 +39,12 @@ def run_engine(
 def init_folder(config: Config) -> Path | None:
     """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
     return None if config.model.init is None else weights_folder(Path(config.model.init), config.model.init_step)
+
+
+def refuse_damaged_init(folder: Path, ranks: Ranks) -> None:
+    """Weights of a checkpoint must be as they were written; each rank reads its part of the files."""
+    if (folder.parent / COMPLETE).is_file():
+        Checkpoint(0, folder.parent).refuse_damaged(ranks.rank, ranks.size)
 
 
 def weights_folder(path: Path, step: int | None) -> Path:
