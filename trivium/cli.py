@@ -399,6 +399,11 @@ def main() -> None:
     except TriviumError as error:
         typer.echo(str(error), err=True)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is None:  # of no file that was named: nothing that a user can mend
+            raise
+        typer.echo(f"{error.filename}: {error.strerror}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,19 @@ def draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # what could not be made is not there
+            unfinished.unlink(missing_ok=True)
+        name_in_error(error, unfinished, path)
         raise
     if durable:
         flush_folder(path.parent)
+
+
+def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:
+    """An error that names a draft names what was to be written instead."""
+    if isinstance(error, OSError) and error.filename is not None and str(error.filename) == str(unfinished):
+        error.filename = str(path)
 
 
 def flush_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`trivium sample` and `trivium chat`, as people run them, on a run, a checkpoint and a Hugging Face folder."""
 
+import errno
 import io
 import json
 import os
@@ -60,6 +61,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pages.jsonl").write_text(json.dumps({"text": "The tide comes in and goes out. " * 20}) + "\n")
     turns = [{"role": "user", "content": "When?"}, {"role": "assistant", "content": "At six."}]
     (folder / "talk.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    (folder / "bytes.bin").write_bytes(b"\xff\xfe\x00\x81")
     (folder / "prompts.txt").write_text("The tide\nIt goes\n\n")
     before = Path.cwd()
     os.chdir(folder)
@@ -176,6 +178,18 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
             "--prompt-file: none.txt is not there. Name a file with a prompt a line.",
         ),
         (
+            ("sample", "runs/small", "--prompt-file", "bytes.bin"),
+            "--prompt-file: bytes.bin is no text in UTF-8. Name a file with a prompt a line.",
+        ),
+        (
+            ("sample", "runs/small", "--device", "quux"),
+            '--device: "quux" is not known. Write cuda, mps or cpu, or leave it out.',
+        ),
+        (("export", "runs/small", "run.toml/out"), "run.toml: File exists"),
+        (("export", "runs/small", "/proc/x"), "/proc/x: No such file or directory"),
+        (("report", "runs/small", "--out", "/proc/x"), "/proc/x: No such file or directory"),
+        (("report", "runs/small", "--out", "run.toml/page.html"), "run.toml: File exists"),
+        (
             ("sample", "runs/small", "--prompt", "The tide", "--max-tokens", "100"),
             "the prompt of 8 tokens and 100 more are 108, and the model reads 64. Ask for 56 or fewer, or shorten it.",
         ),
@@ -212,3 +226,15 @@ def test_ctrl_c_ends_a_talk_without_a_traceback(root: Path) -> None:
     _, err = running.communicate()
     assert running.returncode == 0
     assert b"Traceback" not in err
+
+
+def test_an_export_that_fails_leaves_nothing(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(Path.cwd().iterdir())
+
+    def full_disk(*_: object) -> str:
+        assert [path.suffix for path in set(Path.cwd().iterdir()) - set(before)] == [".draft"]
+        raise OSError(errno.ENOSPC, "No space left on device", "out")
+
+    monkeypatch.setattr("trivium.train.export.write_tokenizer", full_disk)
+    assert ask("export", "runs/small", "out") == (2, "", "out: No space left on device\n")
+    assert sorted(Path.cwd().iterdir()) == before

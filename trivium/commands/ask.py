@@ -165,7 +165,10 @@ def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:
         raise UsageError("sample: give --prompt or --prompt-file, not both.")
     if not file.is_file():
         raise UsageError(f"--prompt-file: {file} is not there. Name a file with a prompt a line.")
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+    except UnicodeDecodeError:
+        raise UsageError(f"--prompt-file: {file} is no text in UTF-8. Name a file with a prompt a line.") from None
     if not lines:
         raise UsageError(f"--prompt-file: {file} has no prompt. Write one a line.")
     return lines

@@ -1,6 +1,10 @@
 """A run's checkpoint -> a Hugging Face folder: weights, tokenizer, chat template, and what ends a text."""
 
 import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trivium.config.schema import Config
@@ -9,6 +13,7 @@ from trivium.data.tokenizer_export import tokenizer_files
 from trivium.engine.folder import read_spec
 from trivium.engine.huggingface import CONFIG_FILE
 from trivium.errors import UsageError
+from trivium.files import flush_folder, name_in_error
 from trivium.generate.stops import text_ends, turn_ends
 from trivium.run_folder import find_checkpoint
 from trivium.train.convert import standing_engine
@@ -23,11 +28,28 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
     checkpoint.refuse_damaged()
     config = Config.model_validate(checkpoint.state()["config"])
     tokenizer = open_tokenizer(config.tokenizer)
-    standing_engine(checkpoint).export(out)
     said = f"{out}: step {checkpoint.step:,} of {run}, {read_spec(checkpoint.engine).parameters:,} parameters"
-    if tokenizer is None:
-        return f"{said}, without a tokenizer: the run has none."
-    return f"{said}{write_tokenizer(tokenizer, out, begins_with(config, tokenizer))}."
+    with _whole(out) as unfinished:
+        standing_engine(checkpoint).export(unfinished)
+        if tokenizer is None:
+            return f"{said}, without a tokenizer: the run has none."
+        return f"{said}{write_tokenizer(tokenizer, unfinished, begins_with(config, tokenizer))}."
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A draft of a new folder, beside it: takes its name when the block ends well, is removed if not."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".{secrets.token_hex(8)}.draft")
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        unfinished.rename(out)
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        name_in_error(error, unfinished, out)
+        raise
+    flush_folder(out.parent)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, before: tuple[int, ...]) -> str:
