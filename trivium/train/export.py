@@ -28,11 +28,16 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
     checkpoint.refuse_damaged()
     config = Config.model_validate(checkpoint.state()["config"])
     tokenizer = open_tokenizer(config.tokenizer)
-    said = f"{out}: step {checkpoint.step:,} of {run}, {read_spec(checkpoint.engine).parameters:,} parameters"
+    spec = read_spec(checkpoint.engine)
+    said = f"{out}: step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
     with _whole(out) as unfinished:
         standing_engine(checkpoint).export(unfinished)
         if tokenizer is None:
             return f"{said}, without a tokenizer: the run has none."
+        if tokenizer.vocab > spec.vocab:  # other tools would look up rows that the model does not have
+            return (
+                f"{said}, without its tokenizer, which has {tokenizer.vocab:,} tokens: the model knows {spec.vocab:,}."
+            )
         return f"{said}{write_tokenizer(tokenizer, unfinished, begins_with(config, tokenizer))}."
 
 
