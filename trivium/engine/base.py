@@ -9,6 +9,7 @@ do. An engine is entered stage by stage and then stepped:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -159,14 +160,19 @@ class FileFacts(TypedDict):
     hash: str
 
 
-class SaveHandle(Protocol):
-    """A save under way."""
+@dataclass(frozen=True, slots=True)
+class SaveHandle:
+    """A save under way in a thread."""
+
+    future: "Future[dict[str, FileFacts]]"
 
     def done(self) -> bool:
         """Whether everything is written, or writing has failed."""
+        return self.future.done()
 
     def wait(self) -> dict[str, FileFacts]:
         """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
+        return self.future.result()
 
 
 class Generation(Protocol):

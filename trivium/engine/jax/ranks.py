@@ -76,22 +76,6 @@ class JaxRanks(Ranks):
         return self.gather(value)[0]
 
     @contextmanager
-    def as_one(self) -> Iterator[None]:
-        """All ranks come through the block, or none does; a TriviumError is raised by rank 0 alone."""
-        own: TriviumError | None = None
-        try:
-            yield
-        except TriviumError as error:
-            own = error
-        said = self.gather(None if own is None else str(own))
-        first = next((rank for rank, text in enumerate(said) if text is not None), None)
-        if first is None:
-            return
-        if not self.speaks:
-            raise SystemExit(2)
-        raise own or RankError(f"rank {first}: {said[first]}")
-
-    @contextmanager
     def watched(self) -> Iterator[None]:
         """A rank that fails inside says why to the others, which end by its words.
 

@@ -12,8 +12,7 @@ Renaming the folder is the caller's part, once `wait` has returned.
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import orbax.checkpoint as ocp
 import xxhash
 from jax import Array
 
-from trivium.engine.base import FileFacts
+from trivium.engine.base import FileFacts, SaveHandle
 from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
 from trivium.engine.jax.ranks import gather_aside
 from trivium.engine.spec import ModelSpec
@@ -38,21 +37,6 @@ Target = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
 """Shapes, types and places for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A save under way in a thread."""
-
-    future: "Future[dict[str, FileFacts]]"
-
-    def done(self) -> bool:
-        """Whether everything is written, or writing has failed."""
-        return self.future.done()
-
-    def wait(self) -> dict[str, FileFacts]:
-        """Return when all processes have written, with files whose size and hash are known; raise what went wrong."""
-        return self.future.result()
-
-
 class Writer:
     """Writes states into folders, one after the other."""
 
@@ -61,14 +45,14 @@ class Writer:
         self._orbax = ocp.AsyncCheckpointer(_handler())
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
 
-    def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> Save:
+    def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> SaveHandle:
         """Returns once this process' parts are copied; not in the background, once all is written."""
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         if jax.process_index() == 0:
             write_spec(folder, spec)
         self._orbax.save(folder / ARRAYS, args=ocp.args.PyTreeSave(dict(state)))
-        save = Save(self._thread.submit(self._finish, folder))
+        save = SaveHandle(self._thread.submit(self._finish, folder))
         if not background:
             save.wait()
         return save

@@ -56,22 +56,6 @@ class TorchRanks(Ranks):
         return values[0]
 
     @contextmanager
-    def as_one(self) -> Iterator[None]:
-        """All ranks come through the block, or none does; a TriviumError is raised by rank 0 alone."""
-        own: TriviumError | None = None
-        try:
-            yield
-        except TriviumError as error:
-            own = error
-        said = self.gather(None if own is None else str(own))
-        first = next((rank for rank, text in enumerate(said) if text is not None), None)
-        if first is None:
-            return
-        if not self.speaks:
-            raise SystemExit(2)
-        raise own or RankError(f"rank {first}: {said[first]}")
-
-    @contextmanager
     def watched(self) -> Iterator[None]:
         """A rank that fails inside says why to the others, which fail by its words and not by a lost connection.
 
@@ -107,8 +91,7 @@ def join() -> TorchRanks:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "cpu:gloo"
     dist.init_process_group(backend, store=PrefixStore("trivium", store), rank=rank, world_size=size)
     saving_group()
-    if torch.cuda.is_available():
-        atexit.register(dist.destroy_process_group)  # NCCL asks for it; gloo ends with its process
+    atexit.register(dist.destroy_process_group)  # NCCL asks for it; gloo's threads abort a process that ends first
     return TorchRanks(store, rank, size)
 
 

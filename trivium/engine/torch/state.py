@@ -14,7 +14,6 @@ fresh pages costs more than to copy. Renaming the folder is the caller's part, o
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from trivium.engine.base import FileFacts
+from trivium.engine.base import FileFacts, SaveHandle
 from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.ranks import saving_group
@@ -40,21 +39,6 @@ WEIGHTS, OPTIMIZER, RANDOM = "weights/", "optimizer/", "random/"
 State = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A save under way in a thread."""
-
-    future: "Future[dict[str, FileFacts]]"
-
-    def done(self) -> bool:
-        """Whether everything is written, or writing has failed."""
-        return self.future.done()
-
-    def wait(self) -> dict[str, FileFacts]:
-        """Return when all ranks have written, with files whose size and hash are known; raise what went wrong."""
-        return self.future.result()
-
-
 class Writer:
     """Writes states into folders, one after the other."""
 
@@ -63,7 +47,7 @@ class Writer:
         self._last: Future[dict[str, FileFacts]] | None = None
         self._copies: dict[str, Tensor] = {}
 
-    def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> Save:
+    def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> SaveHandle:
         """In the background: returns once this rank's parts are copied."""
         _hush()
         parts = {name: _local(tensor) for name, tensor in state.items()}
@@ -72,10 +56,10 @@ class Writer:
                 wait([self._last])  # it writes what is copied over next
             self._copies = {name: _copied(part, self._copies.get(name)) for name, part in parts.items()}
             self._last = self._thread.submit(write_state, folder, spec, state, self._copies)
-            return Save(self._last)
+            return SaveHandle(self._last)
         future: Future[dict[str, FileFacts]] = Future()
         future.set_result(write_state(folder, spec, state, parts))
-        return Save(future)
+        return SaveHandle(future)
 
 
 class _Planner(DefaultSavePlanner):
