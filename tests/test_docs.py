@@ -6,7 +6,6 @@ In a shown output a line `...` stands for any lines. A config that is only a par
 """
 
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.scripts import load_script, make_data
 from trivium.cli import main
 from trivium.config.dialects import recognised
 from trivium.config.load import load
@@ -79,12 +79,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
     for configs in ("data_stages", "dialects"):
         shutil.copytree(ROOT / "docs" / configs, folder / "docs" / configs)
-    spec = importlib.util.spec_from_file_location("make_data", ROOT / "examples" / "make_data.py")
-    assert spec is not None
-    assert spec.loader is not None
-    make_data = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_data)
-    make_data.write_sources(folder / "examples" / "data")
+    make_data().write_sources(folder / "examples" / "data")
     return folder
 
 
@@ -216,11 +211,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_the_config_reference_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "make_config_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("docs", "make_config_reference.py")
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert module.with_reference(page) == page, "run: python docs/make_config_reference.py"
 

@@ -1,6 +1,5 @@
 """Every config in examples/patterns/ is trained to its end, does what it is for, and stands on its page."""
 
-import importlib.util
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.scripts import make_data
 from trivium.config.load import load
 from trivium.train.events import read_events, steps_taken
 from trivium.train.export import export_checkpoint
@@ -24,12 +24,7 @@ pytestmark = pytest.mark.slow
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the examples' data, in which every pattern finds what it reads."""
     folder = tmp_path_factory.mktemp("patterns")
-    spec = importlib.util.spec_from_file_location("make_data", ROOT / "examples" / "make_data.py")
-    assert spec is not None
-    assert spec.loader is not None
-    make_data = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_data)
-    make_data.write_sources(folder / "examples" / "data")
+    make_data().write_sources(folder / "examples" / "data")
     return folder
 
 

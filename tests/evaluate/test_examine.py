@@ -1,6 +1,5 @@
 """Questions are asked in full, answered in two ways, and scored beside what guessing gives."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from tests.arc import write_arc
 from trivium.config.schema import AskedTask, Config
 from trivium.data.tokenizer import ByteTokenizer
 from trivium.engine.base import Engine, EngineSettings
@@ -38,20 +38,6 @@ def engine() -> Engine:
 
 def examinee(**changes: Any) -> Examinee:
     return replace(Examinee(engine(), BYTES, SEQ_LEN, 12, Ranks()), **changes)
-
-
-def write_arc(folder: Path, questions: int, letters: str = "ABCD") -> Path:
-    folder.mkdir()
-    rows = [
-        {
-            "question": f"What is {number}?",
-            "choices": {"text": [f"it is {letter}" for letter in letters], "label": list(letters)},
-            "answerKey": letters[number % len(letters)],
-        }
-        for number in range(questions)
-    ]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
 
 
 def arc(folder: Path, questions: int, **others: Any) -> Exam:

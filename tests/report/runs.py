@@ -120,12 +120,14 @@ class WrittenRun:
             memory=1_200_000_000,
         )
 
-    def evaluate(self, step: int) -> None:
-        """An evaluation."""
-        loss = 2.1 + 3.5 * math.exp(-6 * step / self.steps)
+    def evaluate(self, step: int, *, begins: bool = False) -> None:
+        """An evaluation, of the stage that ends at this step or of the one that begins there."""
+        stage = stage_of(self.plan, step if begins or step == 0 else step - 1)["name"]
+        loss = 2.1 + 3.5 * math.exp(-6 * step / self.steps) + (0.4 if begins else 0.0)
         self.tell(
             Evaluated(
                 step=step,
+                stage=stage,
                 loss=loss,
                 bits_per_byte=loss / 3.1,
                 loss_by_source={"web": loss - 0.1, "code": loss + 0.3},
@@ -247,6 +249,7 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.take(100, 160)
     run.evaluate(150)
     run.save(150, "boundary")
+    run.evaluate(150, begins=True)
     rows = RunFolder(folder).write_rows(154, [row_of("web", 812, 97), row_of("code", 7), row_of("web", 97, 5)])
     run.tell(Spiked(step=155, stage="long", loss=9.5, limit=3.2, rows=rows))
     run.tell(LeftOut(step=156, stage="long", why="the loss is nan"))
@@ -257,6 +260,7 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.take(200, 300)
     run.tell_raw("sampled", 240, prompt="The cat", text=f" sat on {BREAKS_OUT}")
     run.evaluate(240)
+    run.evaluate(240, begins=True)
     run.evaluate(300)
     run.save(300, "final")
     run.end(300)

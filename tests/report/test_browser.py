@@ -15,11 +15,11 @@ from trivium.report.page import write_plan, write_report
 from trivium.train.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
-# The series of every chart as they are drawn: label -> [step, value] pairs.
-DRAWN = """() => Object.fromEntries([...report.views].map(([id, view]) => [id, Object.fromEntries(
+# The lines of every chart as they are drawn, in their order: label, then [step, value] pairs.
+DRAWN = """() => Object.fromEntries([...report.views].map(([id, view]) => [id,
     view.chart.series.map((series, number) => [series.label,
         view.plot.data[0].map((step, i) => [step, view.columns[number + 1][i]])
-            .filter(([, value]) => value != null)]))]))"""
+            .filter(([, value]) => value != null)])]))"""
 # How many pixels of a chart have the colour of a series.
 PIXELS = """([id, number]) => {
     const view = report.views.get(id), canvas = view.host.querySelector("canvas");
@@ -41,8 +41,18 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
+    def lines(self) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
+        """Every line of every chart with its label; one that has gaps is several."""
+        found: dict[str, list[tuple[str, list[tuple[int, float]]]]] = self.page.evaluate(DRAWN)
+        return found
+
     def drawn(self) -> dict[str, dict[str, list[tuple[int, float]]]]:
-        found: dict[str, dict[str, list[tuple[int, float]]]] = self.page.evaluate(DRAWN)
+        """The points of every label of every chart."""
+        found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+        for chart, lines in self.lines().items():
+            points = found[chart] = {}
+            for label, line in lines:
+                points.setdefault(label, []).extend((step, value) for step, value in line)
         return found
 
     def pixels(self, chart: str, number: int) -> int:
@@ -79,11 +89,11 @@ def test_a_page_is_drawn_whole_and_asks_for_nothing(open_page: Open, page_file: 
     assert opened.complaints == []
     assert opened.requests == [page_file.as_uri()]
     assert opened.page.title() == "made · trivium"  # what the texts on the page would have made of it is another
-    charts = opened.drawn()
+    charts = opened.lines()
     assert len(charts) == 20
-    for chart, series in charts.items():
+    for chart, lines in charts.items():
         style = opened.page.evaluate("id => report.views.get(id).chart.series.map(({ style }) => style)", chart)
-        for number, (label, points) in enumerate(series.items()):
+        for number, (label, points) in enumerate(lines):
             assert points, f"{chart}: {label} has no points"
             if style[number] not in ("faint", "dashed"):
                 assert opened.pixels(chart, number) > 20, f"{chart}: {label} is not to be seen"
@@ -95,8 +105,9 @@ def test_what_is_drawn_is_what_was_written(open_page: Open, run_folder: Path, pa
     charts = open_page(page_file).drawn()
     steps = steps_taken(run_folder / "events.jsonl")
     events = read_events(run_folder / "events.jsonl")
-    evaluations = {event["step"]: event for event in events if event["event"] == "evaluated"}
-    del evaluations[120]  # behind the checkpoint from which the run went on
+    # 120 is behind the checkpoint from which the run went on; at 150 and at 240 two stages meet.
+    evaluations = [event for event in events if event["event"] == "evaluated" and event["step"] != 120]
+    assert [(event["step"], event["stage"]) for event in evaluations[2:4]] == [(150, "general"), (150, "long")]
 
     def same(chart: str, label: str, truth: dict[int, float]) -> None:
         assert dict(charts[chart][label]) == pytest.approx(truth, rel=1e-6), f"{chart}: {label}"
@@ -110,11 +121,39 @@ def test_what_is_drawn_is_what_was_written(open_page: Open, run_folder: Path, pa
     for name in ("web", "code", "talk"):
         for chart, key in (("loss-by-source", "loss_by_source"), ("epochs", "epochs")):
             same(chart, name, {step: event[key][name] for step, event in steps.items() if name in event[key]})
-    same("validation-loss", "overall", {step: event["loss"] for step, event in evaluations.items()})
-    same("validation-loss", "code", {step: event["loss_by_source"]["code"] for step, event in evaluations.items()})
-    same("validation-bpb", "overall", {step: event["bits_per_byte"] for step, event in evaluations.items()})
-    same("scores", "accuracy", {step: event["scores"]["accuracy"] for step, event in evaluations.items()})
+    for chart, label, pick in (
+        ("validation-loss", "overall", lambda event: event["loss"]),
+        ("validation-loss", "code", lambda event: event["loss_by_source"]["code"]),
+        ("validation-bpb", "overall", lambda event: event["bits_per_byte"]),
+        ("scores", "accuracy", lambda event: event["scores"]["accuracy"]),
+    ):
+        truth = [(event["step"], pick(event)) for event in evaluations]
+        assert charts[chart][label] == [(step, pytest.approx(value, rel=1e-6)) for step, value in truth], chart
     assert "code" not in charts["validation-bpb"]  # its bits per byte are not known
+
+
+def test_where_two_stages_meet_a_line_has_a_gap_and_the_values_are_the_new_one_s(
+    open_page: Open, page_file: Path
+) -> None:
+    opened = open_page(page_file)
+    overall = [line for label, line in opened.lines()["validation-loss"] if label == "overall"]
+    assert [[step for step, _ in line] for line in overall] == [[0, 100, 150], [150, 240], [240, 300]]
+    names = opened.page.locator("#block-validation-loss .legend .name").all_inner_texts()
+    assert names == ["overall", "web", "code"]  # one name for all pieces of a line
+    at_boundary = opened.page.evaluate(
+        """() => {
+            const view = report.views.get("validation-loss"), plot = view.plot;
+            plot.setCursor({ left: plot.valToPos(150, "x"), top: 10 });
+            return view.values.get("overall").textContent;
+        }"""
+    )
+    assert float(at_boundary) == pytest.approx(overall[1][0][1], rel=1e-4)
+    overall_now = opened.page.locator("#block-validation-loss .legend button").first
+    overall_now.click()
+    shown = "report.views.get('validation-loss').plot.series.slice(1).map(({ show }) => show)"
+    assert opened.page.evaluate(shown) == [False] * 3 + [True] * 6
+    changes = opened.page.locator("#block-changes-0 tbody tr").all_inner_texts()
+    assert [line.split("\t")[:2] for line in changes][:2] == [["general", "web"], ["general", "code"]]
 
 
 def test_the_head_and_the_tables_say_how_the_run_stands(open_page: Open, run_folder: Path, page_file: Path) -> None:

@@ -21,12 +21,12 @@ def stage(step: int, name: str) -> StageBegan:
     return StageBegan(step=step, stage=0, name=name, changes={})
 
 
-def evaluated(step: int, **losses: float) -> Evaluated:
+def evaluated(step: int, stage: str, **losses: float) -> Evaluated:
     figures: dict[str, Any] = {
         "loss_by_source": losses,
         "bits_per_byte_by_source": {name: loss / 2 if name == "web" else None for name, loss in losses.items()},
     }
-    return Evaluated(step=step, loss=0.0, bits_per_byte=None, tokens=1, seconds=0.0, **figures)
+    return Evaluated(step=step, stage=stage, loss=0.0, bits_per_byte=None, tokens=1, seconds=0.0, **figures)
 
 
 def scored(step: int, overall: float, **scores: float) -> Scored:
@@ -53,15 +53,15 @@ def run(tmp_path: Path) -> Path:
         "mid",
         started(0),
         stage(0, "base"),
-        evaluated(0, web=5.0),
-        evaluated(5, web=3.0),
-        evaluated(10, web=2.0),
+        evaluated(0, "base", web=5.0),
+        evaluated(5, "base", web=3.0),
+        evaluated(10, "base", web=2.0),
         scored(10, 0.1, spelling=0.0, counting=0.2),
         stage(10, "mid"),
-        evaluated(10, web=2.5, talk=6.0),
-        evaluated(15, web=9.0, talk=9.0),
+        evaluated(10, "mid", web=2.5, talk=6.0),
+        evaluated(15, "mid", web=9.0, talk=9.0),
         started(12),
-        evaluated(20, web=3.0, talk=1.0),
+        evaluated(20, "mid", web=3.0, talk=1.0),
         scored(20, 0.6, spelling=0.8, counting=0.4),
     )
 
@@ -93,7 +93,12 @@ def test_figures_before_and_after_each_stage_stand_in_one_table(run: Path) -> No
 
 def test_runs_stand_beside_one_another(run: Path, tmp_path: Path) -> None:
     other = write_run(
-        tmp_path / "kl", "kl", started(0), stage(10, "mid"), evaluated(10, web=2.5), evaluated(20, web=2.6)
+        tmp_path / "kl",
+        "kl",
+        started(0),
+        stage(10, "mid"),
+        evaluated(10, "mid", web=2.5),
+        evaluated(20, "mid", web=2.6),
     )
     assert shown(run, other).splitlines()[3:6] == [
         "mid    web     mid  2.5000  3.0000  +0.5000     1.2500  1.5000",
@@ -112,8 +117,8 @@ def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:
         "undone",
         started(0),
         stage(10, "mid"),
-        evaluated(10, web=2.0),
-        evaluated(15, web=9.0),
+        evaluated(10, "mid", web=2.0),
+        evaluated(15, "mid", web=9.0),
         started(12),
     )
     (change,) = compare_runs([undone])
@@ -121,7 +126,7 @@ def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_name_are_told_apart_by_folder(run: Path, tmp_path: Path) -> None:
-    other = write_run(tmp_path / "again", "mid", started(0), stage(0, "base"), evaluated(0, web=4.0))
+    other = write_run(tmp_path / "again", "mid", started(0), stage(0, "base"), evaluated(0, "base", web=4.0))
     assert {each.run for each in compare_runs([run, other])} == {str(run), str(other)}
 
 

@@ -65,10 +65,12 @@ def texts_of(data: dict[str, Any]) -> dict[str, str]:
 
 
 def points(chart: dict[str, Any], label: str) -> dict[int, float]:
-    series = next(series for series in chart["series"] if series["label"] == label)
-    steps = np.frombuffer(base64.b64decode(series["steps"]), "<u4")
-    values = np.frombuffer(base64.b64decode(series["values"]), "<f4")
-    return dict(zip(steps.tolist(), values.tolist(), strict=True))
+    found: dict[int, float] = {}
+    for series in (series for series in chart["series"] if series["label"] == label):
+        steps = np.frombuffer(base64.b64decode(series["steps"]), "<u4")
+        values = np.frombuffer(base64.b64decode(series["values"]), "<f4")
+        found.update(zip(steps.tolist(), values.tolist(), strict=True))
+    return found
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import trivium.engine.jax.engine  # noqa: F401
+from tests.arc import write_arc
 from tests.forked import launch
 from tests.train.chaos import outcome
 from tests.train.ranked import Watched, figures
@@ -23,7 +24,16 @@ from trivium.errors import TriviumError
 from trivium.generate.generate import generate
 from trivium.generate.row import Writing
 from trivium.run_folder import RunFolder
+from trivium.train.events import read_events
 
+KNOWN = ("engine.name=jax", "tokenizer.kind=bytes", "model.max_seq_len=160")
+ASKED = (
+    'evaluate.tasks=["spelling", { task = "arc", path = "arc" }]',
+    "evaluate.tasks_every=10",
+    "evaluate.questions=5",
+    "evaluate.answer_tokens=4",
+    'evaluate.prompts=["Spell", "How"]',
+)
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]  # of few shapes to compile
 WRITERS = ("one", "two")
 WRITING = Writing(6, stop=frozenset(range(0, 512, 4)))
@@ -45,7 +55,8 @@ class Struck(Watched):
 def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str = "") -> None:
     """One process of one launch; what a user can mend is printed, as the command line does."""
     try:
-        trainer = Struck("run.toml", ["engine.name=jax", f"run.name={name}"], show=False)
+        asked = ASKED if name in WRITERS else ()
+        trainer = Struck("run.toml", [*KNOWN, f"run.name={name}", *asked], show=False)
         trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
         trainer.run()
         if name in WRITERS:
@@ -68,8 +79,16 @@ def write(trainer: Watched) -> None:
         (trainer.folder.path / "written.json").write_text(json.dumps([samples for part in every for samples in part]))
 
 
+def asked(name: str) -> list[Any]:
+    """What a run's model answered and wrote."""
+    events = list(read_events(Path("runs", name, "events.jsonl")))
+    scores = [event["scores"] for event in events if event["event"] == "scored"]
+    return [scores, [event["text"] for event in events if event["event"] == "sampled"]]
+
+
 def main() -> dict[str, Any]:
     """A run on one process, on two, from two to one, and on two of which one is killed."""
+    write_arc(Path("arc"), 5)
     codes = {"one": launch(1, lambda: run("one")), "two": launch(2, lambda: run("two"))}
     codes["first half"] = launch(2, lambda: run("parts", stop_at=4))
     codes["second half"] = launch(1, lambda: run("parts"))
@@ -82,6 +101,7 @@ def main() -> dict[str, Any]:
         "faults": left,
         "figures": {name: figures(name) for name in ("one", "two", "parts")},
         "written": {name: json.loads(Path("runs", name, "written.json").read_text()) for name in WRITERS},
+        "asked": {name: asked(name) for name in WRITERS},
         "bits": {name: outcome(Path("runs", name)) for name in ("two", "killed")},
     }
 

@@ -108,6 +108,11 @@ def test_two_processes_train_as_one_and_end_when_one_is_gone(folder: Path) -> No
     assert figures["parts"]["started"][1] == [4, 1, {"layout.shard": "2 -> 1", "world_size": "2 -> 1"}]
     assert found["written"]["two"] == found["written"]["one"]
     assert len({len(row) for samples in found["written"]["one"] for row in samples}) > 2
+    scores, texts = found["asked"]["one"]
+    assert [set(each) for each in scores] == [{"spelling", "arc"}]
+    assert scores[0]["arc"]["questions"] == 5
+    assert len(texts) == 6  # of two prompts at the start, where the stages meet and at the end
+    assert found["asked"]["two"] == [scores, texts]
     assert codes["killed"][1] == -9
     assert codes["killed"][0] not in (0, -9)
     assert all(code not in (0, -9) for code in codes["broken"])

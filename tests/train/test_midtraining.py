@@ -1,22 +1,20 @@
 """From a base model to one that answers: what it gains, what it forgets, and every odd shape of its data."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.scripts import make_data
 from trivium.report.compare import compare_runs
 from trivium.train.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
-MAKE_DATA = Path(__file__).parents[2] / "examples" / "make_data.py"
 BASE = """
 [run]
 name = "base"
@@ -93,15 +91,6 @@ lr = { shape = "wsd", decay = { fraction = 0.2 } }
 evaluate = true
 """
 LONG = "The tide comes in twice a day, and goes out as often. " * 8
-
-
-def make_data() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_data", MAKE_DATA)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def talk(question: str, answer: str) -> str:

@@ -19,7 +19,10 @@ Style = Literal["line", "faint", "dashed", "stepped", "points", "marked"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart: numbers by step, of a run, and of a source where it has one."""
+    """One line of a chart: numbers by step, of a run, and of a source where it has one.
+
+    Lines of one label are one thing to a reader, with gaps between them.
+    """
 
     label: str
     steps: Int64s

@@ -22,11 +22,15 @@ def source_series(run: Shown, table: str, style: Style = "line") -> list[Series]
 
 def event_series(
     label: str, events: list[Record], pick: Callable[[Record], Any], run: Shown, source: str | None = None
-) -> Series:
-    """A figure of some events, at their steps; events that do not have it are left out."""
-    found = [(event["step"], value) for event in events if (value := pick(event)) is not None]
-    steps, values = [step for step, _ in found], [value for _, value in found]
-    return Series.of(label, steps, values, style="marked", source=source, run=run.number)
+) -> list[Series]:
+    """A figure of some events at their steps, where they have it; a line for each stage that they say they are of."""
+    found = [(event.get("stage"), event["step"], value) for event in events if (value := pick(event)) is not None]
+    lines = []
+    for stage in dict.fromkeys(stage for stage, _, _ in found):
+        points = [(step, value) for one, step, value in found if one == stage]
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        lines.append(Series.of(label, steps, values, style="marked", source=source, run=run.number))
+    return lines
 
 
 def long_table(name: str, title: str, columns: list[str], rows: list[list[str]], **settings: Any) -> Table:

@@ -1,7 +1,7 @@
-"""Runs' files -> what each stage gained and forgot: validation and scores before and after it, run beside run."""
+"""What the stages of runs gained and forgot, run beside run: tables for a terminal, and JSON."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trivium.errors import UsageError
+from trivium.report.changes import FIGURES, Change, StageChange, stage_changes
 from trivium.report.read import RunFiles
-from trivium.train.events import read_events
 
 Record = dict[str, Any]
-FIGURES = ("loss", "bits_per_byte")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A figure before and after a stage; None where it was not taken."""
-
-    before: float | None
-    after: float | None
-
-    @property
-    def change(self) -> float | None:
-        """What the stage did to it."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-
-@dataclass(slots=True)
-class StageChange:
-    """What one stage of one run did: by source nats a token and bits a byte, by task the score."""
-
-    run: str
-    stage: str
-    start: int
-    end: int  # the step of the last figures
-    sources: dict[str, dict[str, Change]] = field(default_factory=dict)
-    scores: dict[str, Change] = field(default_factory=dict)
 
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
@@ -47,75 +21,16 @@ def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
     files = [RunFiles(folder) for folder in folders]
     names = [each.name for each in files]
     labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    found = [change for label, each in zip(labels, files, strict=True) for change in stage_changes(label, each)]
+    found = [
+        change
+        for label, each in zip(labels, files, strict=True)
+        for change in stage_changes(label, each.plan, each.log)
+    ]
     if not found:
         runs = ", ".join(str(folder) for folder in folders)
         what = "nothing was evaluated. Hold something out, and write evaluate = true in the stages that count"
         raise UsageError(f"{runs}: {what}.")
     return found
-
-
-def stage_changes(label: str, files: RunFiles) -> Iterator[StageChange]:
-    """One run's stages: first and last figures of each, as the events have them in order."""
-    for stage, events in _by_stage(files):
-        evaluated = [event for event in events if event["event"] == "evaluated"]
-        scored = [event for event in events if event["event"] == "scored"]
-        if not evaluated and not scored:
-            continue
-        start = stage["start"]
-        end = max(event["step"] for event in (*evaluated, *scored))
-        change = StageChange(label, stage["name"], start, end)
-        for source in _names(evaluated, start, "loss_by_source"):
-            change.sources[source] = {
-                figure: _change(evaluated, start, f"{figure}_by_source", source) for figure in FIGURES
-            }
-        for task in _names(scored, start, "scores"):
-            change.scores[task] = _change(scored, start, "scores", task)
-        if len(change.scores) > 1:
-            change.scores["all, centred"] = _change(scored, start, "overall", None)
-        yield change
-
-
-def _by_stage(files: RunFiles) -> Iterator[tuple[Record, list[Record]]]:
-    """Each stage with its figures; what stands at a boundary counts for both of its sides."""
-    stages = [stage for stage in files.plan["stages"] if stage["start"] is not None]
-    by_name: dict[str, list[Record]] = {stage["name"]: [] for stage in stages}
-    now: str | None = None
-    path = files.folder / "events.jsonl"
-    for event in read_events(path) if path.is_file() else ():
-        kind, step = event["event"], event["step"]
-        if kind == "started":
-            for kept in by_name.values():
-                kept[:] = [each for each in kept if each["step"] <= step]
-            now = next((stage["name"] for stage in stages if stage["start"] < step <= (stage["end"] or step)), now)
-        elif kind == "stage":
-            now = event["name"]
-            for each in [each for events in by_name.values() for each in events]:
-                if each["step"] == step and now in by_name:
-                    by_name[now].append(each)
-        elif kind in ("evaluated", "scored") and now in by_name:
-            by_name[now].append(event)
-    return ((stage, by_name[stage["name"]]) for stage in stages)
-
-
-def _names(events: Sequence[Record], start: int, table: str) -> list[str]:
-    """What has figures behind the stage's start; of a stage that has only begun, those of its start."""
-    behind = [event for event in events if event["step"] > start]
-    return list(dict.fromkeys(name for event in behind or events for name in event[table]))
-
-
-def _change(events: Iterable[Record], start: int, table: str, name: str | None) -> Change:
-    """The last figure of the stage's start, and the last of those behind it."""
-    found = [(event["step"], _figure(event.get(table), name)) for event in events]
-    before = [value for step, value in found if step <= start and value is not None]
-    after = [value for step, value in found if step > start and value is not None]
-    return Change(before[-1] if before else None, after[-1] if after else None)
-
-
-def _figure(table: Any, name: str | None) -> float | None:
-    value: Any = table if name is None or table is None else table.get(name)
-    value = value["score"] if isinstance(value, dict) else value
-    return None if value is None else float(value)
 
 
 def compare_json(changes: Sequence[StageChange]) -> list[Record]:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+from trivium.report.changes import stage_changes
 from trivium.report.charts import Block, Chart, Section, Series, Table
 from trivium.report.common import event_series, long_table, source_series
 from trivium.report.run import Shown
 
-AT_BOUNDARY = "Where two stages meet the new one's figure is drawn, on its own rows: a line may jump there."
+AT_BOUNDARY = "Where two stages meet each has its own figure, on its own rows."
 
 Record = dict[str, Any]
 
@@ -66,32 +67,33 @@ def validation_section(runs: list[Shown]) -> Section:
             "The part of a task's questions that is answered right; centred: 0 is guessing, 1 is all right.",
         ),
     ]
-    blocks += [table for run in runs for table in (_evaluation_table(run), _score_table(run))]
+    blocks += [table for run in runs for table in (_change_table(run), _evaluation_table(run), _score_table(run))]
     return Section("validation", "Validation", blocks)
 
 
 def evaluation_series(run: Shown, key: str) -> list[Series]:
     """A figure of the evaluations, overall and by source."""
     events = run.log.of("evaluated")
-    overall = event_series(run.label_of("overall"), events, itemgetter(key), run)
-    by_source = [
-        event_series(run.label_of(name), events, _within(f"{key}_by_source", name), run, source=name)
-        for name in run.sources
-    ]
-    return [overall, *by_source]
+    series = event_series(run.label_of("overall"), events, itemgetter(key), run)
+    for name in run.sources:
+        series += event_series(run.label_of(name), events, _within(f"{key}_by_source", name), run, source=name)
+    return series
 
 
 def _score_series(run: Shown) -> list[Series]:
     """Scores of tasks, their mean once guessing is taken off, and those that an evaluator of one's own gave."""
     events = run.log.of("evaluated")
     names = dict.fromkeys(name for event in events for name in event.get("scores", {}))
-    own = [event_series(run.label_of(name), events, _within("scores", name), run) for name in names]
+    series = []
+    for name in names:
+        series += event_series(run.label_of(name), events, _within("scores", name), run)
     scored = run.log.of("scored")
     tasks = dict.fromkeys(name for event in scored for name in event["scores"])
-    series = [event_series(run.label_of(name), scored, _score_of(name), run) for name in tasks]
+    for name in tasks:
+        series += event_series(run.label_of(name), scored, _score_of(name), run)
     if len(tasks) > 1:
-        series.append(event_series(run.label_of("mean, centred"), scored, itemgetter("overall"), run))
-    return [*own, *series]
+        series += event_series(run.label_of("mean, centred"), scored, itemgetter("overall"), run)
+    return series
 
 
 def _score_of(task: str) -> Callable[[Record], Any]:
@@ -102,6 +104,23 @@ def _within(table: str, name: str) -> Callable[[Record], Any]:
     return lambda event: event.get(table, {}).get(name)
 
 
+def _change_table(run: Shown) -> Table:
+    """What each stage gained and forgot."""
+    rows = []
+    for change in stage_changes(run.label, run.plan, run.log):
+        for source, figures in change.sources.items():
+            nats, bits = figures["loss"], figures["bits_per_byte"]
+            rows.append(
+                [change.stage, source, *_numbers(nats.before, nats.after, nats.change, bits.before, bits.after)]
+            )
+        for task, score in change.scores.items():
+            rows.append([change.stage, task, *_numbers(score.before, score.after, score.change), "", ""])
+    columns = ["stage", "source or task", "nats or score before", "after", "change", "bits per byte before", "after"]
+    return long_table(
+        f"changes-{run.number}", run.label_of("Before and after each stage"), columns, rows, numbers=(2, 3, 4, 5, 6)
+    )
+
+
 def _evaluation_table(run: Shown) -> Table:
     events = run.log.of("evaluated")
     scores = list(dict.fromkeys(name for event in events for name in event.get("scores", {})))
@@ -110,12 +129,15 @@ def _evaluation_table(run: Shown) -> Table:
     for event in events:
         numbers = [event["loss"], event["bits_per_byte"], *(event["loss_by_source"].get(name) for name in names)]
         numbers += [event.get("scores", {}).get(name) for name in scores]
-        rows.append([f"{event['step']:,}", *("" if number is None else f"{number:.4f}" for number in numbers)])
-    columns = ["step", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
+        rows.append([f"{event['step']:,}", event.get("stage", ""), *_numbers(*numbers)])
+    columns = ["step", "stage", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
     title = run.label_of("Evaluations")
-    return long_table(
-        f"evaluations-{run.number}", title, columns, rows, numbers=tuple(range(len(columns))), folded=True
-    )
+    numeric = (0, *range(2, len(columns)))
+    return long_table(f"evaluations-{run.number}", title, columns, rows, numbers=numeric, folded=True)
+
+
+def _numbers(*values: float | None) -> list[str]:
+    return ["" if value is None else f"{value:.4f}" for value in values]
 
 
 def _score_table(run: Shown) -> Table:

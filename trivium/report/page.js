@@ -73,11 +73,14 @@
   const sourceColour = (name) => palette()[Math.max(0, data.sources.indexOf(name)) % palette().length];
   const faded = (colour, part) => colour + Math.round(part * 255).toString(16).padStart(2, "0");
 
+  // Lines of one label are one thing with gaps: one name, one colour, one switch.
+  const labelsOf = (series) => [...new Set(series.map(({ label }) => label))];
+
   function lookOf(chart, series) {
     const several = data.runs.length > 1;
     const withSources = chart.series.some((each) => each.source !== null);
     const plain = chart.series.filter((each) => each.source === null && each.run === series.run && each.style === series.style);
-    const kind = plain.indexOf(series);
+    const kind = labelsOf(plain).indexOf(series.label);
     let colour = palette()[(series.run + kind * data.runs.length) % palette().length];
     let dash = RUN_DASHES[series.run % RUN_DASHES.length];
     if (series.source !== null) {
@@ -283,13 +286,14 @@
   }
 
   function drawLegend(view) {
-    view.values = [];
-    view.legend.replaceChildren(...view.chart.series.map((series, number) => {
-      const { colour, dash } = lookOf(view.chart, series);
+    view.values = new Map();
+    view.legend.replaceChildren(...labelsOf(view.chart.series).map((label) => {
+      const number = view.chart.series.findIndex((series) => series.label === label);
+      const { colour, dash } = lookOf(view.chart, view.chart.series[number]);
       const now = make("span", { class: "now" });
-      view.values.push(now);
-      return make("button", { type: "button", "aria-pressed": String(!view.off[number]), title: series.label, onclick: () => toggle(view, series.label) },
-        swatch(colour, dash, series.style, view.chart.stacked), make("span", { class: "name" }, series.label), now);
+      view.values.set(label, now);
+      return make("button", { type: "button", "aria-pressed": String(!view.off[number]), title: label, onclick: () => toggle(view, label) },
+        swatch(colour, dash, view.chart.series[number].style, view.chart.stacked), make("span", { class: "name" }, label), now);
     }));
   }
 
@@ -317,10 +321,15 @@
   function showValues(view, plot) {
     if (view.plot !== plot) return;
     const there = plot.cursor.idx !== null && plot.cursor.idx !== undefined && plot.cursor.left >= 0;
-    view.chart.series.forEach((series, number) => {
-      const values = view.columns[number + 1];
-      const index = there ? nearest(view.columns, number + 1, plot.cursor.idx) : values.findLastIndex((value) => value !== undefined && value !== null);
-      view.values[number].textContent = shown(values[index ?? -1], view.chart.unit);
+    view.values.forEach((now, label) => {
+      const found = view.chart.series.map((series, number) => number + 1).filter((number) => view.chart.series[number - 1].label === label)
+        .map((number) => {
+          const values = view.columns[number];
+          const index = there ? nearest(view.columns, number, plot.cursor.idx) : values.findLastIndex((value) => value !== undefined && value !== null);
+          return { value: values[index ?? -1], far: index === null ? Infinity : there ? Math.abs(plot.data[0][index] - plot.data[0][plot.cursor.idx]) : -index };
+        });
+      const least = Math.min(...found.map(({ far }) => far));
+      now.textContent = shown(found.findLast(({ far }) => far === least).value, view.chart.unit);
     });
     view.at.textContent = there ? `step ${whole(plot.data[0][plot.cursor.idx])}` : "";
   }

@@ -36,7 +36,7 @@ SCALARS = (
 TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
 UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "left_out")
-TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step, texts for each prompt: the last one counts
+TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step: the last one counts
 KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
 
 
@@ -68,8 +68,8 @@ class EventLog:
         """The same with the figures of another's steps up to `last`; launches and saves stay one's own."""
         kinds = dict(self.kinds)
         for kind in UNDONE_BY_RESUME:
-            again = {event["step"] for event in self.of(kind)}
-            shared = [event for event in past.of(kind) if event["step"] <= last and event["step"] not in again]
+            again = {_occasion(event) for event in self.of(kind)}
+            shared = [event for event in past.of(kind) if event["step"] <= last and _occasion(event) not in again]
             kinds[kind] = shared + self.of(kind)
         return EventLog(self.steps.after(past.steps, last), kinds, self.first_time, self.last_time)
 
@@ -87,9 +87,14 @@ class EventLog:
             for undone in UNDONE_BY_RESUME:
                 self.kinds[undone] = [each for each in self.of(undone) if each["step"] <= step]
         if kind in TAKEN_ONCE:
-            same = step, event.get("prompt")
-            self.kinds[kind] = [each for each in self.of(kind) if (each["step"], each.get("prompt")) != same]
+            same = _occasion(event)
+            self.kinds[kind] = [each for each in self.of(kind) if _occasion(each) != same]
         self.kinds.setdefault(kind, []).append(event)
+
+
+def _occasion(event: Record) -> tuple[int, str | None, str | None]:
+    """What there is one of: at a step figures of each stage that meets there, and a text for each prompt."""
+    return event["step"], event.get("stage"), event.get("prompt")
 
 
 def _figures(event: Record) -> dict[str, float]:

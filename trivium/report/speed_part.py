@@ -18,9 +18,10 @@ def speed_section(runs: list[Shown]) -> Section:
         return Chart(name, title, series, note, unit, scale="zero")
 
     pauses = [
-        event_series(run.label_of(what), run.log.of(kind), lambda event: event["seconds"], run)
+        series
         for run in runs
         for kind, what in (("saved", "checkpoint"), ("evaluated", "evaluation"))
+        for series in event_series(run.label_of(what), run.log.of(kind), lambda event: event["seconds"], run)
     ]
     blocks: list[Block] = [
         chart("throughput", "Tokens a second", "tokens_per_second"),

@@ -116,8 +116,10 @@ def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:
     return sums
 
 
-def evaluate(step: int, batches: Iterator[Batch], val_step: Callable[[Batch], EvalStats]) -> Evaluated | None:
-    """One evaluation; None where nothing is held out."""
+def evaluate(
+    step: int, stage: str, batches: Iterator[Batch], val_step: Callable[[Batch], EvalStats]
+) -> Evaluated | None:
+    """One evaluation on a stage's rows; None where nothing is held out."""
     started = time.perf_counter()
     sums = add_up(val_step(batch) for batch in batches)
     if not sums:
@@ -129,6 +131,7 @@ def evaluate(step: int, batches: Iterator[Batch], val_step: Callable[[Batch], Ev
     )
     return Evaluated(
         step=step,
+        stage=stage,
         loss=_loss(whole),
         bits_per_byte=_bits_per_byte(whole),
         loss_by_source={name: _loss(figures) for name, figures in sums.items()},

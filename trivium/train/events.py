@@ -167,6 +167,7 @@ class Evaluated(Event):
     """Validation figures: nats a token and bits a byte, overall and by source."""
 
     kind: ClassVar[str] = "evaluated"
+    stage: str  # whose rows they are of: where two stages meet each has its own
     loss: float
     bits_per_byte: float | None
     loss_by_source: Mapping[str, float]
@@ -237,8 +238,8 @@ class Said(Event):
     text: str
 
     def line(self) -> str:
-        """The text."""
-        return f"step {self.step:,}: {self.text}"
+        """The text; with a step, once one is taken or the checkpoint is read."""
+        return f"step {self.step:,}: {self.text}" if self.step else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,11 +255,12 @@ class Ended(Event):
     world_size: int
 
     def line(self) -> str:
-        """`finished: 10,000 steps in 812.0 s of training, peak memory 1.2 GB`."""
+        """`finished: 10,000 steps, 812.0 s of training (warming up not counted), peak memory 1.2 GB`."""
         how = "finished" if self.finished else "stopped"
         best = "".join(f", best {name} {value:.4f}" for name, value in self.best.items())
         peak = f"peak memory {self.peak_memory / 1e9:.2f} GB"
-        return f"{how}: {self.steps:,} steps in {self.training_seconds:.1f} s of training, {peak}{best}"
+        seconds = f"{self.training_seconds:.1f} s of training (warming up not counted)"
+        return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
 EVENTS = (

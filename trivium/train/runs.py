@@ -18,7 +18,7 @@ class RunState:
     name: str
     state: str  # running, finished, stopped, or broken off
     step: int
-    total_steps: int
+    total_steps: int | None  # None before its first launch
     stage: str
     loss: float | None
     checkpoint: int | None
@@ -35,7 +35,9 @@ def list_runs(folder: Path) -> list[RunState]:
 def run_state(path: Path) -> RunState:
     """What a run's events say of it."""
     folder = RunFolder(path)
-    step, total, stage, loss = 0, 0, "", None
+    step, stage = 0, ""
+    total: int | None = None
+    loss: float | None = None
     state = "new"
     for event in read_events(folder.events) if folder.events.is_file() else ():
         kind = event["event"]
@@ -72,7 +74,7 @@ def show_runs(runs: list[RunState], console: Console) -> None:
             run.name,
             run.state,
             f"{run.step:,}",
-            f"{run.total_steps:,}",
+            "" if run.total_steps is None else f"{run.total_steps:,}",
             run.stage,
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.checkpoint is None else f"{run.checkpoint:,}",

@@ -204,7 +204,7 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Validation figures of the stage that the run is in; None where nothing is held out."""
-        event = evaluate(self.step, self.validation_batches(), self.val_step)
+        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step)
         evaluator = self.evaluator()
         if event is not None and evaluator is not None:
             event = replace(event, scores=dict(evaluator(self)))
