@@ -121,14 +121,16 @@ def test_what_is_drawn_is_what_was_written(open_page: Open, run_folder: Path, pa
     for name in ("web", "code", "talk"):
         for chart, key in (("loss-by-source", "loss_by_source"), ("epochs", "epochs")):
             same(chart, name, {step: event[key][name] for step, event in steps.items() if name in event[key]})
-    for chart, label, pick in (
-        ("validation-loss", "overall", lambda event: event["loss"]),
-        ("validation-loss", "code", lambda event: event["loss_by_source"]["code"]),
-        ("validation-bpb", "overall", lambda event: event["bits_per_byte"]),
-        ("scores", "accuracy", lambda event: event["scores"]["accuracy"]),
-    ):
-        truth = [(event["step"], pick(event)) for event in evaluations]
-        assert charts[chart][label] == [(step, pytest.approx(value, rel=1e-6)) for step, value in truth], chart
+    figures: dict[tuple[str, str], Callable[[dict[str, Any]], float]] = {
+        ("validation-loss", "overall"): lambda event: event["loss"],
+        ("validation-loss", "code"): lambda event: event["loss_by_source"]["code"],
+        ("validation-bpb", "overall"): lambda event: event["bits_per_byte"],
+        ("scores", "accuracy"): lambda event: event["scores"]["accuracy"],
+    }
+    for (chart, label), figure in figures.items():
+        steps_drawn, values = zip(*charts[chart][label], strict=True)
+        assert steps_drawn == tuple(event["step"] for event in evaluations), chart
+        assert values == pytest.approx([figure(event) for event in evaluations], rel=1e-6), chart
     assert "code" not in charts["validation-bpb"]  # its bits per byte are not known
 
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from trivium.errors import UsageError
-from trivium.report.compare import Change, compare_json, compare_runs, show_changes
+from trivium.report.changes import Change
+from trivium.report.compare import compare_json, compare_runs, show_changes
 from trivium.train.events import Evaluated, EventFile, Scored, StageBegan, Started
 
 
