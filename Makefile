@@ -26,7 +26,7 @@ test: $(READY) browser
 # What is quick: no end-to-end tests, no browser.
 test-fast: $(READY)
 	@$(BIN)/ruff check .
-	@$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+	@$(BIN)/pytest -n auto --dist worksteal -m "not slow" --hypothesis-profile fast
 
 check: test
 

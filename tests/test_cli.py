@@ -15,6 +15,7 @@ from trivium.config.load import load_config
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "stages.toml"
 THEIRS = ROOT / "docs" / "data_stages" / "configs" / "data_stages_test.toml"
+pytestmark = pytest.mark.slow  # a process each
 
 
 def trivium(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:

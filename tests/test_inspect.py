@@ -1,18 +1,15 @@
 """`trivium inspect` and `trivium verify` on real files of every format, as a user sees them."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.command_line import trivium
 from tests.corpus import write_source
 from tests.data.writers import write_bin, write_ds, write_megatron, write_npy
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = [[10, 11, 12, 13], [20, 21, 0], [30, 31, 32, 33, 34, 0], [40, 0]]
 CONFIG = """
 [run]
@@ -31,18 +28,10 @@ batch_size = 2
 """
 
 
-def trivium(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    command = [sys.executable, "-m", "trivium", *arguments]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return ran.returncode, ran.stdout, ran.stderr
-
-
 def config(folder: Path, source: str) -> None:
     (folder / "run.toml").write_text(CONFIG.format(source=source))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "source"),
     [

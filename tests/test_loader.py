@@ -143,6 +143,7 @@ def check_row(batch: Batch, row: int, ends: NDArray[np.int64]) -> None:
             assert segments[column] == (segments[column - 1] + 1 if column else 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_ranks_workers_and_stops_give_the_rows_of_one_rank(

@@ -96,6 +96,7 @@ def test_prefetch_and_threads_change_nothing(plan: Plan, prefetch: int, workers:
     assert hashes(Loader(plan, prefetch=prefetch, workers=workers)) == hashes(Loader(plan, prefetch=2))
 
 
+@pytest.mark.slow
 def test_a_state_of_any_step_goes_on_with_the_same_rows_on_any_world(plan: Plan) -> None:
     loader = Loader(plan, prefetch=3)
     states, whole = [loader.state_dict()], []

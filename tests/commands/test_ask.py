@@ -1,22 +1,24 @@
 """`trivium sample` and `trivium chat`, as people run them, on a run, a checkpoint and a Hugging Face folder."""
 
 import errno
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.command_line import trivium
 from tests.generate.models import byte_model
-from trivium.cli import main
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
+Asked = Callable[..., tuple[int, str, str]]
 CONFIG = """
 [run]
 name = "small"
@@ -73,25 +75,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Asked:
-    """Runs a command in this process."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-        monkeypatch.chdir(root)
-
-    def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        self.monkeypatch.setattr(sys, "argv", ["trivium", *arguments])
-        self.monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = self.capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-
 @pytest.fixture
-def ask(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Asked:
-    return Asked(root, monkeypatch, capsys)
+def ask(root: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Runs a command in that folder."""
+    monkeypatch.chdir(root)
+    return partial(trivium, root)
 
 
 SHORT = ("--max-tokens", "8", "--device", "cpu")

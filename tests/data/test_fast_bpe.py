@@ -56,6 +56,7 @@ def test_a_plain_byte_level_splits_as_gpt2(tmp_path: Path) -> None:
     assert agree(fast(tmp_path, {**DESCRIBED, "pre_tokenizer": PLAIN}), [*TRIED, NAMES])
 
 
+@pytest.mark.slow
 def test_a_text_that_only_the_slow_one_can_read_goes_there(usual: FastTokenizer) -> None:
     texts = ["x" + " " * 1_500_000 + "y"]
     assert agree(usual, texts)

@@ -69,6 +69,7 @@ def all_tokens(files: list[list[int]]) -> Counter[tuple[int, int, int]]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_every_token_is_read_once_an_epoch_whatever_changes(folder: Path, data: st.DataObject) -> None:
@@ -86,6 +87,7 @@ def test_every_token_is_read_once_an_epoch_whatever_changes(folder: Path, data: 
     lanes.close()
 
 
+@pytest.mark.slow
 def test_a_state_at_any_position_gives_the_rows_that_follow(folder: Path) -> None:
     stretches = Stretch(0, PLAIN), Stretch(9, RowSettings(24, "concat", 1)), Stretch(14, RowSettings(24, "crop", 2))
     lanes = make_lanes(folder, *stretches)

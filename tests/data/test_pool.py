@@ -16,6 +16,7 @@ from trivium.errors import SourceError
 TEXTS = [f"document {number}" * 20 for number in range(400)]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_stops_all_workers_and_what_is_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

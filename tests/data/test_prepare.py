@@ -92,6 +92,7 @@ def start(source: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same_files(tmp_path: Path) -> None:
     source = write_corpus(tmp_path / "in")
     for workers in (1, 2, 3):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import trivium
 from tests.data.texts import write_lines
-from tests.test_inspect import trivium
 
 CONFIG = """
 [run]

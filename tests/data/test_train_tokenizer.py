@@ -1,26 +1,21 @@
 """A tokenizer trained on texts: the same file every time, and one that we and others read."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
+from tests.command_line import trivium
 from tests.data.tokenizers import LINES, TRIED, opened
 from trivium.data.fast_bpe import FastTokenizer, encoder_for
 from trivium.data.roles import ROLES
 from trivium.data.train_tokenizer import train_tokenizer, write_tokenizer
 from trivium.errors import SourceError, UsageError
 
-ROOT = Path(__file__).parents[2]
 
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trivium", "tokenizer", "train", *arguments]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    return trivium(folder, "tokenizer", "train", *arguments)
 
 
 def test_the_command_writes_the_same_tokenizer_every_time(tmp_path: Path) -> None:
@@ -29,15 +24,15 @@ def test_the_command_writes_the_same_tokenizer_every_time(tmp_path: Path) -> Non
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"body": line}) + "\n" for line in LINES))
     arguments = ("texts", "b.jsonl", "--column", "body", "--vocab", "300", "--out")
     runs = [run(tmp_path, *arguments, name) for name in ("one", "two")]
-    assert [(each.returncode, each.stderr.strip()) for each in runs] == [(0, ""), (0, "")]
+    assert [(code, err.strip()) for code, _, err in runs] == [(0, ""), (0, "")]
     size = 2 * sum(len(line.encode()) for line in LINES)
-    assert runs[0].stdout == f"one/tokenizer.json: 300 tokens, from {1 + len(LINES)} texts, {size} bytes\n"
+    assert runs[0][1] == f"one/tokenizer.json: 300 tokens, from {1 + len(LINES)} texts, {size} bytes\n"
     one, two = ((tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two"))
     assert one == two
-    again = run(tmp_path, *arguments, "one")
-    assert (again.returncode, again.stdout) == (2, "")
+    code, out, err = run(tmp_path, *arguments, "one")
+    assert (code, out) == (2, "")
     told = "has a tokenizer.json already. Name another folder, or take it away."
-    assert again.stderr.strip().splitlines()[-1] == f"--out: one {told}"
+    assert err.strip().splitlines()[-1] == f"--out: one {told}"
 
 
 def test_what_was_written_is_opened_and_is_fast(tmp_path: Path) -> None:
@@ -83,13 +78,13 @@ def test_a_config_gives_the_text_of_its_sources(tmp_path: Path) -> None:
     (tmp_path / "code" / "a.py").write_text(LINES[2], encoding="utf-8")
     (tmp_path / "web.jsonl").write_text(json.dumps({"body": LINES[0]}) + "\n{\n")
     (tmp_path / "run.toml").write_text(CONFIG)
-    ran = run(tmp_path, "run.toml", "run.seed=2", "--vocab", "300", "--out", "tok")
+    code, out, err = run(tmp_path, "run.toml", "run.seed=2", "--vocab", "300", "--out", "tok")
     size = len((LINES[0] + LINES[2]).encode())
-    assert (ran.returncode, ran.stdout) == (0, f"tok/tokenizer.json: 300 tokens, from 2 texts, {size} bytes\n")
-    assert ran.stderr == "web: left out 1 broken JSON: web.jsonl line 2\n"
-    strict = run(tmp_path, "run.toml", "--bad-lines", "0", "--out", "other")
+    assert (code, out) == (0, f"tok/tokenizer.json: 300 tokens, from 2 texts, {size} bytes\n")
+    assert err == "web: left out 1 broken JSON: web.jsonl line 2\n"
+    code, _, err = run(tmp_path, "run.toml", "--bad-lines", "0", "--out", "other")
     told = "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0. Mend them, or allow 0.5 with --bad-lines"
-    assert (strict.returncode, strict.stderr.partition(", or with")[0]) == (2, told)
+    assert (code, err.partition(", or with")[0]) == (2, told)
     assert not (tmp_path / "other").exists()
 
 
@@ -111,6 +106,5 @@ def test_a_config_gives_the_text_of_its_sources(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_on_is_one_line(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     mixture = "{web = 0.5, code = 0.25, done = 0.25}"
     (tmp_path / "run.toml").write_text(CONFIG.replace(mixture, "{done = 1.0}"))
-    ran = run(tmp_path, *arguments, "--out", "tok")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"{said}\n")
+    assert run(tmp_path, *arguments, "--out", "tok") == (2, "", f"{said}\n")
     assert not (tmp_path / "tok").exists()

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser
 from rich.console import Console
 
+from tests.command_line import trivium
 from tests.report.conftest import browser, until
-from trivium.cli import main
 from trivium.config.load import load
 from trivium.demo.demo import SMALL, Size, run_demo, write_config
 from trivium.train.events import read_events, steps_taken
@@ -42,32 +42,21 @@ def test_the_config_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert load(Path("demo/demo.toml")).config.run.folder == f"{tmp_path.resolve().as_posix()}/demo/runs"
 
 
-def ended_demo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["trivium", "demo", "--small", "--folder", str(folder)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
-def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "demo"
-    assert ended_demo(folder, monkeypatch) == 2
-    assert capsys.readouterr().err == f"--folder: {folder} cannot be made: Not a directory. Name another.\n"
+    message = f"--folder: {folder} cannot be made: Not a directory. Name another.\n"
+    assert trivium(tmp_path, "demo", "--small", "--folder", str(folder)) == (2, "", message)
 
 
-def test_ctrl_c_before_training_says_what_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_training_says_what_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trivium.demo.demo.write_texts", interrupted)
-    assert ended_demo(tmp_path / "demo", monkeypatch) == 130
-    assert capsys.readouterr().out.endswith("\nStopped. The same command goes on from here.\n")
+    code, out, _ = trivium(tmp_path, "demo", "--small", "--folder", "demo")
+    assert code == 130
+    assert out.endswith("\nStopped. The same command goes on from here.\n")
 
 
 def stopped_demo(folder: Path) -> tuple[int, str]:
@@ -102,9 +91,7 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_stopped_demo_goes_on_and_ends_with_a_page(
-    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Browser) -> None:
     folder, run = tmp_path / "demo", tmp_path / "demo" / "runs" / "demo"
     code, said = stopped_demo(folder)
     assert code == 3, said
@@ -142,11 +129,8 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(
     assert page.locator("#texts pre").count() == len(events_of(run, "sampled"))
     page.close()
 
-    monkeypatch.chdir(tmp_path)
     commands = page_commands()
     assert len(commands) == 7
     for command in commands:
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 0, command
+        code, _, err = trivium(tmp_path, *shlex.split(command)[1:])
+        assert code == 0, f"{command}: {err}"

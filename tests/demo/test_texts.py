@@ -25,6 +25,7 @@ def test_a_file_that_is_no_python_gives_nothing(tmp_path: Path, content: bytes) 
     assert (module.code, module.prose) == ("", "")
 
 
+@pytest.mark.slow
 def test_the_library_is_read_up_to_a_size_in_one_order() -> None:
     few, more = library_files(100_000), library_files(1_000_000)
     assert more[: len(few)] == few

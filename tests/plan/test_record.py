@@ -192,6 +192,7 @@ def alike(one: Plan, other: Plan, step: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_the_fingerprint_changes_if_and_only_if_something_before_changed(data: st.DataObject) -> None:

@@ -247,6 +247,7 @@ def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
     page_html(data)
 
 
+@pytest.mark.slow
 def test_a_page_of_8_000_steps_is_thinned_and_small(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", 8_000)
     run.start()

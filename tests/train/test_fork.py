@@ -37,6 +37,7 @@ def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> Non
     assert (started["lineage"]["run"], started["lineage"]["step"]) == ("runs/run", 11)
 
 
+@pytest.mark.slow
 def test_a_fork_in_a_stage_with_kl_takes_its_reference_along(folder: Path) -> None:  # noqa: F811
     kl = "stages.1.kl={ beta = 0.1 }"
     run(kl, "checkpoint.keep=9")

@@ -141,6 +141,7 @@ def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) ->
     assert said.stdout.startswith("step 8: stage two")
 
 
+@pytest.mark.slow
 def test_what_the_guard_advises_is_accepted(folder: Path) -> None:  # noqa: F811
     class Doomed(Poisoned):
         bad = (4, 5, 6, 7, 8)
@@ -206,6 +207,7 @@ def test_steps_that_were_left_out_are_the_past_too(folder: Path) -> None:  # noq
     assert sorted(losses()) == [step for step in range(1, 20) if step not in (4, 5, 13, 14)]
 
 
+@pytest.mark.slow
 def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path) -> None:  # noqa: F811
     class Spiky(Trainer):
         def train_step(self, batch: Any, now: Any) -> StepStats:
@@ -318,6 +320,7 @@ def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, f
     ]
 
 
+@pytest.mark.slow
 def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path, folder: Path) -> None:  # noqa: F811
     class Full(Filling):
         fills, empties = 17, -1
@@ -343,6 +346,7 @@ def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder:
     assert said == ["checkpoint of step 19 copied from backup/run"]
 
 
+@pytest.mark.slow
 def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Path) -> None:  # noqa: F811
     kl = "stages.1.kl={ beta = 0.1 }"
 

@@ -218,6 +218,7 @@ def base() -> None:
     run("run.name=base")
 
 
+@pytest.mark.slow
 def test_the_first_stage_holds_to_the_weights_it_starts_from(folder: Path) -> None:
     base()
     overrides = ("model={ init = 'runs/base', vocab = 512 }", "stages.0.kl={ beta = 0.5 }")
@@ -302,6 +303,7 @@ def test_a_boundary_that_is_damaged_is_taken_again_from_before_it(folder: Path) 
     assert weights_of() == weights_of("whole")
 
 
+@pytest.mark.slow
 def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(folder: Path) -> None:
     given = "stages.0.kl={ beta = 0.5, reference = { path = 'runs/base' } }"
     where = "stages[0].kl.reference: "
@@ -347,6 +349,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 def test_a_boundary_that_cannot_be_written_stops_the_run_and_a_later_launch_goes_on(folder: Path) -> None:
     run("run.name=whole")
     run(stop_at=4)

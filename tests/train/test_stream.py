@@ -92,6 +92,7 @@ def losses(name: str) -> list[float]:
     return [event["loss"] for event in steps_taken(Path("runs") / name / "events.jsonl").values()]
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_takes_the_same_steps(folder: Path) -> None:
     Trainer("run.toml", ["run.name=calm"], show=False).run()
     for _ in range(3):

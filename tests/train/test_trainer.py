@@ -148,6 +148,7 @@ def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:
     assert losses() == before
 
 
+@pytest.mark.slow
 def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
     run("run.name=whole")
     run("run.name=single", "engine.micro_batch=1")
@@ -274,6 +275,7 @@ class WithMomentum(Trainer):
     stop_at = -1
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_ones_own_follows_the_schedule_and_resumes_exactly(folder: Path) -> None:
     whole = WithMomentum("run.toml", ["run.name=whole"], show=False).run()
     stopped = WithMomentum("run.toml", ["run.name=parts"], show=False)
@@ -337,6 +339,7 @@ def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
     assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -345,6 +348,7 @@ def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert b"validation" in kept.read_bytes()
 
 
+@pytest.mark.slow
 def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: Path) -> None:
     command = [sys.executable, "-m", "trivium", "train", "run.toml", "stages.3.steps=100000", "schedule={}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

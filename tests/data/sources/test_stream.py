@@ -153,6 +153,7 @@ def examples_read(server: Server, faults: dict[int, str], patience: Patience, sa
     return [example for documents in windows for example in documents.examples.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "break", "stall"])
 def test_a_remote_that_fails_for_a_while_is_waited_for(server: Server, fault: str) -> None:
     faults = {2: fault, 5: fault, 6: fault}

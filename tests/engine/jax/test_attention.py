@@ -9,6 +9,8 @@ from jax import Array, nn
 from tests.engine.rows import make_batch
 from trivium.engine.jax.attention import Attend, attend
 
+pytestmark = pytest.mark.slow  # programs are compiled
+
 LENGTHS = ((30, 70, 59), (160,), (100, 20))  # of documents in rows of 160: three blocks, the last one short
 
 

@@ -19,6 +19,8 @@ from trivium.engine.jax.model import Design
 from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
 from trivium.engine.spec import RopeSpec
 
+pytestmark = pytest.mark.slow  # programs are compiled
+
 
 class TestJaxEngine(EngineContract):
     def make(self, settings: EngineSettings) -> Engine:

@@ -17,6 +17,8 @@ from trivium.engine.jax.rows import Rows
 from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.engine import TorchEngine
 
+pytestmark = pytest.mark.slow  # programs are compiled
+
 NORMED = replace(TINY, qk_norm=True, tied_embeddings=True, heads=4, kv_heads=4)
 
 

@@ -13,6 +13,8 @@ from trivium.config.schema import Parallel
 from trivium.engine.mesh import MeshShape, mesh_shape
 from trivium.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # programs are compiled
+
 ROOT = Path(__file__).parents[3]
 MANY = ["4", "2x2", "2t2"]
 

@@ -1,5 +1,6 @@
 """The torch engine keeps the contract; and what only it has: threads, compiled layers, exact mode."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.engine.contract import STAGE, EngineContract, hash_of
 from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.exact import exactly
 
 
 class TestTorchEngine(EngineContract):
@@ -21,6 +23,27 @@ def test_exact_mode_does_not_outlive_a_step() -> None:
     engine.step(make_batch(), settings_at())
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_exact_mode_outlives_no_thread_whichever_leaves_first() -> None:
+    first_in, first_out = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with exactly(True):
+            first_in.set()
+            assert second_in.wait(10)
+        first_out.set()
+
+    second_in = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_in.wait(10)
+    with exactly(True):
+        second_in.set()
+        assert first_out.wait(10)
+        assert torch.are_deterministic_algorithms_enabled()
+    thread.join()
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_the_padded_vocabulary_is_never_touched() -> None:

@@ -1,10 +1,24 @@
 """Ordinary torch -> torch that gives the same bits each time, for the length of a `with`."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch.utils import deterministic
+
+
+@dataclass(slots=True)
+class _Before:
+    """How torch was before the first thread came in; the last one out puts it back."""
+
+    inside: int = 0
+    exact: bool = False
+    filling: bool = True
+
+
+_before, _lock = _Before(), threading.Lock()
 
 
 @contextmanager
@@ -13,11 +27,26 @@ def exactly(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    was_exact, was_filling = torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True)
-    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # one more pass over all memory
+    _enter()
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was_exact)
-        deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
+        _leave()
+
+
+def _enter() -> None:
+    with _lock:
+        if not _before.inside:
+            _before.exact = torch.are_deterministic_algorithms_enabled()
+            _before.filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(True)
+            deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over all memory
+        _before.inside += 1
+
+
+def _leave() -> None:
+    with _lock:
+        _before.inside -= 1
+        if not _before.inside:
+            torch.use_deterministic_algorithms(_before.exact)
+            deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]
