@@ -18,6 +18,7 @@ from tests.command_line import trivium
 from tests.report.conftest import browser, until
 from trivium.config.load import load
 from trivium.demo.demo import SMALL, Size, run_demo, write_config
+from trivium.report.compare import compare_runs
 from trivium.train.events import read_events, steps_taken
 
 __all__ = ["browser"]
@@ -107,10 +108,14 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Br
     assert "== What each stage gained and forgot" in told.getvalue()
     assert all(set(event["scores"]) == {"spelling", "counting"} for event in events_of(run, "scored"))
     assert {event["step"] for event in events_of(run, "sampled")} == {0, 12, 20, 32}
-    first, *_, last = events_of(run, "evaluated")
-    assert (first["step"], last["step"]) == (0, 32)
-    for name in ("code", "prose", "spell-test", "count-test", "sums"):
-        assert last["bits_per_byte_by_source"][name] < first["bits_per_byte_by_source"][name] - 0.3, name
+    learnt = compare_runs([run])
+    assert [each.stage for each in learnt] == ["general", "long", "talk"]
+    for stage in learnt:
+        assert set(stage.sources) == {"code", "prose", "spell-test", "count-test", "sums"}
+        for name, figures in stage.sources.items():
+            change = figures["bits_per_byte"].change
+            assert change is not None
+            assert change < -0.03, f"{stage.stage}: {name}"
 
     page, complaints, requests = browser.new_page(), [], []
     page.on("console", lambda message: complaints.append(message.text))

@@ -33,7 +33,7 @@ class Size:
     general: int = 180
     long: int = 50
     fade: int = 20
-    talk: int = 280
+    talk: int = 340
     rows: int = 16
     long_rows: int = 4
     talk_rows: int = 8
