@@ -1,8 +1,10 @@
-"""Every test has a cache folder of its own, and Hypothesis no deadline: a kernel's first call compiles.
+"""What all tests have: a cache folder of their own, Ctrl-C for what they start, no deadline in Hypothesis.
 
-`--hypothesis-profile fast` tries fewer examples, where a test does not say how many it wants.
+A kernel's first call compiles, which no deadline allows for. `--hypothesis-profile fast` tries fewer examples, where a
+test does not say how many it wants.
 """
 
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for all that it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("trivium", deadline=None, print_blob=True)
 settings.register_profile("fast", settings.get_profile("trivium"), max_examples=20)
 settings.load_profile("trivium")

@@ -208,6 +208,18 @@ def test_a_second_launch_is_kept_out(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+def test_of_a_refused_launch_nothing_stays(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "runs" / "run")
+    run.lock()
+    run.events.touch()
+    run.unlock()
+    assert list((tmp_path / "runs").iterdir()) == []
+    run.lock()
+    run.events.write_text("{}\n")
+    run.unlock()
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "events.jsonl"]
+
+
 def test_only_folders_named_by_their_step_are_checkpoints(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     make_checkpoint(folder, 5)

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. What a command needs is imported when it runs."""
 
+import errno
 import io
 import sys
 from contextlib import suppress
@@ -26,6 +27,7 @@ app.command()(ask.chat)
 
 STOPPED = 3  # a run that was told to stop, and saved
 INTERRUPTED = 130  # Ctrl-C where there is nothing to save
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says of a disk, a quota and a limit
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="A config: run.toml, or another tool's.", show_default=False)]
@@ -400,9 +402,9 @@ def main() -> None:
         typer.echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None:  # of no file that was named: nothing that a user can mend
+        if error.filename is None and error.errno not in NO_ROOM:  # nothing that a user can mend
             raise
-        typer.echo(f"{error.filename}: {error.strerror}", err=True)
+        typer.echo(f"{error.filename or 'writing'}: {error.strerror}", err=True)
         sys.exit(2)
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -144,10 +144,17 @@ class RunFolder:
                 shutil.rmtree(old, ignore_errors=True)
 
     def unlock(self) -> None:
-        """Let others in."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Let others in; of a launch that was refused before it wrote anything, nothing stays."""
+        if self._lock is None:
+            return
+        with suppress(OSError):
+            if self.events.is_file() and not self.events.stat().st_size:
+                self.events.unlink()
+            if not self.is_begun:
+                (self.path / LOCK).unlink()
+                self.path.rmdir()
+        self._lock.close()
+        self._lock = None
 
     def write_plan(self, config_toml: str, plan_json: dict[str, Any]) -> None:
         """Keep the config as given and the plan as resolved."""

@@ -202,7 +202,6 @@ def test_ctrl_c_ends_a_talk_without_a_traceback(root: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert running.stdin is not None
     assert running.stdout is not None
@@ -211,7 +210,10 @@ def test_ctrl_c_ends_a_talk_without_a_traceback(root: Path) -> None:
     assert running.stdout.readline()
     running.send_signal(signal.SIGINT)
     running.stdin.flush()
-    _, err = running.communicate()
+    try:
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 0
     assert b"Traceback" not in err
 

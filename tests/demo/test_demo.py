@@ -70,7 +70,6 @@ def stopped_demo(folder: Path) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
     ) as process:
         assert process.stdout is not None
         said = ""

@@ -155,7 +155,12 @@ def test_where_two_stages_meet_a_line_has_a_gap_and_the_values_are_the_new_one_s
     shown = "report.views.get('validation-loss').plot.series.slice(1).map(({ show }) => show)"
     assert opened.page.evaluate(shown) == [False] * 3 + [True] * 6
     changes = opened.page.locator("#block-changes-0 tbody tr").all_inner_texts()
-    assert [line.split("\t")[:2] for line in changes][:2] == [["general", "web"], ["general", "code"]]
+    names = [("general", "web"), ("", "code"), ("long", "web"), ("", "code"), ("talk", "web"), ("", "code")]
+    assert [tuple(line.split("\t")[:2]) for line in changes] == names
+    web = [line for label, line in opened.lines()["validation-loss"] if label == "web"]
+    before, after, change = (float(cell) for cell in changes[2].split("\t")[2:5])
+    assert (before, after) == pytest.approx((web[1][0][1], web[1][1][1]), abs=1e-4)
+    assert change == pytest.approx(after - before, abs=1e-4)
 
 
 def test_the_head_and_the_tables_say_how_the_run_stands(open_page: Open, run_folder: Path, page_file: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import resource
 import subprocess
 import sys
 from bisect import bisect_left
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.command_line import trivium
 from tests.corpus import write_source
 from tests.report.runs import BREAKS_OUT, WrittenRun, row_of
 from trivium.config.load import load_config
@@ -245,6 +247,17 @@ def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
     data = page_data(shown_runs([RunFiles(run.folder)]))
     assert table(data, "troubles-0") == [["4", "taken", "nan", "no number", ""]]
     page_html(data)
+
+
+def test_a_page_that_finds_no_room_is_one_line_and_leaves_nothing(run_folder: Path, tmp_path: Path) -> None:
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, usual[1]))
+    try:
+        code, out, err = trivium(tmp_path, "report", str(run_folder), "--out", "page.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert (code, out, err) == (2, "", "writing: File too large\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

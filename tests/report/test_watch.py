@@ -126,5 +126,8 @@ def test_ctrl_c_ends_it_in_peace(run: WrittenRun) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().endswith(f"/ shows {run.folder}; Ctrl-C ends it.\n")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, errors) == (0, "")

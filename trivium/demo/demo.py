@@ -39,6 +39,8 @@ class Size:
     talk_rows: int = 8
     held_out: float = 0.03
     validation: str = "30k"
+    evaluate: int = 45
+    score: int = 120
     questions: int = 60
     answer_tokens: int = 64
 
@@ -56,6 +58,8 @@ SMALL = Size(
     long_rows=2,
     held_out=0.25,
     validation="4k",
+    evaluate=8,
+    score=16,
     questions=4,
     answer_tokens=12,
 )

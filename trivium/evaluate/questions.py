@@ -42,7 +42,9 @@ class Exam:
         return sum(each.chance(self.task) for each in self.questions) / len(self.questions)
 
 
-def open_exams(asked: Sequence[AskedTask], count: int, tokenizer: Tokenizer) -> list[Exam]:
+def open_exams(
+    asked: Sequence[AskedTask], count: int, tokenizer: Tokenizer, asked_by: str = "evaluate.tasks"
+) -> list[Exam]:
     """For each task its exam of at most so many questions; PlanError with every task that cannot be had."""
     exams, problems = [], []
     for number, each in enumerate(asked):
@@ -53,7 +55,7 @@ def open_exams(asked: Sequence[AskedTask], count: int, tokenizer: Tokenizer) -> 
                 raise SourceError(f"{each.name} has no questions. Name another path or subset.")
             exams.append(Exam(each.name, task, tuple(questions_of(task, count, tokenizer))))
         except SourceError as error:
-            problems.append(Problem(f"evaluate.tasks[{number}]", str(error)))
+            problems.append(Problem(f"{asked_by}[{number}]", str(error)))
     if problems:
         raise PlanError(problems)
     return exams

@@ -1,10 +1,11 @@
 """Loss and validation of the runs of a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
-from trivium.report.changes import stage_changes
+from trivium.report.changes import Change, stage_changes
 from trivium.report.charts import Block, Chart, Section, Series, Table
 from trivium.report.common import event_series, long_table, source_series
 from trivium.report.run import Shown
@@ -67,7 +68,8 @@ def validation_section(runs: list[Shown]) -> Section:
             "The part of a task's questions that is answered right; centred: 0 is guessing, 1 is all right.",
         ),
     ]
-    blocks += [table for run in runs for table in (_change_table(run), _evaluation_table(run), _score_table(run))]
+    for run in runs:
+        blocks += [*_change_tables(run), _evaluation_table(run), _score_table(run)]
     return Section("validation", "Validation", blocks)
 
 
@@ -104,21 +106,37 @@ def _within(table: str, name: str) -> Callable[[Record], Any]:
     return lambda event: event.get(table, {}).get(name)
 
 
-def _change_table(run: Shown) -> Table:
+def _change_tables(run: Shown) -> list[Table]:
     """What each stage gained and forgot."""
-    rows = []
-    for change in stage_changes(run.label, run.plan, run.log):
-        for source, figures in change.sources.items():
-            nats, bits = figures["loss"], figures["bits_per_byte"]
-            rows.append(
-                [change.stage, source, *_numbers(nats.before, nats.after, nats.change, bits.before, bits.after)]
-            )
-        for task, score in change.scores.items():
-            rows.append([change.stage, task, *_numbers(score.before, score.after, score.change), "", ""])
-    columns = ["stage", "source or task", "nats or score before", "after", "change", "bits per byte before", "after"]
-    return long_table(
-        f"changes-{run.number}", run.label_of("Before and after each stage"), columns, rows, numbers=(2, 3, 4, 5, 6)
-    )
+    changes = list(stage_changes(run.label, run.plan, run.log))
+    losses = [
+        [stage, source, *_cells(figures["loss"]), *_cells(figures["bits_per_byte"])]
+        for change in changes
+        for stage, (source, figures) in zip(_once(change.stage), change.sources.items(), strict=False)
+    ]
+    scores = [
+        [stage, task, *_cells(score)]
+        for change in changes
+        for stage, (task, score) in zip(_once(change.stage), change.scores.items(), strict=False)
+    ]
+    columns = ["stage", "source", "nats before", "after", "change", "bits per byte before", "after", "change"]
+    title, numbers = run.label_of("Before and after each stage"), tuple(range(2, 8))
+    asked = ["stage", "task", "score before", "after", "change"]
+    asked_title = run.label_of("Scores before and after each stage")
+    return [
+        Table(f"changes-{run.number}", title, columns, losses, numbers=numbers, sources=(1,)),
+        Table(f"score-changes-{run.number}", asked_title, asked, scores, numbers=numbers[:3]),
+    ]
+
+
+def _once(stage: str) -> Iterator[str]:
+    """A stage's name in the first of its rows."""
+    return chain([stage], repeat(""))
+
+
+def _cells(change: Change) -> list[str]:
+    signed = "" if change.change is None else f"{change.change:+.4f}"
+    return [*_numbers(change.before, change.after), signed]
 
 
 def _evaluation_table(run: Shown) -> Table:

@@ -24,7 +24,7 @@ def score_model(
     """The model's name, its score on each task, and the mean of the centred ones."""
     asked = asked_tasks(tasks)
     model = open_model(folder, step, tokenizer)
-    exams = open_exams(asked, questions, model.tokenizer)
+    exams = open_exams(asked, questions, model.tokenizer, "--tasks")
     room = min(answer_tokens, model.seq_len - 1)
     who = Examinee(model.engine, model.tokenizer, model.seq_len, room, Ranks())
     scores = {exam.name: examine(who, exam) for exam in exams}

@@ -14,16 +14,21 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import numpy as np
 from jax import Array
 
-from tests.engine.rows import TINY
-from trivium.engine.base import OptimizerSettings
+from tests.engine.rows import SEQ_LEN, TINY
+from trivium.engine.base import EngineSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax import huggingface
+from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.optim import Ours
 from trivium.engine.jax.sharding import device_mesh, own_rows, placed, put_rows, rows_multiple, sharded_init
 from trivium.engine.jax.state import Writer, named_leaves, read_state, room_for, saved_shapes
 from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import MeshShape
+from trivium.generate.generate import generate
+from trivium.generate.row import Writing
+from trivium.generate.sampling import GREEDY
 
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 MESHES = {"1": MeshShape(), "4": MeshShape(shard=4), "2x2": MeshShape(2, 2), "2t2": MeshShape(shard=2, tensor=2)}
 
 
@@ -44,6 +49,14 @@ def digest(arrays: dict[str, Array]) -> dict[str, float]:
     }
 
 
+def written(shape: MeshShape) -> list[list[int]]:
+    """What a model on these devices writes after the prompts."""
+    engine = JaxEngine(EngineSettings(TINY, device="cpu", seed=7, mesh=shape))
+    engine.enter(StageSettings(SEQ_LEN))
+    rows = generate(engine, [np.array(prompt) for prompt in PROMPTS], Writing(6, sampling=GREEDY))
+    return [list(map(int, row.tokens)) for (row,) in rows]
+
+
 def main(folder: Path) -> dict[str, Any]:
     """Every mesh makes the same model, and reads what the one before wrote."""
     design, found = Design(TINY), {}
@@ -61,6 +74,7 @@ def main(folder: Path) -> dict[str, Any]:
             "initial": digest(params),
             "rows": np.array_equal(own_rows(put_rows(rows, mesh)), rows),
             "multiple": rows_multiple(mesh),
+            "written": written(shape),
         }
         whole = {"weights": params, "optimizer": named_leaves(state), "random": {}}
         if number:

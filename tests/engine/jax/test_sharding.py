@@ -72,6 +72,12 @@ def test_rows_go_to_their_devices_and_come_back(meshes: dict[str, Any]) -> None:
     assert [each["multiple"] for each in meshes.values()] == [1, 4, 4, 2]
 
 
+@pytest.mark.parametrize("name", MANY)
+def test_the_same_is_written_on_any_mesh(meshes: dict[str, Any], name: str) -> None:
+    assert meshes[name]["written"] == meshes["1"]["written"]
+    assert [len(row) for row in meshes[name]["written"]] == [6, 6, 6]
+
+
 def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
     assert mesh_shape(Parallel(tensor=2), 2, 4) == MeshShape(shard=4, tensor=2)
     assert [MeshShape(shard=4, tensor=2).reader(rank, 2) for rank in range(2)] == [0, 1]
