@@ -8,9 +8,13 @@ import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for all that it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,3 +37,12 @@ def own_cache(all_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Pa
     folder.mkdir()
     monkeypatch.setenv("TRIVIUM_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """One for all tests of a process: Playwright allows no second."""
+    from tests.browser import system_browser
+
+    with system_browser() as browser:
+        yield browser

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser import until
 from tests.corpus import write_source
-from tests.report.conftest import until
 from tests.report.runs import WrittenRun, eventful_run
 from trivium.report.page import write_plan, write_report
 from trivium.train.events import read_events, steps_taken
@@ -155,8 +155,8 @@ def test_where_two_stages_meet_a_line_has_a_gap_and_the_values_are_the_new_one_s
     shown = "report.views.get('validation-loss').plot.series.slice(1).map(({ show }) => show)"
     assert opened.page.evaluate(shown) == [False] * 3 + [True] * 6
     changes = opened.page.locator("#block-changes-0 tbody tr").all_inner_texts()
-    names = [("general", "web"), ("", "code"), ("long", "web"), ("", "code"), ("talk", "web"), ("", "code")]
-    assert [tuple(line.split("\t")[:2]) for line in changes] == names
+    named = [("general", "web"), ("", "code"), ("long", "web"), ("", "code"), ("talk", "web"), ("", "code")]
+    assert [tuple(line.split("\t")[:2]) for line in changes] == named
     web = [line for label, line in opened.lines()["validation-loss"] if label == "web"]
     before, after, change = (float(cell) for cell in changes[2].split("\t")[2:5])
     assert (before, after) == pytest.approx((web[1][0][1], web[1][1][1]), abs=1e-4)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.report.conftest import until
+from tests.browser import until
 from tests.report.runs import WrittenRun
 from trivium.errors import UsageError
 from trivium.report.watch import RunServer
