@@ -171,7 +171,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
         ),
         (
             ("sample", "runs/small", "--device", "quux"),
-            '--device: "quux" is not known. Write cuda, mps or cpu, or leave it out.',
+            '--device: "quux" is not known. Write cuda, mps, tpu or cpu, or leave it out.',
         ),
         (("export", "runs/small", "run.toml/out"), "run.toml: File exists"),
         (("export", "runs/small", "/proc/x"), "/proc/x: No such file or directory"),

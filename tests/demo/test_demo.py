@@ -4,6 +4,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,13 @@ def test_the_config_is_sound_and_stays_as_it_was_changed(size: Size, tmp_path: P
     path.write_text(path.read_text() + "# mine\n")
     write_config(path, size)
     assert path.read_text().endswith("# mine\n")
+
+
+def test_a_demo_that_was_copied_is_refused(tmp_path: Path) -> None:
+    write_config(tmp_path / "one" / "demo.toml", SMALL)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    message = "two/demo.toml: is of another folder, from where it was moved or copied. Give --folder a new one.\n"
+    assert trivium(tmp_path, "demo", "--small", "--folder", "two") == (2, "", message)
 
 
 def test_the_config_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,9 +134,7 @@ def test_what_is_drawn_is_what_was_written(open_page: Open, run_folder: Path, pa
     assert "code" not in charts["validation-bpb"]  # its bits per byte are not known
 
 
-def test_where_two_stages_meet_a_line_has_a_gap_and_the_values_are_the_new_one_s(
-    open_page: Open, page_file: Path
-) -> None:
+def test_where_two_stages_meet_a_line_has_a_gap_and_both_values_are_shown(open_page: Open, page_file: Path) -> None:
     opened = open_page(page_file)
     overall = [line for label, line in opened.lines()["validation-loss"] if label == "overall"]
     assert [[step for step, _ in line] for line in overall] == [[0, 100, 150], [150, 240], [240, 300]]
@@ -149,7 +147,9 @@ def test_where_two_stages_meet_a_line_has_a_gap_and_the_values_are_the_new_one_s
             return view.values.get("overall").textContent;
         }"""
     )
-    assert float(at_boundary) == pytest.approx(overall[1][0][1], rel=1e-4)
+    assert [float(each) for each in at_boundary.split(" \u2192 ")] == pytest.approx(
+        [overall[0][-1][1], overall[1][0][1]], rel=1e-4
+    )
     overall_now = opened.page.locator("#block-validation-loss .legend button").first
     overall_now.click()
     shown = "report.views.get('validation-loss').plot.series.slice(1).map(({ show }) => show)"

@@ -17,6 +17,7 @@ from tests.command_line import trivium
 from tests.corpus import write_source
 from tests.report.runs import BREAKS_OUT, WrittenRun, row_of
 from trivium.config.load import load_config
+from trivium.errors import UsageError
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.report.page import page_data, page_html, write_plan, write_report
@@ -220,6 +221,39 @@ def test_a_fork_beside_its_parent_shares_its_past(tmp_path: Path) -> None:
     assert list(points(charts["validation-loss"], "overall, made")) == [5, 10, 20]
     alone = charts_of(page_data(shown_runs([RunFiles(run.folder)])))
     assert list(points(alone["loss"], "loss")) == list(range(11, 21))
+
+
+def test_a_run_of_the_parent_s_name_in_another_place_is_not_its_parent(tmp_path: Path) -> None:
+    parent, run = WrittenRun(tmp_path / "a" / "runs" / "first"), WrittenRun(tmp_path / "b" / "runs" / "run", seed=2)
+    (run.folder / "lineage.json").write_text(json.dumps({"run": "runs/first", "step": 10}))
+    for each, step in ((parent, 0), (run, 10)):
+        each.start(step)
+        each.take(step, 20)
+    _, fork = shown_runs([RunFiles(parent.folder), RunFiles(run.folder)])
+    assert fork.log.steps.steps.tolist() == list(range(11, 21))
+    own = WrittenRun(tmp_path / "b" / "runs" / "first")
+    own.start()
+    own.take(0, 20)
+    _, _, fork = shown_runs([RunFiles(parent.folder), RunFiles(own.folder), RunFiles(run.folder)])
+    assert fork.log.steps.steps.tolist() == list(range(1, 21))
+
+
+def test_a_run_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    with pytest.raises(UsageError) as caught:
+        shown_runs([RunFiles(run.folder), RunFiles(run.folder)])
+    assert str(caught.value) == f"{run.folder}: is given twice. Give it once."
+
+
+def test_stages_that_were_not_evaluated_where_they_meet_have_one_line(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 300)
+    for step in (100, 200, 300):
+        run.evaluate(step)
+    charts = charts_of(page_data(shown_runs([RunFiles(run.folder)])))
+    assert [series["label"] for series in charts["validation-loss"]["series"]] == ["overall", "web", "code"]
+    assert list(points(charts["validation-loss"], "overall")) == [100, 200, 300]
 
 
 def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:

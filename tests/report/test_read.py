@@ -87,11 +87,40 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         RunFiles(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'plan.json'}: is not JSON: Expecting property name enclosed in double quotes: "
-        "line 1 column 2 (char 1). The run writes it when it starts: let it go on once."
+        f"{tmp_path / 'plan.json'}: is not what a run writes: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1). It is written when the run starts: let it go on once."
     )
-    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "plan.json").write_text('{"stages": []}')
     (tmp_path / "config.toml").write_text("[run")
     with pytest.raises(UsageError) as caught:
         RunFiles(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'config.toml'}: is not TOML: ")
+
+
+def test_what_another_hand_wrote_is_passed_over_or_named(tmp_path: Path) -> None:
+    run = eventful_run(tmp_path / "run")
+    before = RunFiles(run.folder).log
+    run.tell_raw("evaluated", 300)
+    run.tell_raw("step", 301, lr=None)
+    (run.folder / "rows" / "step-00000154.json").write_text("[{")
+    (run.folder / "config.toml").write_bytes(b"# \xff\n")
+    files = RunFiles(run.folder)
+    assert files.log.of("evaluated") == before.of("evaluated")
+    assert files.rows == {"rows/step-00000154.json": []}
+    for name, keys in (("plan.json", "stages"), ("lineage.json", "run, step")):
+        whole = (run.folder / name).read_text() if name == "plan.json" else None
+        (run.folder / name).write_text("{}")
+        with pytest.raises(UsageError) as caught:
+            RunFiles(run.folder)
+        what = f"it lacks {keys}. It is written when the run starts: let it go on once."
+        assert str(caught.value) == f"{run.folder / name}: is not what a run writes: {what}"
+        if whole is not None:
+            (run.folder / name).write_text(whole)
+
+
+def test_a_fork_that_was_never_started_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "lineage.json").write_text('{"run": "runs/base", "step": 4}')
+    with pytest.raises(UsageError) as caught:
+        RunFiles(tmp_path)
+    what = "is a fork that has not been started. Go on with it first: trivium train."
+    assert str(caught.value) == f"{tmp_path}: {what}"

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -95,6 +96,22 @@ def test_only_two_paths_are_answered_and_nothing_of_the_disk(run: WrittenRun) ->
         assert ask(server, "/data.json", If_None_Match=headers["ETag"])[0] == 200
         for path in ("/events.jsonl", "/../../../../etc/passwd", "/%2e%2e/config.toml", "//etc/passwd", "/data.json?x"):
             assert ask(server, path)[::2] == (404, b"there is / and /data.json\n"), path
+
+
+def test_a_run_whose_files_are_gone_for_a_while_is_said_so(run: WrittenRun, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(run.folder) as server:
+        plan = (run.folder / "plan.json").read_text()
+        (run.folder / "plan.json").write_text("{")
+        code, _, said = ask(server, "/data.json")
+        assert code == 503
+        assert said.decode().startswith(f"{run.folder / 'plan.json'}: is not what a run writes: ")
+        (run.folder / "plan.json").write_text(plan)
+        assert ask(server, "/data.json")[0] == 200
+        with socket.create_connection(("127.0.0.1", server.server_port)) as gone:  # a tab that is closed at once
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(b"GET / HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % server.server_port)
+        assert ask(server, "/data.json")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_other_hosts_are_refused(run: WrittenRun) -> None:

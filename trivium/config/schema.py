@@ -364,8 +364,8 @@ class Engine(Table):
 
     name: Literal["torch", "jax"] = "torch"
     """torch or jax."""
-    device: Literal["cuda", "mps", "cpu"] | None = None
-    """Absent: found by itself, in this order."""
+    device: Literal["cuda", "mps", "tpu", "cpu"] | None = None
+    """Absent: found by itself, in this order; tpu is JAX's alone."""
     precision: Precision | None = None
     """Of the forward pass; absent: bfloat16 on a GPU, float32 on a CPU."""
     compile: bool = False

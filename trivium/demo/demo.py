@@ -93,11 +93,13 @@ def run_demo(folder: Path, size: Size, console: Console) -> bool:
 
 def write_config(path: Path, size: Size) -> None:
     """The config, unless it is there: it may have been changed. Its paths hold from any folder."""
+    here = json.dumps(path.parent.resolve().as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
     if not path.exists():
         text = (files("trivium.demo") / "demo.toml").read_text(encoding="utf-8")
-        here = json.dumps(path.parent.resolve().as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
         with draft(path) as file:
             file.write(Template(text).substitute(asdict(size), folder=here).encode())
+    elif f'"{here}/runs"' not in path.read_text(encoding="utf-8"):
+        raise UsageError(f"{path}: is of another folder, from where it was moved or copied. Give --folder a new one.")
 
 
 def _write_texts(folder: Path, size: Size, console: Console) -> None:

@@ -46,20 +46,21 @@ class MeshShape:
 ONE_RANK = MeshShape()
 
 
-def mesh_shape(said: Parallel, ranks: int, local_devices: int = 1) -> MeshShape:
-    """The shape for so many ranks with so many devices each; refused where the products differ."""
-    devices = ranks * local_devices
+def mesh_shape(said: Parallel, ranks: int, local_devices: int | None = None) -> MeshShape:
+    """The shape for so many ranks with so many devices each, or one where none is said; refused if products differ."""
+    devices = ranks * (local_devices or 1)
     shard = devices // (said.replicate * said.tensor) if said.shard is None else said.shard
     shape = MeshShape(said.replicate, max(1, shard), said.tensor)
     if shape.size != devices:
         product = f"replicate {shape.replicate} x shard {shape.shard} x tensor {shape.tensor} is {shape.size}"
         many = "1 rank was" if ranks == 1 else f"{ranks} ranks were"
         found = f"{many} launched. Launch {shape.size}, or change one of them."
-        if local_devices > 1:
-            found = f"there are {devices} devices. Change one of them."
+        if local_devices is not None:
+            found = f"there {'is 1 device' if devices == 1 else f'are {devices} devices'}. Change one of them."
         raise ConfigError([Problem("engine.parallel", f"{product}, but {found}")])
-    if max(shape.tensor, local_devices) % min(shape.tensor, local_devices):
-        what = f"is {shape.tensor}, and a rank has {local_devices} devices: one must divide the other. Change it."
+    each = local_devices or 1
+    if max(shape.tensor, each) % min(shape.tensor, each):
+        what = f"is {shape.tensor}, and a rank has {each} devices: one must divide the other. Change it."
         raise ConfigError([Problem("engine.parallel.tensor", what)])
     return shape
 

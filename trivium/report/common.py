@@ -23,14 +23,15 @@ def source_series(run: Shown, table: str, style: Style = "line") -> list[Series]
 def event_series(
     label: str, events: list[Record], pick: Callable[[Record], Any], run: Shown, source: str | None = None
 ) -> list[Series]:
-    """A figure of some events at their steps, where they have it; a line for each stage that they say they are of."""
-    found = [(event.get("stage"), event["step"], value) for event in events if (value := pick(event)) is not None]
-    lines = []
-    for stage in dict.fromkeys(stage for stage, _, _ in found):
-        points = [(step, value) for one, step, value in found if one == stage]
-        steps, values = [step for step, _ in points], [value for _, value in points]
-        lines.append(Series.of(label, steps, values, style="marked", source=source, run=run.number))
-    return lines
+    """A figure of some events at their steps, where they have it; another line begins where a step has a second one."""
+    lines: list[list[tuple[int, float]]] = []
+    for event in events:
+        value, last = pick(event), lines[-1][-1][0] if lines else None
+        if value is not None:
+            if not lines or event["step"] == last:
+                lines.append([])
+            lines[-1].append((event["step"], value))
+    return [Series.of(label, *zip(*line, strict=True), style="marked", source=source, run=run.number) for line in lines]
 
 
 def long_table(name: str, title: str, columns: list[str], rows: list[list[str]], **settings: Any) -> Table:

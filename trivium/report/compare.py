@@ -12,24 +12,19 @@ from rich.text import Text
 from trivium.errors import UsageError
 from trivium.report.changes import FIGURES, Change, StageChange, stage_changes
 from trivium.report.read import RunFiles
+from trivium.report.run import shown_runs
 
 Record = dict[str, Any]
 
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
     """Every stage of every run that has figures."""
-    files = [RunFiles(folder) for folder in folders]
-    names = [each.name for each in files]
-    labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    found = [
-        change
-        for label, each in zip(labels, files, strict=True)
-        for change in stage_changes(label, each.plan, each.log)
-    ]
+    runs = shown_runs([RunFiles(folder) for folder in folders])
+    found = [change for run in runs for change in stage_changes(run.label, run.plan, run.log)]
     if not found:
-        runs = ", ".join(str(folder) for folder in folders)
+        where = ", ".join(str(folder) for folder in folders)
         what = "nothing was evaluated. Hold something out, and write evaluate = true in the stages that count"
-        raise UsageError(f"{runs}: {what}.")
+        raise UsageError(f"{where}: {what}.")
     return found
 
 

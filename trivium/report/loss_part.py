@@ -10,7 +10,7 @@ from trivium.report.charts import Block, Chart, Section, Series, Table
 from trivium.report.common import event_series, long_table, source_series
 from trivium.report.run import Shown
 
-AT_BOUNDARY = "Where two stages meet each has its own figure, on its own rows."
+AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
 
 Record = dict[str, Any]
 

@@ -119,13 +119,16 @@
     return null;
   }
 
-  function drawBands(plot) {
+  // The runs that a chart shows; bands and their names are those of the first.
+  const runsOf = (chart) => [...new Set(chart.series.map(({ run }) => run))].sort((a, b) => a - b);
+
+  function drawBands(plot, chart) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    data.runs[0].stages.forEach((stage, number) => {
+    data.runs[runsOf(chart)[0]].stages.forEach((stage, number) => {
       const left = plot.valToPos(stage.start, "x", true);
       const right = plot.valToPos(stage.end, "x", true);
       if (number % 2 === 1) {
@@ -143,15 +146,16 @@
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top - 14 * scale, bbox.width, bbox.height + 14 * scale);
     ctx.clip();
-    data.runs.forEach((run, number) => {
+    runsOf(chart).forEach((number) => {
+      const run = data.runs[number];
       ctx.lineWidth = scale;
       ctx.strokeStyle = number === 0 ? css("--edge") : faded(palette()[number % palette().length], .55);
       ctx.setLineDash(number === 0 ? [] : [2 * scale, 3 * scale]);
       run.stages.slice(1).forEach((stage) => line(plot.valToPos(stage.start, "x", true)));
       run.marks.forEach((mark) => {
         const x = plot.valToPos(mark.step, "x", true);
-        const trouble = mark.kind !== "resume";
-        ctx.strokeStyle = ctx.fillStyle = trouble ? css("--warn") : css("--accent");
+        const trouble = mark.kind !== "resume" && mark.kind !== "fork";
+        ctx.strokeStyle = ctx.fillStyle = trouble ? css("--warn") : data.runs.length > 1 ? palette()[number % palette().length] : css("--accent");
         ctx.setLineDash([4 * scale, 3 * scale]);
         if (!trouble) line(x);
         triangle(x, trouble);
@@ -180,7 +184,7 @@
       ctx.fillStyle = css("--quiet");
       ctx.textBaseline = "bottom";
       ctx.textAlign = "left";
-      data.runs[0].stages.forEach((stage) => {
+      data.runs[runsOf(chart)[0]].stages.forEach((stage) => {
         const left = Math.max(plot.valToPos(stage.start, "x", true), bbox.left);
         const right = Math.min(plot.valToPos(stage.end, "x", true), bbox.left + bbox.width);
         if (ctx.measureText(stage.name).width + 6 * scale < right - left) {
@@ -259,7 +263,7 @@
       series: [{}, ...series],
       bands,
       hooks: {
-        drawClear: [drawBands],
+        drawClear: [(plot) => drawBands(plot, chart)],
         draw: [(plot) => drawMarks(plot, chart)],
         setCursor: [(plot) => showValues(view, plot)],
         setSelect: [(plot) => {
@@ -329,7 +333,8 @@
           return { value: values[index ?? -1], far: index === null ? Infinity : there ? Math.abs(plot.data[0][index] - plot.data[0][plot.cursor.idx]) : -index };
         });
       const least = Math.min(...found.map(({ far }) => far));
-      now.textContent = shown(found.findLast(({ far }) => far === least).value, view.chart.unit);
+      const texts = found.filter(({ far }) => far === least).map(({ value }) => shown(value, view.chart.unit));
+      now.textContent = texts.join(" \u2192 "); // where two stages meet, the figure of each
     });
     view.at.textContent = there ? `step ${whole(plot.data[0][plot.cursor.idx])}` : "";
   }

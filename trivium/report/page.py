@@ -81,7 +81,8 @@ def _run(run: Shown) -> dict[str, Any]:
         "marks": [
             {"step": event["step"], "kind": kind}
             for kind, events in (
-                ("resume", run.log.resumes),
+                ("resume", [event for event in run.log.resumes if event is not run.beginning]),
+                ("fork", [run.beginning] if run.beginning and run.beginning.get("resumed") else []),
                 ("spike", run.log.of("spiked")),
                 ("left out", run.log.of("left_out")),
             )

@@ -37,6 +37,17 @@ TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
 UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "left_out")
 TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step: the last one counts
+# Without these an event is of another program, or was changed by hand, and is passed over.
+NEEDED = {
+    "evaluated": ("loss", "bits_per_byte", "loss_by_source", "bits_per_byte_by_source", "seconds"),
+    "scored": ("scores", "overall"),
+    "saved": ("reason", "bytes", "seconds"),
+    "save_failed": ("reason", "why"),
+    "stage": ("name", "changes"),
+    "preempted": ("signal",),
+    "said": ("text",),
+    "ended": ("finished",),
+}
 KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
 
 
@@ -100,7 +111,7 @@ def _occasion(event: Record) -> tuple[int, str | None, str | None]:
 def _figures(event: Record) -> dict[str, float]:
     figures = {name: float(event[name]) for name in SCALARS if event.get(name) is not None}
     for table in TABLES:
-        for name, value in event.get(table, {}).items():
+        for name, value in (event.get(table) or {}).items():
             figures[f"{table}/{name}"] = float(value)
     return figures
 
@@ -133,11 +144,11 @@ class RunFiles:
 
     def update(self) -> None:
         """Read what is new."""
-        self.plan = self._json("plan.json")
         config, lineage = self.folder / "config.toml", self.folder / "lineage.json"
-        self.config_text = config.read_text(encoding="utf-8") if config.is_file() else ""
+        self.lineage = self._json("lineage.json", ("run", "step")) if lineage.is_file() else None
+        self.plan = self._json("plan.json", ("stages",))
+        self.config_text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
         self.config = _toml(config, self.config_text)
-        self.lineage = self._json("lineage.json") if lineage.is_file() else None
         self.checkpoints = _states(self.folder)
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
@@ -147,18 +158,25 @@ class RunFiles:
     def _read_rows(self, name: object) -> None:
         """What stood in the rows of a step that went wrong, where the run kept it."""
         if isinstance(name, str) and KEPT_ROWS.fullmatch(name) and name not in self.rows:
-            path = self.folder / name
-            self.rows[name] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+            self.rows[name] = []
+            with suppress(OSError, ValueError):  # of what is gone or torn the page says the step alone
+                self.rows[name] = json.loads((self.folder / name).read_text(encoding="utf-8"))
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str, keys: tuple[str, ...]) -> Any:
         path = self.folder / name
         if not path.is_file():
-            raise UsageError(f"{self.folder}: has no {name}. Give a run's folder, such as runs/small.")
+            what = f"has no {name}. Give a run's folder, such as runs/small."
+            if self.lineage is not None:
+                what = "is a fork that has not been started. Go on with it first: trivium train."
+            raise UsageError(f"{self.folder}: {what}")
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or not all(key in found for key in keys):
+                raise ValueError(f"it lacks {', '.join(keys)}")
+            return found
         except ValueError as error:
             raise UsageError(
-                f"{path}: is not JSON: {error}. The run writes it when it starts: let it go on once."
+                f"{path}: is not what a run writes: {error}. It is written when the run starts: let it go on once."
             ) from None
 
     def _read_events(self, path: Path) -> None:
@@ -181,7 +199,7 @@ def _event(line: bytes) -> Record | None:
     except ValueError:
         return None  # torn by a kill
     known = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
-    return event if known else None
+    return event if known and all(key in event for key in NEEDED.get(event["event"], ())) else None
 
 
 def _states(folder: Path) -> list[Record]:

@@ -19,9 +19,10 @@ def reading_section(runs: list[Shown]) -> Section:
     blocks: list[Block] = [
         Chart(
             "shares-given",
-            "Shares of learnt tokens, planned and given",
+            "Shares of learnt tokens, given" if len(runs) > 1 else "Shares of learnt tokens, planned and given",
             [series for run in runs for series in given_shares(run)],
-            "Solid: given, added up over neighbouring steps. Dashed: planned.",
+            "Added up over neighbouring steps. "
+            + ("As given; a plan's shares are under Plan." if len(runs) > 1 else "Solid: given. Dashed: planned."),
             unit="%",
             scale="zero",
             wide=True,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trivium.errors import UsageError
 from trivium.report.read import EventLog, RunFiles
 
 Record = dict[str, Any]
@@ -32,6 +33,11 @@ class Shown:
         return known + [name for name in self.log.steps.under("loss_by_source") if name not in known]
 
     @property
+    def beginning(self) -> Record | None:
+        """Its first launch; a fork's goes on from its parent's checkpoint."""
+        return next(iter(self.log.of("started")), None)
+
+    @property
     def taken(self) -> int:
         """Steps that are behind it, with those that made no update."""
         updates: list[int] = self.log.steps.steps[-1:].tolist()
@@ -53,15 +59,24 @@ def log_with_past(run: RunFiles, others: list[RunFiles]) -> EventLog:
     """A run's events; of a fork whose parent is among the others, with the steps that it shares with it."""
     if not isinstance(run.lineage, dict):
         return run.log
-    name, last = Path(str(run.lineage["run"])).name, int(run.lineage["step"])
-    parent = next((each for each in others if each is not run and each.folder.resolve().name == name), None)
+    last = int(run.lineage["step"])
+    places = _places(run.folder.resolve(), Path(str(run.lineage["run"])))
+    parent = next((each for each in others if each is not run and each.folder.resolve() in places), None)
     if parent is None:
         return run.log
     return run.log.after(log_with_past(parent, [each for each in others if each is not run]), last)
 
 
+def _places(fork: Path, parent: Path) -> set[Path]:
+    """Where a fork's parent may be: its lineage says where it was, from a folder that is not known any more."""
+    return {fork.parent / parent.name, *(above / parent for above in fork.parents)}
+
+
 def shown_runs(files: list[RunFiles]) -> list[Shown]:
     """Runs with labels that differ: by name, or by folder where names are the same."""
+    for number, each in enumerate(files):
+        if each.folder.resolve() in [other.folder.resolve() for other in files[:number]]:
+            raise UsageError(f"{each.folder}: is given twice. Give it once.")
     names = [each.name for each in files]
     labels = names if len(set(names)) == len(names) else [str(each.folder) for each in files]
     return [

@@ -1,5 +1,6 @@
 """The head of a page: how a run stands, in a few numbers."""
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def tokens_before(plan: Record, step: int) -> int:
 
 def best_evaluation(run: Shown) -> Record | None:
     """The evaluation with the least loss."""
-    return min(run.log.of("evaluated"), key=lambda event: float(event["loss"]), default=None)
+    known = (event for event in run.log.of("evaluated") if isfinite(event["loss"]))
+    return min(known, key=lambda event: float(event["loss"]), default=None)
 
 
 def last(run: Shown, name: str) -> float | None:
@@ -109,7 +111,7 @@ FIGURES = {
     "training loss, last step": lambda run: f"{last(run, 'loss'):.4f}",
     "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
     "validation loss, last": lambda run: f"{run.log.of('evaluated')[-1]['loss']:.4f}",
-    "validation loss, best": lambda run: f"{min(event['loss'] for event in run.log.of('evaluated')):.4f}",
+    "validation loss, best": lambda run: f"{(best_evaluation(run) or {})['loss']:.4f}",
     "bits per byte, last": lambda run: f"{run.log.of('evaluated')[-1]['bits_per_byte']:.4f}",
     "tokens/s, median": _speed,
 }
@@ -118,7 +120,7 @@ FIGURES = {
 def _figure(make: Any, run: Shown) -> str:
     try:
         return str(make(run))
-    except (IndexError, TypeError, ValueError):  # nothing of the kind has been written
+    except (IndexError, KeyError, TypeError, ValueError):  # nothing of the kind has been written
         return ""
 
 

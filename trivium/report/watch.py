@@ -4,6 +4,7 @@
 site's name can be pointed here.
 """
 
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -57,6 +58,11 @@ class RunServer(ThreadingHTTPServer):
                 self._mark, self._data = mark, self._read()
             return f'"{abs(hash(mark)):x}"', self._data
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news; anything else shows where it went wrong."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Answers(BaseHTTPRequestHandler):
     server: RunServer
@@ -67,7 +73,11 @@ class _Answers(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(403, "text/plain", f"ask for {self.server.url}\n")
             return
-        mark, data = self.server.news()
+        try:
+            mark, data = self.server.news()
+        except (UsageError, OSError) as error:  # its files are moved, or half there: the next question may find them
+            self._answer(503, "text/plain", f"{error}\n")
+            return
         if self.path == "/":
             self._answer(200, "text/html", page_html(data, poll_seconds=self.server.poll_seconds))
         elif self.path != "/data.json":

@@ -55,7 +55,7 @@ class Meter:
         work = (self.spec.flops(stage.seq_len) + of_reference) * stage.step_tokens
         self.flops += work
         self.steps_here += 1
-        if self.steps_here > WARM_STEPS:
+        if self.steps_here > WARM_STEPS and not stats.compilations:
             self.training_seconds += seconds
         self.weighted_loss = MEAN_DECAY * self.weighted_loss + (1 - MEAN_DECAY) * stats.loss
         self.weight = MEAN_DECAY * self.weight + (1 - MEAN_DECAY)

@@ -26,7 +26,7 @@ from trivium.run_folder import find_checkpoint
 from trivium.train.convert import standing_engine, standing_stage
 
 GENERATION_FILE = "generation_config.json"
-DEVICE = re.compile(r"(cuda|mps|cpu)(:\d+)?")
+DEVICE = re.compile(r"(cuda|mps|tpu|cpu)(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> N
 def open_model(path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None) -> Model:
     """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own."""
     if device is not None and DEVICE.fullmatch(device) is None:
-        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps or cpu, or leave it out.')
+        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or leave it out.')
     if not path.is_dir():
         raise UsageError(f"{path}: is no folder. Give a run's, one of its checkpoints', or a Hugging Face one.")
     if (path / CONFIG_FILE).is_file():

@@ -78,7 +78,8 @@ class Trainer:
             assert isinstance(said, Config), "a path has been loaded"
             self.config = self._configured(said)
             self.notes = () if loaded is None else loaded.warnings
-            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, self.ranks.local_devices)
+            devices = self.ranks.local_devices if self.config.engine.name == "jax" else None
+            self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, devices)
             self.plan = make_plan(self.config, fetch=True)
             self.config = self.plan.config  # with what it takes from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)

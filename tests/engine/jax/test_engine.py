@@ -18,6 +18,7 @@ from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
 from trivium.engine.spec import RopeSpec
+from trivium.errors import ConfigError
 
 pytestmark = pytest.mark.slow  # programs are compiled
 
@@ -114,3 +115,10 @@ def test_the_padded_vocabulary_is_never_touched() -> None:
         weight = np.asarray(engine.state.params[name])
         assert weight.shape[0] == TINY.padded_vocab == 128
         assert not weight[TINY.vocab :].any()
+
+
+def test_a_device_that_is_not_there_is_refused_in_a_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        JaxEngine(EngineSettings(TINY, device="mps"))
+    what = 'is "mps", which JAX does not find here. Write "cpu", or leave it out.'
+    assert str(caught.value).endswith(f"engine.device: {what}")

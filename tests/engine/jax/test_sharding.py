@@ -78,6 +78,13 @@ def test_the_same_is_written_on_any_mesh(meshes: dict[str, Any], name: str) -> N
     assert [len(row) for row in meshes[name]["written"]] == [6, 6, 6]
 
 
+def test_of_one_device_words_are_of_devices() -> None:
+    with pytest.raises(ConfigError) as caught:
+        mesh_shape(Parallel(shard=3), 1, 1)
+    product = "replicate 1 x shard 3 x tensor 1 is 3"
+    assert str(caught.value).endswith(f"engine.parallel: {product}, but there is 1 device. Change one of them.")
+
+
 def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
     assert mesh_shape(Parallel(tensor=2), 2, 4) == MeshShape(shard=4, tensor=2)
     assert [MeshShape(shard=4, tensor=2).reader(rank, 2) for rank in range(2)] == [0, 1]

@@ -11,6 +11,7 @@ from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.exact import exactly
+from trivium.errors import ConfigError
 
 
 class TestTorchEngine(EngineContract):
@@ -44,6 +45,15 @@ def test_exact_mode_outlives_no_thread_whichever_leaves_first() -> None:
         assert torch.are_deterministic_algorithms_enabled()
     thread.join()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "tpu"])
+def test_a_device_that_is_not_there_is_refused_in_a_line(device: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TorchEngine(EngineSettings(TINY, device=device))
+    what = f'is "{device}", which torch does not find here. Write "cpu", or leave it out.'
+    assert str(caught.value).endswith(f"engine.device: {what}")
 
 
 def test_the_padded_vocabulary_is_never_touched() -> None:

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.ranks import Ranks, Value
-from trivium.errors import RankError, TriviumError
+from trivium.errors import ConfigError, Problem, RankError, TriviumError
 
 FAILED = "trivium/failed"
 FIRST_PORT = 15_000
@@ -47,7 +47,7 @@ class JaxRanks(Ranks):
     def __init__(self, device: str | None = None) -> None:
         self.rank = jax.process_index()
         self.size = jax.process_count()
-        self.local_devices = jax.local_device_count(device)
+        self.local_devices = len(local_devices(device))
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether any rank has raised it."""
@@ -151,6 +151,15 @@ def _client() -> Any:
     """The coordinator's table of keys; JAX has no public name for it."""
     assert global_state.client is not None, "several processes were brought together"
     return global_state.client
+
+
+def local_devices(kind: str | None) -> list[jax.Device]:
+    """This process' devices of a kind, or of the best one that JAX finds; ConfigError where there is none."""
+    try:
+        return jax.local_devices(backend=kind)
+    except RuntimeError:
+        what = f'is "{kind}", which JAX does not find here. Write "{jax.default_backend()}", or leave it out.'
+        raise ConfigError([Problem("engine.device", what)]) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from trivium.data.order import derive_key
 from trivium.engine.jax.initial import key_words
+from trivium.engine.jax.ranks import local_devices
 from trivium.engine.mesh import MeshShape
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
@@ -47,7 +48,7 @@ class Model(Hashable, Protocol):
 
 def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
     """All devices of a kind, by what they share; for one device, the first of this process."""
-    devices = jax.local_devices(backend=device)[:1] if shape.size == 1 else jax.devices(device)
+    devices = local_devices(device)[:1] if shape.size == 1 else jax.devices(device)
     assert len(devices) == shape.size, f"{len(devices)} devices cannot be {shape}"
     by_process = sorted(devices, key=lambda each: (each.process_index, each.id))
     grid = np.array(by_process).reshape(shape.replicate, shape.shard, shape.tensor)

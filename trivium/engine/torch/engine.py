@@ -49,6 +49,7 @@ from trivium.engine.torch.state import (
     under,
 )
 from trivium.engine.torch.weights import empty_decoder, engine_precision, fill
+from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import StepSettings
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
@@ -59,7 +60,7 @@ class TorchEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.device = torch.device(settings.device or find_device())
+        self.device = open_device(settings.device)
         if settings.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
         self.sharing = sharing(settings.mesh, self.device)
@@ -215,6 +216,17 @@ def find_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def open_device(said: str | None) -> torch.device:
+    """The device that is asked for, or the best one; ConfigError where torch does not find it."""
+    name = said or find_device()
+    kind, _, number = name.partition(":")
+    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if found.get(kind, 0) <= int(number or 0):
+        what = f'is "{name}", which torch does not find here. Write "{find_device()}", or leave it out.'
+        raise ConfigError([Problem("engine.device", what)])
+    return torch.device(name)
 
 
 def _by_row(nats: list[Tensor], seq_len: int) -> NDArray[np.float64]:
