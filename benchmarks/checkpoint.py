@@ -26,10 +26,10 @@ from bench_run import SMALL, Size, make_config
 from trivium.engine.make import engine_settings, resolve_spec, stage_settings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.state import under
-from trivium.loader import Loader
+from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
-from trivium.run_folder import RunFolder
-from trivium.train.checkpoint import Retention, Saver
+from trivium.run.folder import RunFolder
+from trivium.run.saver import Retention, Saver
 
 SIZES = {
     "10M": Size(layers=6, width=256, vocab=10_240, num_rows=1, seq_len=64, source_tokens=100_000),

@@ -52,7 +52,7 @@ class Contender:
 
 def trivium_loader(corpus: Corpus) -> Any:
     """A loader of one stage over the whole corpus."""
-    load, make, loader = map(import_module, ("trivium.config.load", "trivium.plan.make", "trivium.loader"))
+    load, make, loader = map(import_module, ("trivium.config.load", "trivium.plan.make", "trivium.loader.loader"))
     raw = {
         "run": {"name": "benchmark"},
         "model": {"size": "tiny"},

@@ -55,7 +55,7 @@ def times_to_batch(given: Callable[[], tuple[Any, ...]], step: int) -> dict[str,
     The first time includes loading compiled kernels from numba's cache. Every time is a new plan with new
     readings, which have no window at hand.
     """
-    from trivium.loader import Loader
+    from trivium.loader.loader import Loader
     from trivium.plan.make import make_plan
 
     plans, batches = [], []

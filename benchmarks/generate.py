@@ -25,12 +25,12 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing
+from trivium.ask.generate.sampling import GREEDY, Sampling
 from trivium.engine.base import EngineSettings
 from trivium.engine.make import make_engine
-from trivium.engine.spec import ModelSpec
-from trivium.generate.generate import generate
-from trivium.generate.row import Writing
-from trivium.generate.sampling import GREEDY, Sampling
+from trivium.model.spec import ModelSpec
 
 SAMPLED = Sampling(temperature=0.8, top_k=50, seed=1)
 WAYS = {"greedy": GREEDY, "sampled": SAMPLED}

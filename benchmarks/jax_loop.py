@@ -23,7 +23,7 @@ from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import device_mesh, sharded_init
 from trivium.engine.mesh import ONE_RANK
-from trivium.engine.spec import ModelSpec
+from trivium.model.spec import ModelSpec
 
 
 @dataclass

@@ -24,7 +24,7 @@ from bench_run import SMALL, Size, make_config
 
 from trivium.engine.base import Direction, KlSettings
 from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
-from trivium.loader import Loader
+from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse", "nll_gap")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.data.packing import CROP_BUFFER_SPANS, CROP_REFILL_SPANS, Packing, Policy, pack
+from trivium.rows.packing import CROP_BUFFER_SPANS, CROP_REFILL_SPANS, Packing, Policy, pack
 
 WINDOW_TOKENS = 2**24
 SEQ_LENS = (2048, 8192)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.utils import clip_grad_norm_
 
-from trivium.data.batch import Batch
-from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.initial import initialise
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
+from trivium.model.spec import ModelSpec
+from trivium.rows.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def since(begin: tuple[float, float]) -> tuple[float, float]:
 
 def trivium(folder: Path, out: Path, workers: int) -> tuple[float, float]:
     """`trivium prepare`."""
-    from trivium.data.prepare_command import prepare_paths
+    from trivium.sources.prepare_all import prepare_paths
 
     begin = now()
     prepare_paths([str(folder / "*.jsonl")], out, str(folder / "tokenizer.json"), "text", None, None, workers)
@@ -150,8 +150,8 @@ def bare_loop(folder: Path, _out: Path, workers: int) -> tuple[float, float]:
 def loop(folder: Path, workers: int, part: int) -> None:
     """One process of the bare loop."""
     from trivium.config.schema import Tokenizer
-    from trivium.data.fast_bpe import encoder_for
-    from trivium.data.tokenizer import open_tokenizer
+    from trivium.text.fast_bpe import encoder_for
+    from trivium.text.tokenizer import open_tokenizer
 
     files = sorted(folder.glob("*.jsonl"))[part::workers]
     texts = [json.loads(line)["text"] for file in files for line in file.read_text(encoding="utf-8").splitlines()]

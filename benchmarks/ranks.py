@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.initial import initialise
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
+from trivium.model.spec import ModelSpec
 
 RANKS = 2
 WARM_STEPS = 2

@@ -66,7 +66,7 @@ def held_memory() -> int:
 
 def load_kernels() -> int:
     """Use every kernel once; gives the memory held so far."""
-    from trivium.loader import Loader
+    from trivium.loader.loader import Loader
 
     plan, _, _ = timed_plan("kernels", 8_000, 2, len(ROW_SETTINGS) + 1, 100)
     for step in range(0, plan.known_steps, 50):
@@ -84,7 +84,7 @@ def measure_plan(**size: int) -> dict[str, float]:
 
 def measure_batches(**size: int) -> dict[str, float]:
     """Plan a run whose facts are cached, and take batches of it."""
-    from trivium.loader import Loader
+    from trivium.loader.loader import Loader
 
     before = load_kernels()
     plan, seconds, _ = timed_plan("source", **size)

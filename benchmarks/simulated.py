@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
-from trivium.data.blocks import FILE_SHIFT, IN_LAST, LENGTH_SHIFT, FileTable, Spans
-from trivium.data.compiled import compiled
-from trivium.data.memory import address_of
-from trivium.data.source import OpenSource
+from trivium.rows.blocks import FILE_SHIFT, IN_LAST, LENGTH_SHIFT, FileTable, Spans
+from trivium.rows.kernels import address_of, compiled
+from trivium.sources.open import OpenSource
 
 Int64s = NDArray[np.int64]
 

@@ -42,8 +42,8 @@ from plain_loops import GPT, bare_decoder, nanogpt, transformers_llama
 
 from trivium.config.schema import Config
 from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
-from trivium.engine.spec import ModelSpec
-from trivium.loader import Loader
+from trivium.loader.loader import Loader
+from trivium.model.spec import ModelSpec
 from trivium.plan.make import make_plan
 from trivium.train.trainer import Trainer
 

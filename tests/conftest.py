@@ -42,7 +42,7 @@ def own_cache(all_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture(scope="session")
 def browser() -> "Iterator[Browser]":
     """One for all tests of a process: Playwright allows no second."""
-    from tests.browser import system_browser
+    from tests.support.browser import system_browser
 
     with system_browser() as browser:
         yield browser

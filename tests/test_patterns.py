@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import make_data
+from tests.support.scripts import make_data
+from trivium.ask.export import export_checkpoint
 from trivium.config.load import load
-from trivium.train.events import read_events, steps_taken
-from trivium.train.export import export_checkpoint
+from trivium.run.events import read_events, steps_taken
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trivium.config.load import load_config as load_config
     from trivium.config.schema import Config as Config
-    from trivium.data.batch import Batch as Batch
-    from trivium.loader import Loader as Loader
+    from trivium.loader.loader import Loader as Loader
     from trivium.plan.make import make_plan as make_plan
     from trivium.plan.plan import Plan as Plan
+    from trivium.rows.batch import Batch as Batch
     from trivium.train.trainer import Trainer as Trainer
 
 _HOMES = {
-    "Batch": "trivium.data.batch",
+    "Batch": "trivium.rows.batch",
     "Config": "trivium.config.schema",
-    "Loader": "trivium.loader",
+    "Loader": "trivium.loader.loader",
     "Trainer": "trivium.train.trainer",
     "Plan": "trivium.plan.plan",
     "load_config": "trivium.config.load",

@@ -1,5 +1,5 @@
 """`python -m trivium` is the command line."""
 
-from trivium.cli import main
+from trivium.cli.main import main
 
 main()

@@ -1,22 +1,62 @@
-"""Files: written whole or not at all, read without being loaded, and where what we computed is kept.
+"""Files: hashed, flushed, written whole or not at all, read without being loaded, and where what we computed is kept.
 
 A draft costs two flushes to disk. A mapped file costs one system call and holds no descriptor.
 """
 
 import ctypes
 import functools
+import json
 import mmap
 import os
 import secrets
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypedDict
 
 import platformdirs
+import xxhash
 
 from trivium.errors import SourceError
+
+
+class FileFacts(TypedDict):
+    """A written file's size, and the hash of its content."""
+
+    bytes: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """A file as it was when it was opened: when its size or time of change differs, what was computed is stale."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+
+
+def stamp_of(path: Path) -> FileStamp:
+    """`path` as it is now."""
+    status = os.stat(path)
+    return FileStamp(path, status.st_size, status.st_mtime_ns)
+
+
+def cache_key(what: str, stamps: tuple[FileStamp, ...], *settings: object) -> str:
+    """The name under which `what` is cached: another file, size, time of change or setting is another name."""
+    files = [(str(stamp.path.resolve()), stamp.size, stamp.mtime_ns) for stamp in stamps]
+    return f"{what}-{xxhash.xxh3_128_hexdigest(json.dumps([1, what, files, settings]).encode())}"
+
+
+def hash_file(path: Path) -> str:
+    """A hash of a file's content."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while part := file.read(1 << 22):
+            hasher.update(part)
+    return str(hasher.hexdigest())
 
 
 @contextmanager
@@ -48,6 +88,12 @@ def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:
     """An error that names a draft names what was to be written instead."""
     if isinstance(error, OSError) and error.filename is not None and str(error.filename) == str(unfinished):
         error.filename = str(path)
+
+
+def flush_file(path: Path) -> None:
+    """Make a written file survive a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def flush_folder(folder: Path) -> None:

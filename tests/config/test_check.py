@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.configs import BASE, base
+from tests.support.configs import BASE, base
 from trivium.config import check_model, check_stages, view
 from trivium.config.load import load, validate
 from trivium.config.view import Finding

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.config.configs import BASE
+from tests.support.configs import BASE
 from trivium.config.load import load, load_config, validate
 from trivium.config.merge import merged_stages
 from trivium.config.schema import Config

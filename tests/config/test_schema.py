@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.config.configs import base
+from tests.support.configs import base
 from trivium.config.fields import EpochBudget, Table
 from trivium.config.json_schema import config_schema
 from trivium.config.load import load_config, validate

@@ -15,12 +15,12 @@ import pytest
 from playwright.sync_api import Browser
 from rich.console import Console
 
-from tests.browser import until
-from tests.command_line import trivium
+from tests.support.browser import until
+from tests.support.command_line import trivium
 from trivium.config.load import load
 from trivium.demo.demo import SMALL, Size, run_demo, write_config
 from trivium.report.compare import compare_runs
-from trivium.train.events import read_events, steps_taken
+from trivium.run.events import read_events, steps_taken
 
 
 @pytest.mark.parametrize("size", [Size(), SMALL], ids=["whole", "small"])

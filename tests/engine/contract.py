@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.generated import log_probabilities, normalised
-from tests.engine.rows import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
-from trivium.data.batch import IGNORED, PADDING, Batch
+from tests.support.batches import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
+from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import (
     Direction,
     Engine,
@@ -22,8 +21,9 @@ from trivium.engine.base import (
     Precision,
     StageSettings,
 )
-from trivium.engine.spec import RopeSpec
 from trivium.errors import ResumeError, UsageError
+from trivium.model.spec import RopeSpec
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 STAGE = StageSettings(SEQ_LEN)
 DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]

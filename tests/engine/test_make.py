@@ -8,10 +8,10 @@ import pytest
 
 from trivium.config.schema import Config, Engine, Kl, Model, Optimizer, Rope, Run, Stage
 from trivium.engine.base import EngineSettings, KlSettings, StageSettings
-from trivium.engine.folder import write_spec
 from trivium.engine.make import FrozenModel, engine_settings, join_ranks, make_engine, resolve_spec, stage_settings
-from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import ConfigError
+from trivium.model.folder import write_spec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 SPEC = ModelSpec(layers=1, width=64, heads=1, kv_heads=1, head_dim=64, ffn=192, vocab=256, max_seq_len=128)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plan.plans import plan_of
+from tests.support.plans import plan_of
 
 
 @pytest.fixture(scope="session", autouse=True)

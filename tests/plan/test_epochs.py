@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.corpus import make_config, write_source
-from tests.plan.plans import multipliers, plan_of
+from tests.support.corpus import make_config, write_source
+from tests.support.plans import multipliers, plan_of
 from trivium.errors import PlanError
-from trivium.loader import Loader
+from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.plan.plans import config_of
+from tests.support.plans import config_of
 from trivium.config.schema import Config
 from trivium.errors import PlanError
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 from trivium.plan.show import show_plan
-from trivium.run_folder import RunFolder
+from trivium.run.folder import RunFolder
 
 MUON = {"name": "muon", "lr": {"matrix": 0.02, "rest": 0.004}, "clip": 1.0}
 

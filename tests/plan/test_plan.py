@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plan.plans import config_of, plan_of
+from tests.support.plans import config_of, plan_of
+from trivium.engine.base import StepSettings
 from trivium.errors import PlanError
 from trivium.plan.make import make_plan
-from trivium.plan.plan import StepSettings
 
 budgets = st.one_of(
     st.fixed_dictionaries({"steps": st.integers(1, 30)}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.plan.plans import config_of, plan_of
+from tests.support.plans import config_of, plan_of
 from trivium.errors import ConfigError, PlanError
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan

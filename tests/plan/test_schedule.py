@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plan.plans import multipliers, plan_of
+from tests.support.plans import multipliers, plan_of
 from trivium.errors import PlanError
 
 STEPS = 40

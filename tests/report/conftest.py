@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.runs import eventful_run
+from tests.support.runs import eventful_run
 from trivium.report.page import write_report
 
 

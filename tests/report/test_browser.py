@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser import until
-from tests.corpus import write_source
-from tests.report.runs import WrittenRun, eventful_run
+from tests.support.browser import until
+from tests.support.corpus import write_source
+from tests.support.runs import WrittenRun, eventful_run
 from trivium.report.page import write_plan, write_report
-from trivium.train.events import read_events, steps_taken
+from trivium.run.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
 # The lines of every chart as they are drawn, in their order: label, then [step, value] pairs.

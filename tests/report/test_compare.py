@@ -11,7 +11,7 @@ from rich.console import Console
 from trivium.errors import UsageError
 from trivium.report.changes import Change
 from trivium.report.compare import compare_json, compare_runs, show_changes
-from trivium.train.events import Evaluated, EventFile, Scored, StageBegan, Started
+from trivium.run.events import Evaluated, EventFile, Scored, StageBegan, Started
 
 
 def started(step: int) -> Started:

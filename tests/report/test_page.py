@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.command_line import trivium
-from tests.corpus import write_source
-from tests.report.runs import BREAKS_OUT, WrittenRun, row_of
+from tests.support.command_line import trivium
+from tests.support.corpus import write_source
+from tests.support.runs import BREAKS_OUT, WrittenRun, row_of
 from trivium.config.load import load_config
 from trivium.errors import UsageError
 from trivium.plan.export import plan_json
@@ -24,8 +24,8 @@ from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import Shown, shown_runs
-from trivium.run_folder import RunFolder
-from trivium.train.events import LeftOut
+from trivium.run.events import LeftOut
+from trivium.run.folder import RunFolder
 
 CONFIG = """
 run.name = "small"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser import until
-from tests.report.runs import WrittenRun
+from tests.support.browser import until
+from tests.support.runs import WrittenRun
 from trivium.errors import UsageError
 from trivium.report.watch import RunServer
 

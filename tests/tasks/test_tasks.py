@@ -12,11 +12,11 @@ import zstandard
 
 from trivium.config.sources import GENERATED
 from trivium.config.sources import TASKS as NAMES
-from trivium.data.chat import render, render_prompt
-from trivium.data.tokenizer import ByteTokenizer
 from trivium.errors import SourceError
 from trivium.tasks.open import TASKS, open_task
 from trivium.tasks.words import split_words
+from trivium.text.chat import render, render_prompt
+from trivium.text.tokenizer import ByteTokenizer
 
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 MMLU = {"question": "2 + 2?", "subject": "sums", "choices": ["1", "4", "5", "6"], "answer": 1}

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from trivium import run_folder
-from trivium.engine.folder import saved_by
-from trivium.run_folder import RunFolder, hash_file
-from trivium.train.events import steps_taken
+from trivium.files import hash_file
+from trivium.model.folder import saved_by
+from trivium.run.events import steps_taken
+from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 
 torch.set_num_threads(1)

@@ -15,16 +15,16 @@ import jax
 import numpy as np
 
 import trivium.engine.jax.engine  # noqa: F401
-from tests.arc import write_arc
-from tests.forked import launch
+from tests.support.arc import write_arc
+from tests.support.forked import launch
 from tests.train.chaos import outcome
 from tests.train.ranked import Watched, figures
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing
 from trivium.engine.base import StepStats
 from trivium.errors import TriviumError
-from trivium.generate.generate import generate
-from trivium.generate.row import Writing
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
 
 KNOWN = ("engine.name=jax", "tokenizer.kind=bytes", "model.max_seq_len=160")
 ASKED = (

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from tests.forked import launch
+from tests.support.forked import launch
 from tests.train.chaos import kill_when, outcome
-from trivium.data.batch import Batch
-from trivium.engine.base import StepStats
+from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import TriviumError
-from trivium.plan.plan import StepSettings
-from trivium.run_folder import RunFolder
-from trivium.train import checkpoint, lag
-from trivium.train.events import read_events, steps_taken
+from trivium.rows.batch import Batch
+from trivium.run import saver
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
+from trivium.train import lag
 from trivium.train.trainer import Trainer
 
 ELASTIC = [  # ranks, layout, the step at which it stops
@@ -222,7 +222,7 @@ class Halted(Trainer):
 
 def no_room(name: str, kind: type[NoRoom]) -> None:
     """One rank of a launch whose saves fail, and are tried again at once."""
-    checkpoint.FIRST_PAUSE = 0.0
+    saver.FIRST_PAUSE = 0.0
     run(name, kind=kind)
 
 

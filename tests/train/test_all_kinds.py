@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.corpus import write_source
-from trivium.train.events import read_events, steps_taken
+from tests.support.corpus import write_source
+from trivium.run.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.corpus import write_source
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events, steps_taken
+from tests.support.corpus import write_source
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 
 CONFIGS = Path(__file__).parents[2] / "docs" / "data_stages" / "configs"

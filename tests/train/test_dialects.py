@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tests.corpus import write_source
-from tests.data.writers import write_npy
-from trivium.train.events import read_events
+from tests.support.corpus import write_source
+from tests.support.writers import write_npy
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 FORGE = """

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.corpus import write_source
+from tests.support.corpus import write_source
 from trivium.engine.base import EngineSettings
 from trivium.engine.make import make_engine
-from trivium.engine.spec import ModelSpec
-from trivium.train.events import steps_taken
+from trivium.model.spec import ModelSpec
+from trivium.run.events import steps_taken
 from trivium.train.trainer import Trainer
 
 VOCAB = 512

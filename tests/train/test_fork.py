@@ -8,10 +8,10 @@ from rich.console import Console
 
 from tests.train.test_trainer import folder, losses, run  # noqa: F401
 from trivium.errors import ResumeError, SaveError, UsageError
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
+from trivium.run.listing import list_runs, show_runs
 from trivium.train.fork import fork_run
-from trivium.train.runs import list_runs, show_runs
 from trivium.train.trainer import Trainer
 
 CONFIG = Path("run.toml")

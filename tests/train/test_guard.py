@@ -21,8 +21,9 @@ from tests.train.test_trainer import ROOT, folder, losses, run  # noqa: F401
 from trivium.config.schema import Guard as GuardSettings
 from trivium.engine.base import StepStats
 from trivium.errors import GuardError, ResumeError, SaveError
-from trivium.run_folder import RunFolder, hash_file
-from trivium.train.events import read_events
+from trivium.files import hash_file
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
 from trivium.train.guard import GRACE_STEPS, Guard
 from trivium.train.trainer import Trainer
 
@@ -289,7 +290,7 @@ class Filling(Trainer):
 
 
 def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("trivium.train.checkpoint.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("trivium.run.saver.FIRST_PAUSE", 0.0)
     trainer = Filling("run.toml", [f"run.folder={small_disk}"], show=False).run()
     events = list(read_events(small_disk / "run/events.jsonl"))
     failed = [event for event in events if event["event"] == "save_failed"]

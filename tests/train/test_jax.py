@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from tests.engine.jax.saved import array_hashes
 from tests.train.test_trainer import ROOT, losses, write_sources
+from trivium.ask.export import export_checkpoint
 from trivium.errors import ResumeError
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events
-from trivium.train.export import export_checkpoint
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 

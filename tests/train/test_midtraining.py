@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import make_data
+from tests.support.scripts import make_data
 from trivium.report.compare import compare_runs
-from trivium.train.events import read_events, steps_taken
+from trivium.run.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
 BASE = """

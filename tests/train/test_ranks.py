@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.train.test_trainer import CONFIG, ROOT, write_sources
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events
-from trivium.train.export import export_checkpoint
+from trivium.ask.export import export_checkpoint
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 
 KILLS = 4

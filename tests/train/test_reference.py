@@ -18,12 +18,12 @@ import xxhash
 from rich.console import Console
 from safetensors.torch import load_file
 
-from tests.corpus import write_source
+from tests.support.corpus import write_source
+from trivium.ask.export import export_checkpoint
 from trivium.errors import PlanError, ResumeError
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events, steps_taken
-from trivium.train.export import export_checkpoint
-from trivium.train.reference import trained_rope
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
+from trivium.train.references import trained_rope
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 

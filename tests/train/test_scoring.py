@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trivium.errors import PlanError
-from trivium.train.events import read_events, steps_taken
+from trivium.run.events import read_events, steps_taken
 from trivium.train.trainer import Trainer
 
 CONFIG = """

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.corpus import write_source
-from tests.streams import write_jsonl
+from tests.support.corpus import write_source
+from tests.support.streams import write_jsonl
 from trivium.errors import ResumeError
-from trivium.run_folder import RunFolder, hash_file
-from trivium.train.events import read_events, steps_taken
+from trivium.files import hash_file
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 

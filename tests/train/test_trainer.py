@@ -14,14 +14,14 @@ import torch
 import transformers
 from rich.console import Console
 
-from tests.corpus import write_source
+from tests.support.corpus import write_source
+from trivium.ask.export import export_checkpoint
 from trivium.config.load import load_config
 from trivium.config.schema import Config
-from trivium.data.batch import IGNORED, Batch
 from trivium.errors import ResumeError, UsageError
-from trivium.run_folder import RunFolder
-from trivium.train.events import read_events, steps_taken
-from trivium.train.export import export_checkpoint
+from trivium.rows.batch import IGNORED, Batch
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 

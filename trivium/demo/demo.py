@@ -117,10 +117,10 @@ def _write_texts(folder: Path, size: Size, console: Console) -> None:
 
 def _train_tokenizer(config: Path, folder: Path, size: Size, console: Console) -> None:
     if not (folder / "tokenizer.json").exists():
-        from trivium.commands.tokenizer import train
+        from trivium.text.train_tokenizer import train_on_texts
 
         _headline(console, f"A tokenizer of {size.vocab:,} tokens, trained on them")
-        train([str(config)], folder, size.vocab)
+        console.print(str(train_on_texts([str(config)], folder, size.vocab)), highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trivium.data.order import derive_key
+from trivium.seeds import derive_key
 from trivium.tasks.task import Conversation, talk
 
 QUESTIONS = ("What is {sum}?", "How much is {sum}?", "Add {a} and {b}.", "{sum} =")

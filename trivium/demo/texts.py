@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trivium.data.order import derive_key
 from trivium.errors import UsageError
 from trivium.files import draft
+from trivium.seeds import derive_key
 
 PASSED_OVER = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "encodings", "__pycache__"}
 LEAST_LETTERS = 200  # of a document

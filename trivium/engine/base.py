@@ -11,18 +11,18 @@ do. An engine is entered stage by stage and then stepped:
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.data.batch import IGNORED, Batch
 from trivium.engine.mesh import ONE_RANK, MeshShape
-from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.errors import UsageError
-from trivium.plan.plan import StepSettings
+from trivium.files import FileFacts
+from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.rows.batch import IGNORED, Batch
 
 Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
@@ -99,6 +99,22 @@ class StageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What one step is taken with."""
+
+    step: int
+    stage: int
+    seq_len: int
+    batch_size: int
+    tokens_before: int
+    lr_multiplier: float
+    lr: Mapping[str, float]
+    momentum: float
+    weight_decay: float
+    loss_limit: float = inf  # above it, or where anything is not finite, no update is made
+
+
+@dataclass(frozen=True, slots=True)
 class StepStats:
     """What one update did; sums and counts are of learnt tokens, by the source's name."""
 
@@ -151,13 +167,6 @@ class EvalStats:
         """Bytes of text in them; None where they are not known."""
         known = [figures.bytes for figures in self.by_source.values() if figures.bytes is not None]
         return sum(known) if len(known) == len(self.by_source) else None
-
-
-class FileFacts(TypedDict):
-    """A written file's size, and the hash of its content."""
-
-    bytes: int
-    hash: str
 
 
 @dataclass(frozen=True, slots=True)

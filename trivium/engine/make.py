@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from trivium.config.schema import Config, Kl, Stage
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, StageSettings
-from trivium.engine.folder import read_spec
 from trivium.engine.ranks import Ranks, launched_ranks
-from trivium.engine.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 from trivium.errors import ConfigError, Problem
+from trivium.model.folder import read_spec
+from trivium.model.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 
 JAX_PACKAGES = ("jax", "flax", "optax", "orbax")
 

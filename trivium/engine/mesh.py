@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trivium.config.schema import Parallel
-from trivium.engine.spec import ModelSpec
 from trivium.errors import ConfigError, Problem
+from trivium.model.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

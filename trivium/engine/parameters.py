@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from trivium.engine.base import NoDecay
-from trivium.engine.spec import ModelSpec
+from trivium.model.spec import ModelSpec
 
 BACK_INTO_THE_STREAM = ("attention.output.weight", "feed_forward.down.weight")
 

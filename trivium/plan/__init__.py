@@ -1,0 +1,1 @@
+"""Config + what is on disk -> Plan: every unit resolved, every problem named."""

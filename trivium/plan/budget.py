@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trivium.config.schema import Config, Fade, Stage
-from trivium.data.mixture import Mixture, StageMixture, normalised, tempered
-from trivium.data.source import OpenSource
 from trivium.plan.curve import exact
+from trivium.rows.mixture import Mixture, StageMixture, normalised, tempered
+from trivium.sources.open import OpenSource
 
 
 def steps_of(stage: Stage, mixture: StageMixture | None, rows_to_read: Mapping[str, int]) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 from trivium.config.merge import merged_stages
 from trivium.config.schema import Config, Stage, Tokenizer
 from trivium.errors import Problem, ResumeError
-from trivium.run_folder import find_checkpoint
+from trivium.run.folder import find_checkpoint
 
 HUGGING_FACE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"

@@ -10,12 +10,12 @@ from fractions import Fraction
 from math import ceil
 
 from trivium.config.schema import Stage
-from trivium.data.figures import Figures
-from trivium.data.mixture import StageMixture
-from trivium.data.reading import Reading, RowSettings, Unread
-from trivium.data.source import OpenSource
 from trivium.plan.curve import exact
 from trivium.plan.stage import Given, Segment
+from trivium.rows.figures import Figures
+from trivium.rows.mixture import StageMixture
+from trivium.rows.reading import Reading, RowSettings, Unread
+from trivium.sources.open import OpenSource
 
 
 @dataclass(slots=True)

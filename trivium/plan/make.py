@@ -9,9 +9,6 @@ from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Reference, Stage
 from trivium.config.sources import ChatSource, HuggingFaceSource, Source
-from trivium.data.mixture import StageMixture
-from trivium.data.reading import RowSettings
-from trivium.data.source import OpenSource, open_sources
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
@@ -20,6 +17,9 @@ from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
 from trivium.plan.stage import Given, PlannedStage
+from trivium.rows.mixture import StageMixture
+from trivium.rows.reading import RowSettings
+from trivium.sources.open import OpenSource, open_sources
 
 MANY_EPOCHS = 4
 LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual

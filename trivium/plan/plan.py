@@ -4,33 +4,17 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
-from trivium.data.source import OpenSource
-from trivium.data.tokenizer import open_tokenizer
+from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.curve import Curve
 from trivium.plan.inherit import Inherited
 from trivium.plan.record import GROUPS, Record, fingerprint, record
 from trivium.plan.stage import PlannedStage
-
-
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """What one step is taken with."""
-
-    step: int
-    stage: int
-    seq_len: int
-    batch_size: int
-    tokens_before: int
-    lr_multiplier: float
-    lr: Mapping[str, float]
-    momentum: float
-    weight_decay: float
-    loss_limit: float = inf  # above it, or where anything is not finite, no update is made
+from trivium.sources.open import OpenSource
+from trivium.text.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)

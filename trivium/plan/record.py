@@ -17,10 +17,10 @@ from trivium.config.problems import show_value
 from trivium.config.schema import Config
 from trivium.config.sizes import SIZES
 from trivium.config.sources import StreamSource
-from trivium.data.order import ORDER_VERSION
-from trivium.data.source import OpenSource
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage
+from trivium.rows.order import ORDER_VERSION
+from trivium.sources.open import OpenSource
 
 Record = dict[str, Any]
 

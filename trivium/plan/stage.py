@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trivium.config.schema import Stage
-from trivium.data.figures import Figures
-from trivium.data.mixture import StageMixture
-from trivium.data.reading import Reading, RowSettings
+from trivium.rows.figures import Figures
+from trivium.rows.mixture import StageMixture
+from trivium.rows.reading import Reading, RowSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from trivium.errors import ResumeError, UsageError
 from trivium.report.columns import Columns
-from trivium.run_folder import RunFolder
+from trivium.run.folder import RunFolder
 
 Record = dict[str, Any]
 SCALARS = (

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trivium.data.order import derive_key
 from trivium.errors import SourceError
+from trivium.seeds import derive_key
 
 COMMON = Path(__file__).with_name("words.txt")
 TESTED = 10  # one word in so many is for the test

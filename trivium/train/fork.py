@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from trivium.ask.convert import is_foreign, take_weights
 from trivium.config.load import load
-from trivium.engine.folder import is_saved, read_spec, saved_by
 from trivium.errors import ResumeError
+from trivium.model.folder import is_saved, read_spec, saved_by
 from trivium.plan.make import make_plan
-from trivium.run_folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
-from trivium.train.convert import is_foreign, take_weights
-from trivium.train.reference import References
+from trivium.run.folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
+from trivium.train.references import References
 from trivium.train.resume import refuse_other_past
 
 

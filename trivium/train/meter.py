@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trivium.engine.base import StepStats
-from trivium.engine.spec import ModelSpec
-from trivium.plan.plan import Plan, StepSettings
-from trivium.train.events import StepTaken
+from trivium.engine.base import StepSettings, StepStats
+from trivium.model.spec import ModelSpec
+from trivium.plan.plan import Plan
+from trivium.run.events import StepTaken
 
 MEAN_DECAY = 0.9
 WARM_STEPS = 10  # of each launch: compiling and warming up is no training time

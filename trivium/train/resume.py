@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trivium.config.problems import show_value
-from trivium.data.source import OpenSource
 from trivium.errors import ResumeError
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
+from trivium.sources.open import OpenSource
 
 
 def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trivium.address import rows_of
+from trivium.loader.trace import rows_of
 from trivium.plan.plan import Plan
 
 

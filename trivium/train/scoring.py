@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing
+from trivium.ask.generate.sampling import Sampling
+from trivium.ask.generate.stops import text_ends
+from trivium.ask.open import begins_with, prompt_tokens
+from trivium.ask.score.examine import Examinee, examine
+from trivium.ask.score.questions import exam_tokenizer, open_exams
+from trivium.ask.score.task_score import overall
 from trivium.config.schema import Config
-from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
-from trivium.evaluate.examine import Examinee, examine
-from trivium.evaluate.questions import exam_tokenizer, open_exams
-from trivium.evaluate.score import overall
-from trivium.generate.generate import generate
-from trivium.generate.row import Writing
-from trivium.generate.sampling import Sampling
-from trivium.generate.stops import text_ends
-from trivium.train.events import Sampled, Scored
-from trivium.train.model import begins_with, prompt_tokens
+from trivium.model.spec import ModelSpec
+from trivium.run.events import Sampled, Scored
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer

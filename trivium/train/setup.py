@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from trivium.config.schema import Config
-from trivium.data.tokenizer import Tokenizer, open_tokenizer
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.huggingface import CONFIG_FILE
 from trivium.engine.make import engine_settings, make_engine, resolve_spec
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
-from trivium.engine.spec import ModelSpec
 from trivium.errors import PlanError, Problem
+from trivium.model.huggingface import CONFIG_FILE
+from trivium.model.spec import ModelSpec
 from trivium.plan.plan import Plan
-from trivium.run_folder import COMPLETE, Checkpoint, find_checkpoint
+from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
+from trivium.text.tokenizer import Tokenizer, open_tokenizer
 
 
 def run_engine(

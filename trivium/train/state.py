@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trivium.config.schema import Config
-from trivium.engine.folder import is_saved
-from trivium.run_folder import Checkpoint
+from trivium.model.folder import is_saved
+from trivium.run.folder import Checkpoint
+from trivium.run.versions import versions
 from trivium.train.resume import changed_keys, refuse_other_past
-from trivium.train.versions import versions
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer

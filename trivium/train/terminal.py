@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trivium.config.numbers import show_count
 from trivium.plan.plan import Plan
-from trivium.train.events import Event, StepTaken
+from trivium.run.events import Event, StepTaken
 
 
 class Lines:

@@ -1,11 +1,12 @@
 """TensorBoard and wandb as sinks: the figures of steps and evaluations, by name."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trivium.errors import ConfigError, Problem
-from trivium.train.events import Evaluated, Event, Scored, Sink, StepTaken
+from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
 
 STEP_FIGURES = (
     "loss",
@@ -48,15 +49,21 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             raise _missing("tensorboard") from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._protos = event_pb2, summary_pb2
+        self._writer = EventFileWriter(str(folder / "tensorboard"))
 
     def write(self, event: Event) -> None:
         """Add the event's figures."""
-        for name, value in figures(event).items():
-            self._writer.add_scalar(name, value, event.step)
+        found = figures(event)
+        if found:
+            events, summaries = self._protos
+            values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in found.items()]
+            summary = summaries.Summary(value=values)
+            self._writer.add_event(events.Event(wall_time=time.time(), step=event.step, summary=summary))
 
     def close(self) -> None:
         """Flush."""

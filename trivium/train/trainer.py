@@ -16,20 +16,15 @@ import tomli_w
 
 from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config, Shape
-from trivium.data.batch import Batch
-from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepStats
+from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks, stage_settings
 from trivium.engine.mesh import mesh_shape
-from trivium.loader import Loader
+from trivium.loader.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
-from trivium.plan.plan import StepSettings
 from trivium.plan.stage import PlannedStage
-from trivium.run_folder import RunFolder
-from trivium.train.cadence import Cadence
-from trivium.train.checkpoint import Saver
-from trivium.train.evaluate import evaluate, validation_batches
-from trivium.train.events import (
+from trivium.rows.batch import Batch
+from trivium.run.events import (
     Ended,
     Evaluated,
     Event,
@@ -41,17 +36,21 @@ from trivium.train.events import (
     Spiked,
     StageBegan,
 )
+from trivium.run.folder import RunFolder
+from trivium.run.restore import checkpoint_to_go_on_from, fetch_references
+from trivium.run.saver import Saver
+from trivium.train.cadence import Cadence
 from trivium.train.guard import Guard
 from trivium.train.lag import Lag
-from trivium.train.launch import initial_weights, session, start_of
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
-from trivium.train.reference import References
-from trivium.train.restore import checkpoint_to_go_on_from, fetch_references
+from trivium.train.references import References
 from trivium.train.rows import row_list
 from trivium.train.scoring import Scoring
+from trivium.train.session import initial_weights, session, start_of
 from trivium.train.state import raw_config, stand_at, state_of
 from trivium.train.transition import stage_changes
+from trivium.train.validation import evaluate, validation_batches
 from trivium.train.watchdog import Watchdog
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise

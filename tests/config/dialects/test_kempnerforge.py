@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.config.dialects.checks import (
+from tests.support.dialects import (
     EXAMPLES,
     converted_is_the_same,
     left_unsaid,

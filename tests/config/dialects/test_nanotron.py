@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.config.dialects.checks import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
+from tests.support.dialects import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
 from trivium.config.load import load
 from trivium.config.read import read_tables
 

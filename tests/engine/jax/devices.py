@@ -14,7 +14,10 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import numpy as np
 from jax import Array
 
-from tests.engine.rows import SEQ_LEN, TINY
+from tests.support.batches import SEQ_LEN, TINY
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing
+from trivium.ask.generate.sampling import GREEDY
 from trivium.engine.base import EngineSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.engine import JaxEngine
@@ -24,9 +27,6 @@ from trivium.engine.jax.sharding import device_mesh, own_rows, placed, put_rows,
 from trivium.engine.jax.state import Writer, named_leaves, read_state, room_for, saved_shapes
 from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import MeshShape
-from trivium.generate.generate import generate
-from trivium.generate.row import Writing
-from trivium.generate.sampling import GREEDY
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 MESHES = {"1": MeshShape(), "4": MeshShape(shard=4), "2x2": MeshShape(2, 2), "2t2": MeshShape(shard=2, tensor=2)}

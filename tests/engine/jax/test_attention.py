@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import Array, nn
 
-from tests.engine.rows import make_batch
+from tests.support.batches import make_batch
 from trivium.engine.jax.attention import Attend, attend
 
 pytestmark = pytest.mark.slow  # programs are compiled

@@ -11,14 +11,14 @@ import optax
 import pytest
 
 from tests.engine.contract import STAGE, EngineContract
-from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
-from trivium.data.batch import Batch
+from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
-from trivium.engine.spec import RopeSpec
 from trivium.errors import ConfigError
+from trivium.model.spec import RopeSpec
+from trivium.rows.batch import Batch
 
 pytestmark = pytest.mark.slow  # programs are compiled
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.engine.contract import DIRECTIONS, STAGE
-from tests.engine.rows import TINY, make_batch, settings_at
+from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.rows import Rows
-from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.engine import TorchEngine
+from trivium.model.spec import ModelSpec
 
 pytestmark = pytest.mark.slow  # programs are compiled
 

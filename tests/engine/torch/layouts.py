@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from tests.engine.contract import STAGE
-from tests.engine.rows import TINY, VOCAB, make_batch, settings_at
-from tests.forked import launch
-from trivium.data.batch import Batch
+from tests.support.batches import TINY, VOCAB, make_batch, settings_at
+from tests.support.forked import launch
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
 from trivium.engine.ranks import Ranks
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
+from trivium.rows.batch import Batch
 
 ADAMW, MUON = OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon", clip=1.0)
 SPEC = replace(TINY, qk_norm=True)

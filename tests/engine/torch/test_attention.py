@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.engine.rows import make_batch
+from tests.support.batches import make_batch
 from trivium.engine.torch.attention import BlockMasked, Documents, Layout, Masked, WholeRows, layout_of
 
 CPU = torch.device("cpu")

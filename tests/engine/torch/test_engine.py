@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.contract import STAGE, EngineContract, hash_of
-from tests.engine.rows import SEQ_LEN, TINY, make_batch, settings_at
+from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.exact import exactly

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.engine.generated import log_probabilities, normalised
-from tests.engine.rows import SEQ_LEN, TINY, VOCAB
+from tests.support.batches import SEQ_LEN, TINY, VOCAB
+from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch import cache
 from trivium.engine.torch.engine import TorchEngine

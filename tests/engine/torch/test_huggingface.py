@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.rows import TINY, make_batch
+from tests.support.batches import TINY, make_batch
 from trivium.engine.base import EngineSettings, StageSettings
-from trivium.engine.folder import read_spec
-from trivium.engine.spec import ModelSpec, RopeSpec
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
 from trivium.engine.torch.rows import Rows
 from trivium.errors import ConfigError, ResumeError
+from trivium.model.folder import read_spec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 ROW = make_batch(((40,),), seq_len=40, vocab=101)
 SHAPE: dict[str, Any] = {

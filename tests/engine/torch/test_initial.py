@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from tests.engine.rows import TINY
+from tests.support.batches import TINY
 from trivium.engine.torch.initial import initial_weight, initialise
 from trivium.engine.torch.model import Decoder
 

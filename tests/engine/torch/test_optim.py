@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Muon
 
-from tests.engine.rows import TINY, make_batch, settings_at
+from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.parameters import Place, place_of
 from trivium.engine.torch.engine import TorchEngine

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engine.contract import STAGE
-from tests.engine.rows import TINY, make_batch, settings_at
+from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.model import Decoder

@@ -2,8 +2,8 @@
 
 import torch
 
-from trivium.engine.spec import RopeSpec
 from trivium.engine.torch.rotary import Rotation
+from trivium.model.spec import RopeSpec
 
 CPU = torch.device("cpu")
 

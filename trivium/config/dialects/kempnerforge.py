@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trivium.config.dialects.forge_data import ForgeData
+from trivium.config.dialects.kempnerforge_data import ForgeData
 from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
 from trivium.config.problems import show_value
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from trivium.config.dialects.samplings import Samplings
+from trivium.config.dialects.theseus_data import Samplings
 from trivium.config.dialects.translation import MODEL_SIZES, Theirs, Translation, is_number
 from trivium.config.keys import Path
 from trivium.config.problems import show_value

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects import theseus
-from trivium.config.dialects.data_stages import DataStages
+from trivium.config.dialects.torchtitan_data import DataStages
 from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
 from trivium.config.problems import show_value
 

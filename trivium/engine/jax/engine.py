@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.data.batch import Batch
-from trivium.data.order import derive_key
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
@@ -23,6 +21,7 @@ from trivium.engine.base import (
     SaveHandle,
     SourceFigures,
     StageSettings,
+    StepSettings,
     StepStats,
     refuse_too_long,
 )
@@ -51,8 +50,9 @@ from trivium.engine.jax.step import BySource, Frozen, How, Program, Terms, Train
 from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import measured_peak, peak_of
-from trivium.engine.spec import RopeSpec
-from trivium.plan.plan import StepSettings
+from trivium.model.spec import RopeSpec
+from trivium.rows.batch import Batch
+from trivium.seeds import derive_key
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 

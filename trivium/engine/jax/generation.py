@@ -24,12 +24,12 @@ from jax import Array, lax, nn
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.data.batch import PADDING
 from trivium.engine.jax.attention import UNSEEN, attend
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
+from trivium.rows.batch import PADDING
 
 FIRST_SLOTS = 64
 

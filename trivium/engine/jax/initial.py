@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from trivium.engine.parameters import initial_std
-from trivium.engine.spec import ModelSpec
+from trivium.model.spec import ModelSpec
 
 
 def initial_weight(name: str, shape: tuple[int, ...], spec: ModelSpec, words: Array) -> Array:

@@ -25,7 +25,7 @@ from trivium.engine.jax.initial import initial_weight
 from trivium.engine.jax.norm import RMSNorm
 from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import gathered, keep_rows
-from trivium.engine.spec import ModelSpec
+from trivium.model.spec import ModelSpec
 
 Params = dict[str, Array]
 

@@ -15,12 +15,11 @@ import numpy as np
 import optax
 from jax import Array
 
-from trivium.engine.base import OptimizerSettings, OwnOptimizer
+from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.jax.kl import Number
 from trivium.engine.jax.model import Params
 from trivium.engine.jax.muon import MuonState, muon_directions, muon_init
 from trivium.engine.parameters import place_of
-from trivium.plan.plan import StepSettings
 
 CLIP_EPS = 1e-6  # torch's own
 

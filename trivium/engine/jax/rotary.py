@@ -11,8 +11,8 @@ from jax import Array
 from jax.sharding import Mesh
 
 from trivium.engine.jax.sharding import whole_everywhere
-from trivium.engine.rotary import rotary_tables
-from trivium.engine.spec import RopeSpec
+from trivium.model.rotary import rotary_tables
+from trivium.model.spec import RopeSpec
 
 
 class Rotation(NamedTuple):

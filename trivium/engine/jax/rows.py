@@ -8,8 +8,8 @@ from jax import Array
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.data.batch import IGNORED, PADDING, Batch
 from trivium.engine.jax.sharding import put_rows, rows_multiple
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 NO_SOURCE = -1  # of a row that only fills a micro-batch
 

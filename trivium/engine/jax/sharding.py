@@ -21,10 +21,10 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from trivium.data.order import derive_key
 from trivium.engine.jax.initial import key_words
 from trivium.engine.jax.ranks import local_devices
 from trivium.engine.mesh import MeshShape
+from trivium.seeds import derive_key
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 ROWS = (REPLICATE, SHARD)

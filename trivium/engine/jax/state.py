@@ -21,11 +21,12 @@ import orbax.checkpoint as ocp
 import xxhash
 from jax import Array
 
-from trivium.engine.base import FileFacts, SaveHandle
-from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
+from trivium.engine.base import SaveHandle
 from trivium.engine.jax.ranks import gather_aside
-from trivium.engine.spec import ModelSpec
 from trivium.errors import ResumeError
+from trivium.files import FileFacts
+from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
+from trivium.model.spec import ModelSpec
 
 ARRAYS = "arrays"
 WEIGHTS, OPTIMIZER, RANDOM = "weights", "optimizer", "random"

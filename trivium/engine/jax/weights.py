@@ -6,10 +6,10 @@ from pathlib import Path
 import jax
 from jax import Array
 
-from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.state import WEIGHTS, read_state, saved_shapes
-from trivium.engine.spec import ModelSpec
+from trivium.model.folder import is_saved, refuse_other_model
+from trivium.model.spec import ModelSpec
 
 
 def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:

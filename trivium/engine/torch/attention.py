@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from trivium.data.batch import PADDING
+from trivium.rows.batch import PADDING
 
 Segments = NDArray[np.int32]
 

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trivium.data.batch import Batch
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
     SaveHandle,
     StageSettings,
+    StepSettings,
     StepStats,
     figures_by_source,
     refuse_too_long,
@@ -50,7 +50,7 @@ from trivium.engine.torch.state import (
 )
 from trivium.engine.torch.weights import empty_decoder, engine_precision, fill
 from trivium.errors import ConfigError, Problem
-from trivium.plan.plan import StepSettings
+from trivium.rows.batch import Batch
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 

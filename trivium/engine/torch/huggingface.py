@@ -8,11 +8,11 @@ from safetensors.torch import save_file
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
-from trivium.engine.huggingface import their_name, write_config
-from trivium.engine.spec import RopeSpec
-from trivium.engine.tensor_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part, whole
+from trivium.model.huggingface import their_name, write_config
+from trivium.model.spec import RopeSpec
+from trivium.model.tensor_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 
 
 @torch.no_grad()

@@ -8,11 +8,11 @@ all of a parameter and keeps its part.
 import torch
 from torch import Tensor
 
-from trivium.data.order import derive_key
 from trivium.engine.parameters import initial_std
-from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part
+from trivium.model.spec import ModelSpec
+from trivium.seeds import derive_key
 
 
 @torch.no_grad()

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, silu
 from torch.utils.checkpoint import checkpoint
 
-from trivium.engine.spec import ModelSpec
 from trivium.engine.torch.attention import Layout
 from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, sliced_loss
 from trivium.engine.torch.norm import RMSNorm
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows
+from trivium.model.spec import ModelSpec
 
 
 class Matrix(nn.Module):

@@ -14,12 +14,11 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
-from trivium.engine.base import OptimizerSettings, OwnOptimizer
+from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.parameters import Place, place_of
 from trivium.engine.torch.muon import WideMuon
 from trivium.engine.torch.parallel import clip_to, total_norm
 from trivium.errors import ResumeError
-from trivium.plan.plan import StepSettings
 
 NUMBER = "!"  # marks a part that is a plain number: an optimizer of the user's own may keep one, such as its step
 

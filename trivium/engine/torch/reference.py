@@ -11,13 +11,13 @@ from typing import Literal
 
 import torch
 
-from trivium.data.batch import Batch
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.loss import ReferenceStates
 from trivium.engine.torch.parallel import OneRank
 from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.rows import Rows, rotation_of
 from trivium.engine.torch.weights import PRECISIONS, empty_decoder, engine_precision, fill
+from trivium.rows.batch import Batch
 
 
 class Reference:

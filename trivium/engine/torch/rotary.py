@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivium.engine.rotary import rotary_tables
-from trivium.engine.spec import RopeSpec
+from trivium.model.rotary import rotary_tables
+from trivium.model.spec import RopeSpec
 
 
 @dataclass(frozen=True, slots=True)

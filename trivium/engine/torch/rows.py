@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trivium.data.batch import IGNORED, Batch
 from trivium.engine.torch.attention import Layout, layout_of
 from trivium.engine.torch.loss import Learnt
 from trivium.engine.torch.rotary import Rotation
+from trivium.rows.batch import IGNORED, Batch
 
 
 @dataclass(frozen=True, slots=True)

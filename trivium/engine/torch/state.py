@@ -27,12 +27,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from trivium.engine.base import FileFacts, SaveHandle
-from trivium.engine.folder import is_saved, refuse_other_engine, refuse_other_model
-from trivium.engine.spec import ModelSpec
+from trivium.engine.base import SaveHandle
 from trivium.engine.torch.ranks import saving_group
 from trivium.engine.torch.storage import PartsReader, PartsWriter
 from trivium.errors import ResumeError
+from trivium.files import FileFacts
+from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model
+from trivium.model.spec import ModelSpec
 
 WEIGHTS, OPTIMIZER, RANDOM = "weights/", "optimizer/", "random/"
 

@@ -30,9 +30,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from trivium.engine.base import FileFacts
-from trivium.engine.folder import TORCH_INDEX, write_spec
-from trivium.engine.spec import ModelSpec
+from trivium.files import FileFacts
+from trivium.model.folder import TORCH_INDEX, write_spec
+from trivium.model.spec import ModelSpec
 
 DTYPES = {
     "F64": torch.float64,

@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 
 from trivium.engine.base import EngineSettings, Precision
-from trivium.engine.folder import is_saved, refuse_other_model
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.model import Decoder, Matrix
 from trivium.engine.torch.parallel import OneRank
 from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
+from trivium.model.folder import is_saved, refuse_other_model
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

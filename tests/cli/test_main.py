@@ -1,0 +1,153 @@
+"""The command line as people run it: exit codes, what is printed where, and what is imported."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.configs import BASE
+from trivium.config.load import load_config
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "stages.toml"
+THEIRS = ROOT / "docs" / "data_stages" / "configs" / "data_stages_test.toml"
+pytestmark = pytest.mark.slow  # a process each
+
+
+def trivium(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program in a folder, its output piped."""
+    command = [sys.executable, "-m", "trivium", *map(str, arguments)]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run.toml").write_text(BASE)
+    return tmp_path
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def test_a_config_that_cannot_work_gives_every_problem_and_exit_code_2(folder: Path) -> None:
+    (folder / "run.toml").write_text(BASE.replace("steps = 100", "steps = 0").replace("code = 0.5", "code = 0.6"))
+    ran = trivium("plan", "run.toml", folder=folder)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.splitlines() == [
+        "run.toml: stages[0].steps: is 0. It must be at least 1. Write for example steps = 4000.",
+        (
+            "run.toml: stages[1].mixture: adds up to 1.1, not 1. "
+            "Change the shares, or write weights = { web = 0.5, code = 0.6 }."
+        ),
+    ]
+    assert names_in(folder) == ["run.toml"]
+
+
+def test_a_plan_that_cannot_work_gives_exit_code_2_without_a_traceback(folder: Path) -> None:
+    ran = trivium("plan", "run.toml", "schedule={ shape = 'cosine', warmup = { steps = 151 } }", folder=folder)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert (
+        ran.stderr == "run.toml: schedule: a warm-up of 151 steps is longer than the 150 steps there are. Shorten it.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan", "no.toml"), "no.toml: no such file. Give the path of a config."),
+        (("plan", "run.toml", "stages.x.steps=5"), 'there is no stage "x"'),
+        (("plan", "run.toml", "--dialect", "nanotorn"), '"nanotorn" is not known. Did you mean "nanotron"?'),
+        (("plan",), "Missing argument 'config'"),
+        (("paln", "run.toml"), "paln"),
+    ],
+)
+def test_a_wrong_command_gives_exit_code_2_and_says_why(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    ran = trivium(*arguments, folder=folder)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert names_in(folder) == ["run.toml"]
+
+
+def test_a_plan_is_plain_text_of_80_columns_when_piped(folder: Path) -> None:
+    ran = trivium("plan", EXAMPLE, folder=folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\x1b" not in ran.stdout
+    assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+    for word in ("general", "long", "chat", "[0, 3,815)", "[3,815, 4,197)", "web", "code", "256 x 2,048"):
+        assert word in ran.stdout
+    assert "general: 2,000,000,000 tokens asked, 2,000,158,720 taken (3,815 whole steps)." in ran.stdout
+    assert names_in(folder) == ["run.toml"]
+
+
+def test_a_plan_of_theirs_says_what_was_not_carried_over(folder: Path) -> None:
+    ran = trivium("plan", THEIRS, "--world-size", "2", folder=folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "job.description: not carried over" in ran.stdout
+    assert max(len(line) for line in ran.stdout.splitlines()) <= 80
+
+
+def test_overrides_count_on_the_command_line(folder: Path) -> None:
+    ran = trivium("plan", "run.toml", "stages.0.tokens=1M", "stages.long.seq_len=8192", "--json", folder=folder)
+    first, second = json.loads(ran.stdout)["stages"]
+    assert (first["asked"], first["steps"]) == ({"tokens": 1_000_000}, 2)
+    assert second["seq_len"] == 8192
+
+
+def test_a_plan_for_machines_is_json(folder: Path) -> None:
+    ran = trivium("plan", "run.toml", "--json", folder=folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    plan = json.loads(ran.stdout)
+    assert (plan["run"], plan["total_steps"]) == ("base", 150)
+    assert [(stage["name"], stage["start"], stage["end"]) for stage in plan["stages"]] == [
+        ("general", 0, 100),
+        ("long", 100, 150),
+    ]
+
+
+def test_the_schema_is_one_that_accepts_the_example(folder: Path) -> None:
+    ran = trivium("schema", folder=folder)
+    schema = Draft202012Validator(json.loads(ran.stdout))
+    assert list(schema.iter_errors(tomllib.loads(EXAMPLE.read_text(encoding="utf-8")))) == []
+
+
+def test_convert_prints_a_config_that_loads_with_its_notes_as_comments(folder: Path) -> None:
+    ran = trivium("convert", THEIRS, "--world-size", "2", folder=folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[0] == (
+        '# data_stages_test.toml: job.description: not carried over (it is "three stages"): nothing here takes it.'
+    )
+    ours = folder / "ours.toml"
+    ours.write_text(ran.stdout)
+    assert load_config(ours) == load_config(THEIRS, world_size=2)
+
+
+def test_convert_without_the_world_size_says_that_it_is_needed(folder: Path) -> None:
+    ran = trivium("convert", THEIRS, folder=folder)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    what = "4 rows on each rank: how many ranks? Give --world-size 8, or training.global_batch_size."
+    assert ran.stderr == f"data_stages_test.toml: training.local_batch_size: {what}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", str(EXAMPLE)], ["schema"]], ids=lambda args: str(args[0]))
+def test_neither_torch_nor_jax_is_imported(folder: Path, arguments: list[str]) -> None:
+    program = f"""
+import sys
+sys.argv = ["trivium", *{arguments!r}]
+from trivium.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print([name for name in ("torch", "jax", "flax", "datasets", "transformers") if name in sys.modules], file=sys.stderr)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.stderr == "[]\n"
+    assert ran.returncode == 0

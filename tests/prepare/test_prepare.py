@@ -1,0 +1,276 @@
+"""Text to token files: every form, any number of workers, killed at any time, bad lines, no-ops."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.texts import (
+    BYTES,
+    content_of,
+    lines_of,
+    prepare_bytes,
+    texts_in,
+    write_lines,
+    write_parquet,
+)
+from trivium.errors import SourceError
+from trivium.prepare import shards
+from trivium.prepare.prepare import prepare
+from trivium.prepare.recipe import FilesWork, Recipe
+from trivium.text.tokenizer import ByteTokenizer
+from trivium.textfiles.inputs import find_inputs
+from trivium.tokenfiles.manifest import read_manifest, verify
+from trivium.tokenfiles.open import open_source
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [f"document {number}: " + "words and more words " * (number % 7) for number in range(1, 400)]
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of a few kilobytes, so that a small corpus has many."""
+    monkeypatch.setattr(shards, "SMALLEST", 4096)
+    monkeypatch.setattr(shards, "WANTED", 1000)
+
+
+def write_corpus(folder: Path) -> Path:
+    """One of each form, large and small."""
+    write_lines(folder / "a-large.jsonl", TEXTS)
+    write_lines(folder / "b-stream.jsonl.gz", TEXTS[:300])
+    write_lines(folder / "b-stream.jsonl.zst", TEXTS[100:])
+    write_parquet(folder / "c-rows.parquet", TEXTS[:90], row_group=20)
+    for number in range(20):
+        (folder / f"code/{number:02d}.py").parent.mkdir(exist_ok=True)
+        (folder / f"code/{number:02d}.py").write_text(f"print({number})\n" * number or "pass\n")
+    write_lines(folder / "d-small.json", TEXTS[:3])
+    return folder
+
+
+def expected_texts() -> list[str]:
+    code = [f"print({number})\n" * number or "pass\n" for number in range(20)]
+    return [*TEXTS, *TEXTS[:300], *TEXTS[100:], *TEXTS[:90], *code, *TEXTS[:3]]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_every_document_of_every_form_comes_out_once_and_in_order(tmp_path: Path) -> None:
+    made = prepare_bytes(write_corpus(tmp_path / "in"), tmp_path / "out")
+    assert texts_in(tmp_path / "out") == expected_texts()
+    assert made.manifest.documents == len(expected_texts())
+    assert len(made.manifest.files) > 20
+    assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".") and path.is_dir()]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_the_manifest_is_of_these_files(tmp_path: Path) -> None:
+    prepare_bytes(write_corpus(tmp_path / "in"), tmp_path / "out")
+    assert verify(read_manifest(tmp_path / "out/manifest.json"), open_source(tmp_path / "out")) == ()
+
+
+SLICED = """
+import sys
+from pathlib import Path
+from tests.support.texts import prepare_bytes
+from trivium.prepare import shards
+shards.SMALLEST, shards.WANTED = 4096, 1000
+prepare_bytes(Path(sys.argv[1]), Path(sys.argv[2]), workers=int(sys.argv[3]))
+"""
+
+
+def start(source: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
+    """Prepare in a process of its own, with small shards."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SLICED, str(source), str(out), str(workers)]
+    return subprocess.Popen(command, env=environment, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_writes_the_same_files(tmp_path: Path) -> None:
+    source = write_corpus(tmp_path / "in")
+    for workers in (1, 2, 3):
+        assert start(source, tmp_path / f"out-{workers}", workers).wait(120) == 0
+    first = content_of(tmp_path / "out-1")
+    assert len(first) > 60
+    assert content_of(tmp_path / "out-2") == first
+    assert content_of(tmp_path / "out-3") == first
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_it_goes_on_and_writes_the_same_files(tmp_path: Path) -> None:
+    source = write_corpus(tmp_path / "in")
+    assert start(source, tmp_path / "whole", 1).wait(120) == 0
+    chance = random.Random(7)
+    killed = 0
+    for _ in range(15):
+        process = start(source, tmp_path / "out", 2)
+        # From before the first shard to about the end, whatever a start costs here.
+        wanted, deadline = chance.randrange(0, 40), time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            records = len(list((tmp_path / "out").glob(".prepare/*.ds.json")))
+            if records >= wanted:
+                time.sleep(chance.random() * 0.05)
+                break
+            time.sleep(0.001)
+        killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "out/manifest.json").is_file():
+            assert content_of(tmp_path / "out") == content_of(tmp_path / "whole")
+            for path in sorted((tmp_path / "out").glob("0000*")):
+                path.unlink()
+            (tmp_path / "out/manifest.json").unlink()
+            (tmp_path / "out/.prepare").mkdir(exist_ok=True)
+        else:
+            with pytest.raises(SourceError, match=r"is not whole|does not exist"):
+                open_source(tmp_path / "out")
+    assert killed >= 8
+    assert start(source, tmp_path / "out", 2).wait(120) == 0
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "whole")
+    assert not list((tmp_path / "out").glob(".*.draft"))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_finished_shards_are_not_encoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_corpus(tmp_path / "in")
+    (source / "e-last.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(SourceError, match=r"e-last\.jsonl\.gz: cannot be read: Not a gzipped file"):
+        prepare_bytes(source, tmp_path / "out")
+    (source / "e-last.jsonl.gz").unlink()
+    write_lines(source / "e-last.jsonl", ["mended"])
+    encoded: list[str] = []
+    from trivium.prepare import encode
+
+    genuine = encode.ShardEncoder.encode
+
+    def counted(self: encode.ShardEncoder, shard: shards.Shard, *rest: object) -> object:
+        encoded.append(shard.name)
+        return genuine(self, shard, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encode.ShardEncoder, "encode", counted)
+    prepare_bytes(source, tmp_path / "out")
+    assert len(encoded) == 1
+    assert texts_in(tmp_path / "out") == [*expected_texts(), "mended"]
+    prepare_bytes(source, tmp_path / "out")
+    assert len(encoded) == 1
+
+
+def test_a_folder_with_other_content_is_refused(tmp_path: Path) -> None:
+    source, out = write_lines(tmp_path / "a.jsonl", TEXTS), tmp_path / "out"
+    prepare_bytes(source, out)
+    write_lines(source, TEXTS[:-1])
+    with pytest.raises(SourceError) as error:
+        prepare_bytes(source, out)
+    assert str(error.value) == (
+        f"{out}: was prepared from other text, or with another tokenizer or column. "
+        "Give another folder, or delete this one."
+    )
+    (out / "prepared.json").unlink()
+    with pytest.raises(SourceError) as error:
+        prepare_bytes(source, out)
+    assert str(error.value) == (
+        f"{out}: holds token files that were not prepared here. Give a folder that does not exist yet."
+    )
+
+
+def test_the_same_text_under_another_time_of_change_is_the_same(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", TEXTS)
+    prepare_bytes(source, tmp_path / "out")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    os.utime(source, ns=(1, 1))
+    prepare_bytes(source, tmp_path / "out")
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(["good", ""]) + b'{"text": 3}\n{"other": "x"}\n{"text": "cut\n[1]\n' + lines_of(["last"])
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    with pytest.raises(SourceError) as error:
+        prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out", most_bad=0.5)
+    listed = [
+        '1 "text" is no text: a.jsonl line 3',
+        "1 broken JSON: a.jsonl line 5",
+        "1 empty: a.jsonl line 2",
+        '1 no "text": a.jsonl line 4',
+        "1 no table of fields: a.jsonl line 6",
+    ]
+    assert str(error.value) == (
+        "web: 4 of 7 lines hold no document, 57.14%: over the limit of 0.5. "
+        "Mend them, or allow 1 with --bad-lines, or with bad_lines in the source.\n  " + "\n  ".join(listed)
+    )
+    prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out", most_bad=1.0)
+    assert texts_in(tmp_path / "out") == ["good", "last"]
+    assert capsys.readouterr().err.splitlines() == [f"web: left out {line}" for line in listed]
+    said = json.loads((tmp_path / "out/prepared.json").read_text())
+    assert (said["documents"], said["lines"], said["left_out"]["counts"]["broken JSON"]) == (2, 7, 1)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_bad_lines_are_named_by_their_line_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(TEXTS).splitlines(keepends=True)
+    lines[349] = b'{"text": 7}\n'
+    for name in ("a.jsonl", "a.jsonl.gz"):
+        path = write_lines(tmp_path / name, [])
+        path.write_bytes(b"".join(lines) if name == "a.jsonl" else import_module("gzip").compress(b"".join(lines)))
+        prepare_bytes(path, tmp_path / f"out-{name}", most_bad=0.01)
+        assert capsys.readouterr().err == f'web: left out 1 "text" is no text: {name} line 350\n'
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_very_many_bad_lines_stop_it_early(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{}\n" * 20_000)
+    with pytest.raises(SourceError, match=r"lines hold no document, 100\.00%") as error:
+        prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out")
+    assert "of 20,000 lines" not in str(error.value)
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n')
+    with pytest.raises(SourceError) as error:
+        prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out")
+    assert str(error.value) == (
+        "no document was found in 1 lines (1 empty: a.jsonl line 1). Look at its path and column."
+    )
+
+
+@pytest.mark.parametrize(
+    ("add", "tokens"),
+    [(None, [97, 256]), (("bos",), [257, 97]), (("eos", "bos"), [257, 97, 256]), ((), [97])],
+    ids=["default", "bos", "both", "none"],
+)
+def test_documents_have_what_is_asked_for_around_them(tmp_path: Path, add: object, tokens: list[int]) -> None:
+    files = FilesWork(find_inputs([str(write_lines(tmp_path / "a.jsonl", ["a"]))]))
+    recipe = Recipe("text", ByteTokenizer(), BYTES, add=add)  # type: ignore[arg-type]
+    prepare(files, recipe, tmp_path / "out", title="web")
+    (file,) = open_source(tmp_path / "out")
+    assert (file.tokens.tolist(), file.dtype.name, file.tokenizer) == (tokens, "uint16", "bytes")
+
+
+def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
+    class Bare(ByteTokenizer):
+        def special(self, role: object) -> int | None:
+            return None
+
+    files = FilesWork(find_inputs([str(write_lines(tmp_path / "a.jsonl", ["a"]))]))
+    with pytest.raises(SourceError) as error:
+        prepare(files, Recipe("text", Bare(), BYTES, add=("bos",)), tmp_path / "out", title="web")
+    assert str(error.value) == ('add = ["bos"]: the tokenizer has no such token. Write add = [], or another token.')
+    assert Recipe("text", Bare(), BYTES).added == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_datatrove_reads_what_was_prepared(tmp_path: Path) -> None:
+    prepare_bytes(write_lines(tmp_path / "a.jsonl", TEXTS), tmp_path / "out")
+    (file,) = open_source(tmp_path / "out")
+    dataset = import_module("datatrove.utils.dataset")
+    rows = dataset.DatatroveFolderDataset(str(tmp_path / "out"), seq_len=15, recursive=False, return_positions=True)
+    read = np.concatenate([row["input_ids"].numpy() for row in rows])
+    assert read.tolist() == file.tokens[: len(read)].tolist()
+    assert len(read) > len(file.tokens) - 16

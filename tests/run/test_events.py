@@ -1,0 +1,86 @@
+"""events.jsonl: append-only, torn lines tolerated, a step's last record counts."""
+
+import json
+from pathlib import Path
+
+from trivium.run.events import EventFile, Said, Started, StepTaken, read_events, steps_taken
+from trivium.train.track import figures
+
+
+def step(number: int, loss: float = 1.0) -> StepTaken:
+    return StepTaken(
+        step=number,
+        stage="general",
+        loss=loss,
+        mean_loss=loss,
+        lr={"matrix": 0.02, "rest": 3e-4},
+        lr_multiplier=1.0,
+        gradient_norm=0.5,
+        tokens=2048,
+        learnt=2000,
+        loss_by_source={"web": loss},
+        learnt_by_source={"web": 2000},
+        epochs={"web": 0.25},
+        seconds=0.5,
+        waited=0.001,
+        tokens_per_second=4096.0,
+        flops_per_second=1e9,
+        mfu=None,
+        flops=1e10,
+        training_seconds=3.0,
+        percent=10.0,
+        memory=1000,
+    )
+
+
+def started(number: int, resumed: bool) -> Started:
+    return Started(step=number, run="r", resumed=resumed, total_steps=10, world_size=1, versions={}, settings={})
+
+
+def test_events_are_lines_of_json_in_the_order_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventFile(path)
+    file.write(started(0, False))
+    file.write(step(1, 2.5))
+    file.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["started", "step"]
+    assert lines[1]["loss"] == 2.5
+    assert [event["event"] for event in read_events(path)] == ["started", "step"]
+
+
+def test_a_torn_last_line_is_ended_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventFile(path)
+    file.write(step(1))
+    file.write(step(2))
+    file.close()
+    path.write_bytes(path.read_bytes()[:-20])
+    file = EventFile(path)
+    file.write(step(3))
+    file.close()
+    assert [event["step"] for event in read_events(path)] == [1, 3]
+
+
+def test_a_step_that_was_taken_again_counts_by_its_last_record(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventFile(path)
+    for event in (started(0, False), step(1, 9.0), step(2, 8.0), step(3, 7.0), started(1, True), step(2, 5.0)):
+        file.write(event)
+    file.close()
+    assert {number: event["loss"] for number, event in steps_taken(path).items()} == {1: 9.0, 2: 5.0}
+
+
+def test_lines_for_the_terminal() -> None:
+    assert step(41, 4.12345).line() == ("step 41 (10%)  general  loss 4.1235  lr 0.02  norm 0.5  4,096 tokens/s")
+    assert started(4, True).line() == "r: goes on at step 4 of 10"
+    assert Said(step=7, text="something").line() == "step 7: something"
+
+
+def test_trackers_get_figures_by_name() -> None:
+    found = figures(step(1, 2.0))
+    assert found["train/loss"] == 2.0
+    assert found["train/loss/web"] == 2.0
+    assert found["train/lr/matrix"] == 0.02
+    assert found["train/epochs/web"] == 0.25
+    assert "train/mfu" not in found

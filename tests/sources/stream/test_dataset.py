@@ -1,0 +1,191 @@
+"""Streaming datasets: on disk in several forms, and behind a server that fails."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.streams import Server, make_stream, serving, text_of, write_jsonl
+from trivium.errors import SourceError
+from trivium.sources.stream.ahead import Patience
+from trivium.sources.stream.dataset import CHUNK_EXAMPLES, Part, Place, Stream
+from trivium.sources.stream.lane import LaneState, read_windows
+
+BODY_TEXTS = 3000
+BODY_LENGTH = 9000
+
+
+def read(stream: Stream, lane: int = 0, place: Place | None = None) -> list[tuple[int, int, str]]:
+    chunks = stream.read(stream.part(lane), place or Place())
+    return [
+        (chunk.file, example, text)
+        for chunk in chunks
+        for text, example in zip(chunk.texts, chunk.examples, strict=True)
+    ]
+
+
+def write_parquet(folder: Path, files: list[int]) -> Path:
+    folder.mkdir()
+    for number, count in enumerate(files):
+        texts = [text_of(number, example, 12) for example in range(count)]
+        table = pa.table({"text": texts, "number": list(range(count)), "nothing": [""] * count})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=10)
+    return folder
+
+
+def test_with_more_files_than_lanes_a_lane_reads_every_nth_file(tmp_path: Path) -> None:
+    stream = make_stream(write_jsonl(tmp_path / "web", [[9]] * 5), lanes=2)
+    assert [stream.part(lane) for lane in range(2)] == [Part((0, 2, 4), 1, 0), Part((1, 3), 1, 0)]
+    assert [text for _, _, text in read(stream, 1)] == [text_of(1, 0, 9), text_of(3, 0, 9)]
+
+
+def test_with_fewer_files_lanes_share_a_file_by_examples(tmp_path: Path) -> None:
+    stream = make_stream(write_jsonl(tmp_path / "web", [[9] * 7, [9] * 4]), lanes=5)
+    parts = [stream.part(lane) for lane in range(5)]
+    assert parts == [Part((0,), 3, 0), Part((1,), 2, 0), Part((0,), 3, 1), Part((1,), 2, 1), Part((0,), 3, 2)]
+    read_by = [[text for _, _, text in read(stream, lane)] for lane in range(5)]
+    assert read_by[2] == [text_of(0, example, 9) for example in (1, 4)]
+    everything = [text_of(file, example, 9) for file, count in ((0, 7), (1, 4)) for example in range(count)]
+    assert sorted(text for texts in read_by for text in texts) == sorted(everything)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_from_any_place_on_the_rest_is_read(tmp_path: Path, lanes: int) -> None:
+    stream = make_stream(write_parquet(tmp_path / "web", [25, CHUNK_EXAMPLES + 7]), lanes=lanes)
+    for lane in range(lanes):
+        whole = read(stream, lane)
+        for file, example, _ in whole[::11]:
+            found = read(stream, lane, Place(file, example))
+            assert found == [each for each in whole if each[:2] >= (file, example)]
+
+
+def test_places_of_chunks_are_where_the_next_one_begins(tmp_path: Path) -> None:
+    stream = make_stream(write_jsonl(tmp_path / "web", [[9] * 600, [9] * 3]), lanes=1)
+    chunks = list(stream.read(stream.part(0), Place(0, 300)))
+    assert [chunk.after for chunk in chunks] == [Place(0, 256), Place(0, 512), Place(0, 600), Place(1, 3)]
+    assert [len(chunk.texts) for chunk in chunks] == [0, 212, 88, 3]
+
+
+def test_a_data_file_is_read_by_itself(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "web", [5]) / "0.parquet"
+    assert len(read(make_stream(file, lanes=1, split="test"))) == 5
+    plain = tmp_path / "notes.txt"
+    plain.write_text("one\n\ntwo\n")
+    assert [text for _, _, text in read(make_stream(plain, lanes=1))] == ["one", "two"]
+
+
+def test_a_documents_end_is_marked(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path)
+    assert [tokens.tolist() for tokens in stream.encode(["ab", "c"])] == [[97, 98, 256], [99, 256]]
+    assert stream.encode(["ab"])[0].dtype == "uint16"
+
+
+@pytest.mark.parametrize(
+    ("add", "tokens"),
+    [(["bos"], [257, 97]), (["eos", "bos"], [257, 97, 256]), ([], [97])],
+    ids=["bos", "both", "none"],
+)
+def test_around_a_document_stands_what_is_asked_for(tmp_path: Path, add: list[str], tokens: list[int]) -> None:
+    assert make_stream(tmp_path, add=add).encode(["a"])[0].tolist() == tokens
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("body", 'column: there is no column "body" in {folder}. It has: text, number, nothing.'),
+        ("number", 'column: "number" of {folder} holds int64, not text. Name another.'),
+    ],
+)
+def test_a_column_that_is_no_text_is_refused(tmp_path: Path, column: str, message: str) -> None:
+    folder = write_parquet(tmp_path / "web", [3])
+    with pytest.raises(SourceError) as error:
+        read(make_stream(folder, column=column))
+    assert str(error.value) == message.format(folder=folder)
+
+
+def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+    nowhere, strange = tmp_path / "nowhere", tmp_path / "data.xyz"
+    strange.touch()
+    folder = write_jsonl(tmp_path / "web", [[5]])
+    for stream, message in (
+        (
+            make_stream(nowhere),
+            f"dataset: {nowhere} cannot be opened: FileNotFoundError: Couldn't find any data file at {nowhere}.",
+        ),
+        (
+            make_stream(strange),
+            f"dataset: {strange} is no file that can be read. Give one of .jsonl, .json, .parquet, .txt, .csv, .arrow.",
+        ),
+        (
+            make_stream(folder, split="test"),
+            f"dataset: {folder} cannot be opened: ValueError: Bad split: test. Available splits: ['train']",
+        ),
+    ):
+        with pytest.raises(SourceError) as error:
+            read(stream)
+        assert str(error.value) == message
+
+
+@pytest.fixture(scope="module")
+def body() -> bytes:
+    lines = (json.dumps({"text": text_of(0, number, BODY_LENGTH)}) for number in range(BODY_TEXTS))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+@pytest.fixture
+def server(body: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    # The library tries again too, twenty times and five seconds apart: once, here.
+    monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 1)
+    monkeypatch.setattr(datasets.config, "STREAMING_READ_RETRY_INTERVAL", 0)
+    with serving(body) as found:
+        yield found
+
+
+def examples_read(server: Server, faults: dict[int, str], patience: Patience, said: list[str]) -> list[int]:
+    stream = make_stream(server.url, patience, lanes=1, shuffle_documents=700)
+    stream.part(0)  # opened without faults
+    server.requests, server.faults = 0, faults
+    windows = read_windows(stream, 0, LaneState(), said.append)
+    return [example for documents in windows for example in documents.examples.tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["500", "break", "stall"])
+def test_a_remote_that_fails_for_a_while_is_waited_for(server: Server, fault: str) -> None:
+    faults = {2: fault, 5: fault, 6: fault}
+    pauses: list[float] = []
+    said: list[str] = []
+    patience = Patience((1, 2, 4), stall_seconds=1.0, sleep=pauses.append)
+    assert examples_read(server, faults, patience, said) == list(range(BODY_TEXTS))
+    assert pauses[0] == 1
+    reason = "TimeoutError: nothing came for 1 s" if fault == "stall" else "ConnectionError: Server Disconnected"
+    assert said[0] == f"failed with {reason}; reads on in 1 s"
+
+
+def test_a_remote_that_stays_away_is_an_error_that_says_how_far_it_got(server: Server) -> None:
+    faults = dict.fromkeys(range(2, 1000), "500")
+    pauses: list[float] = []
+    with pytest.raises(SourceError) as error:
+        examples_read(server, faults, Patience((1, 2, 4), sleep=pauses.append), [])
+    assert str(error.value) == (
+        "lane 0, after 1,024 documents of it: failed 4 times in a row, "
+        "the last time with ConnectionError: Server Disconnected"
+    )
+    assert pauses == [1, 2, 4]
+
+
+def test_a_remote_that_never_answers_is_an_error() -> None:
+    with serving(b"") as server:
+        url = server.url  # and now it is gone
+    pauses: list[float] = []
+    stream = make_stream(url, Patience((1, 2), sleep=pauses.append))
+    with pytest.raises(SourceError) as error:
+        read(stream)
+    assert str(error.value) == (
+        f"dataset: {url} did not answer 3 times, the last time with FileNotFoundError: Unable to find '{url}'"
+    )
+    assert pauses == [1, 2]

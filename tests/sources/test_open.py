@@ -1,0 +1,330 @@
+"""Sources of text, datasets and conversations, as plans and loaders see them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.corpus import make_config
+from tests.support.texts import EOS, write_lines, write_parquet
+from trivium.errors import PlanError
+from trivium.loader.loader import Loader
+from trivium.plan.make import make_plan
+from trivium.plan.plan import Plan
+from trivium.sources.open import open_sources
+from trivium.tokenfiles.open import open_source
+
+TEXTS = [f"text {number} " * 5 for number in range(20)]
+BYTES = {"kind": "bytes"}
+STAGE: dict[str, Any] = {"epochs": 1, "seq_len": 64, "batch_size": 1}
+THREE_STEPS: dict[str, Any] = {"steps": 3, "seq_len": 64, "batch_size": 1}
+TALK = [
+    [("user", "two and two?"), ("assistant", "four")],
+    [("user", "and one more?"), ("assistant", "five"), ("user", "thanks"), ("assistant", "any time")],
+]
+
+
+def plan_of(
+    source: dict[str, Any], stages: Sequence[dict[str, Any]] = (STAGE,), tokenizer: dict[str, str] | None = None
+) -> Plan:
+    tables = {"tokenizer": BYTES if tokenizer is None else tokenizer}
+    return make_plan(make_config({"web": source}, stages, **tables))
+
+
+def targets_of(plan: Plan) -> list[int]:
+    """All targets that are learnt, in the order of the run."""
+    found = []
+    for _, batch in Loader(plan, prefetch=0).batches():
+        found += batch.targets[batch.targets != -100].tolist()
+    return found
+
+
+def tokens_in(folder: Path) -> list[int]:
+    return [token for file in open_source(folder) for token in file.tokens.tolist()]
+
+
+def prepared(cache: Path) -> list[Path]:
+    return sorted((cache / "prepared").iterdir())
+
+
+def test_text_is_prepared_once_and_read_as_token_files(tmp_path: Path, own_cache: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", TEXTS)
+    plan = plan_of({"kind": "text", "path": str(tmp_path)})
+    assert plan.sources["web"].documents == len(TEXTS)
+    (folder,) = prepared(own_cache)
+    stamp = (folder / "manifest.json").stat().st_mtime_ns
+    plan_of({"kind": "text", "path": str(tmp_path)})
+    assert prepared(own_cache) == [folder]
+    assert (folder / "manifest.json").stat().st_mtime_ns == stamp
+    learnt = targets_of(plan)
+    # Every document has a target for each of its bytes but the first, and for its end.
+    assert sorted(learnt) == sorted(byte for text in TEXTS for byte in [*text.encode()[1:], EOS])
+
+
+def test_what_decides_the_tokens_decides_the_place(tmp_path: Path, own_cache: Path) -> None:
+    write_lines(tmp_path / "in/a.jsonl", TEXTS)
+    source = {"kind": "text", "path": str(tmp_path / "in")}
+    plan_of(source)
+    plan_of({**source, "add": ["bos"]})
+    assert len(prepared(own_cache)) == 2
+    (tmp_path / "in").rename(tmp_path / "moved")
+    plan_of({**source, "path": str(tmp_path / "moved"), "bad_lines": 0.5})
+    assert len(prepared(own_cache)) == 2
+    write_lines(tmp_path / "moved/a.jsonl", TEXTS[:-1])
+    plan_of({**source, "path": str(tmp_path / "moved")})
+    assert len(prepared(own_cache)) == 3
+
+
+def test_text_without_a_tokenizer_is_an_error_that_says_what_to_write(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", TEXTS)
+    config = make_config({"web": {"kind": "text", "path": str(tmp_path)}}, [STAGE])
+    with pytest.raises(PlanError) as error:
+        make_plan(config, file="run.toml")
+    assert str(error.value) == (
+        "run.toml: sources.web: is text, and the config has no [tokenizer] to turn it into tokens. "
+        'Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes".'
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "gap"),
+    [
+        ({"kind": "text", "path": "nowhere"}, "nowhere is not there"),
+        ({"kind": "chat", "path": "nowhere.jsonl"}, "nowhere.jsonl is not there"),
+        (
+            {"kind": "huggingface", "dataset": "some/where"},
+            "some/where is not on disk, and trivium prepare has not fetched it",
+        ),
+    ],
+    ids=["text", "chat", "huggingface"],
+)
+def test_a_source_that_is_not_there_is_a_gap_of_the_plan(source: dict[str, Any], gap: str) -> None:
+    plan = plan_of(source, [THREE_STEPS])
+    assert str(plan.gaps[0]) == f"sources.web: {gap}: its size and epochs are not known."
+
+
+# Hugging Face datasets.
+
+
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    module = pytest.importorskip("datasets")
+    monkeypatch.setattr(module.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    module.disable_progress_bars()
+    return module
+
+
+def saved(datasets: Any, folder: Path, columns: dict[str, Any]) -> str:
+    datasets.Dataset.from_dict(columns).save_to_disk(str(folder))
+    return str(folder)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_dataset_saved_to_disk_is_prepared(tmp_path: Path, datasets: Any) -> None:
+    rows = datasets.Dataset.from_dict({"text": [*TEXTS, None, ""], "id": list(range(22))})
+    rows.select(range(21, -1, -1)).save_to_disk(str(tmp_path / "saved"))
+    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "saved"), "bad_lines": 0.1})
+    assert plan.sources["web"].documents == len(TEXTS)
+    datasets.DatasetDict({"train": rows, "test": rows.select([0])}).save_to_disk(str(tmp_path / "both"))
+    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "both"), "split": "test"})
+    assert plan.sources["web"].documents == 1
+    with pytest.raises(PlanError, match=r'has no split "dev", but train, test\. Name one of these\.'):
+        plan_of({"kind": "huggingface", "dataset": str(tmp_path / "both"), "split": "dev"})
+    with pytest.raises(PlanError, match=r'there is no column "body", but text, id\. Write column = "text"\.'):
+        plan_of({"kind": "huggingface", "dataset": str(tmp_path / "saved"), "column": "body"})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("datasets")
+def test_a_folder_of_data_files_is_prepared_through_datasets(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "files" / "train.parquet", TEXTS)
+    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files")})
+    assert plan.sources["web"].documents == len(TEXTS)
+    part = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files"), "split": "train[12:15]"})
+    assert sorted(targets_of(part)) == sorted(byte for text in TEXTS[12:15] for byte in [*text.encode()[1:], EOS])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenised_dataset_keeps_its_labels_and_documents(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
+    columns = {
+        "input_ids": [[5, 6, 7, 8, 9], [1, 2, 3, 0, 0]],
+        "labels": [[-100, 6, 7, -100, 9], [-100, 2, 3, -100, -100]],
+        "position_ids": [[0, 1, 2, 0, 1], [0, 1, 2, 0, 0]],
+    }
+    folder = saved(datasets, tmp_path / "saved", columns)
+    plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True}, [{**STAGE, "seq_len": 4}])
+    (file,) = open_source(prepared(own_cache)[0])
+    assert file.tokens.tolist() == [5, 6, 7, 8, 9, 1, 2, 3]
+    assert file.ends.tolist() == [3, 5, 8]
+    assert file.loss is not None
+    assert file.loss.tolist() == [0, 1, 1, 0, 1, 0, 1, 1]
+    assert file.dtype.name == "uint32"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_inputs_without_labels_are_all_learnt(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
+    columns = {"inputs": [[5, 6], [7]], "attention_mask": [[1, 0], [1]]}
+    folder = saved(datasets, tmp_path / "saved", columns)
+    plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True}, [THREE_STEPS])
+    (file,) = open_source(prepared(own_cache)[0])
+    assert (file.tokens.tolist(), file.ends.tolist()) == ([5, 7], [1, 2])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [4, -100]]},
+            (
+                "row 1: its label 0 is 4, and the token there is 3. Labels stand at their own tokens, not shifted, "
+                "with -100 for what is not learnt: save them so."
+            ),
+        ),
+        (
+            {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [3]]},
+            "row 1: has not as many labels as input_ids. Each token has one of each.",
+        ),
+        ({"ids": [[1]]}, "tokenised = true: there is neither input_ids nor inputs, but ids."),
+        ({"input_ids": ["x"]}, 'column "input_ids" holds string, and lists of integers are needed.'),
+    ],
+    ids=["shifted", "uneven", "missing", "text"],
+)
+def test_a_tokenised_dataset_that_does_not_fit_is_refused(
+    tmp_path: Path, datasets: Any, columns: dict[str, Any], message: str
+) -> None:
+    folder = saved(datasets, tmp_path / "saved", columns)
+    with pytest.raises(PlanError) as error:
+        plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True})
+    assert str(error.value) == f"sources.web: {message}"
+
+
+# Conversations.
+
+
+def conversation(turns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    lines = [json.dumps(conversation(turns)) for turns in TALK]
+    (tmp_path / "talk.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "talk.jsonl"
+
+
+def spoken(targets: Sequence[int]) -> str:
+    return bytes(token for token in targets if token < 256).decode()
+
+
+def test_a_conversation_is_learnt_where_the_assistant_speaks(talk: Path) -> None:
+    plan = plan_of({"kind": "chat", "path": str(talk)})
+    learnt = targets_of(plan)
+    assert sorted(spoken(learnt)) == sorted("four" + "five" + "any time")
+    assert plan.stages[0].given["web"].learnt == len(learnt)
+
+
+@pytest.mark.parametrize(
+    ("of_source", "of_stage", "all_learnt"),
+    [
+        ("assistant", None, False),
+        ("all", None, True),
+        ("assistant", "all", True),
+        ("all", "assistant", False),
+        ("all", "all", True),
+    ],
+)
+def test_the_stage_decides_what_is_learnt_then_the_source(
+    talk: Path, of_source: str, of_stage: str | None, all_learnt: bool
+) -> None:
+    stage = {**STAGE, **({} if of_stage is None else {"loss_on": of_stage})}
+    plan = plan_of({"kind": "chat", "path": str(talk), "loss_on": of_source}, [stage])
+    learnt = targets_of(plan)
+    assert (
+        "two and two?" in "".join(sorted(spoken(learnt))) or "q" in spoken(learnt) or len(learnt) > 40
+    ) == all_learnt
+    assert plan.stages[0].given["web"].learnt == len(learnt)
+
+
+def test_what_is_learnt_changes_no_row(talk: Path) -> None:
+    plans = [plan_of({"kind": "chat", "path": str(talk), "loss_on": each}) for each in ("all", "assistant")]
+    rows = [np.concatenate([batch.tokens for _, batch in Loader(plan, prefetch=0).batches()]) for plan in plans]
+    assert np.array_equal(rows[0], rows[1])
+    assert plans[0].fingerprint(0) == plans[1].fingerprint(0)
+    assert plans[0].fingerprint(1) != plans[1].fingerprint(1)
+
+
+def test_some_of_the_conversations_may_be_taken(talk: Path) -> None:
+    assert plan_of({"kind": "chat", "path": str(talk), "start": 1}).sources["web"].documents == 1
+    assert spoken(targets_of(plan_of({"kind": "chat", "path": str(talk), "stop": 1}))) == "four"
+
+
+def test_malformed_conversations_are_counted_like_bad_lines(talk: Path) -> None:
+    with open(talk, "a") as file:
+        file.write(json.dumps(conversation([("user", "hello?")])) + "\n" + '{"messages": []}\nbroken\n')
+    with pytest.raises(PlanError) as error:
+        plan_of({"kind": "chat", "path": str(talk)})
+    assert str(error.value) == (
+        "sources.web: web: 3 of 5 lines hold no document, 60.00%: over the limit of 0.001. "
+        "Mend them, or allow 1 with --bad-lines, or with bad_lines in the source.\n"
+        "  1 a conversation that has no assistant's turn: talk.jsonl line 3\n"
+        "  1 a conversation that has no messages: talk.jsonl line 4\n"
+        "  1 broken JSON: talk.jsonl line 5"
+    )
+    assert plan_of({"kind": "chat", "path": str(talk), "bad_lines": 1.0}).sources["web"].documents == 2
+
+
+def test_a_source_listed_twice_counts_twice_in_proportional_shares(talk: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "text" / "a.jsonl", TEXTS)
+    sources = {
+        "talk": {"kind": "chat", "path": str(talk), "repeat": 2},
+        "web": {"kind": "text", "path": str(tmp_path / "text")},
+    }
+    plan = make_plan(make_config(sources, [THREE_STEPS], tokenizer=BYTES))
+    shares, opened = plan.stages[0].shares, plan.sources
+    assert shares is not None
+    talk_tokens, web_tokens = (opened[name].tokens for name in ("talk", "web"))
+    assert float(shares["talk"]) == pytest.approx(2 * talk_tokens / (2 * talk_tokens + web_tokens))
+
+
+def test_open_sources_names_every_source_that_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("broken\n" * 3)
+    (tmp_path / "talk.txt").write_text("no lines")
+    sources = {
+        "web": {"kind": "text", "path": str(tmp_path / "a.jsonl")},
+        "talk": {"kind": "chat", "path": str(tmp_path / "talk.txt")},
+    }
+    with pytest.raises(PlanError) as error:
+        open_sources(make_config(sources, [THREE_STEPS], tokenizer=BYTES))
+    assert [problem.where for problem in error.value.problems] == ["sources.web", "sources.talk"]
+    assert error.value.problems[1].what == (
+        f"{tmp_path}/talk.txt: holds no conversations: these come as JSONL, one a line."
+    )
+
+
+def test_a_generated_task_is_a_source(own_cache: Path) -> None:
+    source = {"kind": "chat", "task": "spelling", "size": 12}
+    plan = plan_of(source)
+    assert plan.sources["web"].documents == 12
+    assert plan.stages[0].given["web"].learnt == len(targets_of(plan))
+    plan_of({**source, "split": "test"})
+    assert len(prepared(own_cache)) == 2
+
+
+def test_a_task_may_read_a_path(tmp_path: Path) -> None:
+    rows = [{"question": f"what is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(5)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "chat", "task": "gsm8k", "path": str(tmp_path / "train.jsonl"), "start": 1, "stop": 4}
+    assert plan_of(source).sources["web"].documents == 3
+
+
+def test_a_task_of_the_hub_is_a_gap_until_it_is_fetched() -> None:
+    plan = plan_of({"kind": "chat", "task": "gsm8k"}, [THREE_STEPS])
+    assert str(plan.gaps[0]) == (
+        "sources.web: task gsm8k is not on disk, and trivium prepare has not fetched it: "
+        "its size and epochs are not known."
+    )

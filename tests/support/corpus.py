@@ -1,0 +1,70 @@
+"""Sources in which every token tells where it stands: token n of a source has the id n (or n modulo something).
+
+So a batch shows by itself which tokens were read, and whether targets are the tokens that follow.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.config.load import validate
+from trivium.config.schema import Config
+from trivium.rows.blocks import FileBlocks, HoldOut
+from trivium.tokenfiles.open import open_source
+
+Lengths = Sequence[Sequence[int]]  # of the documents of each file
+
+
+def write_source(folder: Path, files: Lengths, dtype: str = "uint32", loss: bool = False) -> Path:
+    """Token files in datatrove's form; token n of the source has the id n."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, lengths in enumerate(files):
+        count = sum(lengths)
+        path = folder / f"{number:03d}.ds"
+        np.arange(first, first + count).astype(dtype).tofile(path)
+        np.cumsum(lengths).astype("<u8").tofile(f"{path}.index")
+        Path(f"{path}.metadata").write_text(f"test|{np.dtype(dtype).itemsize}\n{count}\n")
+        if loss:
+            (np.arange(first, first + count) % 3 > 0).astype(np.uint8).tofile(f"{path}.loss")
+        first += count
+    return folder
+
+
+class MappedBlocks(FileBlocks):
+    """Blocks of files that are gone, but still mapped."""
+
+    def _check_files(self, blocks: object) -> None:
+        """Nothing to look at."""
+
+
+def make_blocks(
+    files: Lengths, block_tokens: int = 16, window_blocks: int = 3, name: str = "web", hold_out: HoldOut | None = None
+) -> FileBlocks:
+    """The blocks of a source in a folder of its own (mapped, so that the files may go away)."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_source(str(write_source(Path(folder), files)))
+    return MappedBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
+
+
+def document_ends(files: Lengths) -> NDArray[np.int64]:
+    """Where the documents of a source end, counted over all its files."""
+    return np.cumsum([length for lengths in files for length in lengths], dtype=np.int64)
+
+
+def make_config(sources: Mapping[str, object], stages: Sequence[Mapping[str, object]], **tables: object) -> Config:
+    """A checked config of token sources by folder, or by table, and stages."""
+    raw = {
+        "run": {"name": "test"},
+        "model": {"size": "tiny"},
+        "sources": {
+            name: source if isinstance(source, dict) else {"kind": "tokens", "path": str(source)}
+            for name, source in sources.items()
+        },
+        "stages": [{"name": f"stage-{number}", **stage} for number, stage in enumerate(stages)],
+        **tables,
+    }
+    return validate(raw, "test.toml")[0]

@@ -1,0 +1,61 @@
+"""What the tests of every dialect ask: what was said, what was refused, what was planned."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from trivium.config.load import load
+from trivium.errors import ConfigError
+from trivium.plan.export import plan_json
+from trivium.plan.make import make_plan
+from trivium.plan.plan import Plan
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "dialects"
+
+
+def notes(file: Path, **settings: Any) -> list[str]:
+    """The notes of a config, without the file's name."""
+    return [str(note).removeprefix(f"{file.name}: ") for note in load(file, **settings).warnings]
+
+
+def refusal(file: Path, **settings: Any) -> list[str]:
+    """The problems of a config, without the file's name."""
+    with pytest.raises(ConfigError) as caught:
+        load(file, **settings)
+    return [str(problem).removeprefix(f"{file.name}: ") for problem in caught.value.problems]
+
+
+def plan_of(file: Path, **settings: Any) -> Plan:
+    return make_plan(load(file, **settings).config)
+
+
+def spans(plan: Plan) -> list[tuple[str, int | None, int | None]]:
+    return [(stage.name, stage.start, stage.end) for stage in plan.stages]
+
+
+def shares(plan: Plan) -> list[dict[str, float]]:
+    return [{name: float(share) for name, share in (stage.shares or {}).items()} for stage in plan.stages]
+
+
+def converted_is_the_same(file: Path, ours: Path, **settings: Any) -> None:
+    """What is converted loads as ours, without a note, and gives the same plan."""
+    theirs = load(file, **settings)
+    ours.write_text(tomli_w.dumps(theirs.raw))
+    again = load(ours)
+    assert again.config == theirs.config
+    assert again.warnings == ()
+    assert plan_json(make_plan(again.config)) == plan_json(make_plan(theirs.config))
+
+
+def left_unsaid(raw: Any, loaded: str) -> list[str]:
+    """The odd values (text that begins with "odd", numbers with 77 in them) that turn up nowhere."""
+    if isinstance(raw, dict):
+        return [found for value in raw.values() for found in left_unsaid(value, loaded)]
+    if isinstance(raw, list):
+        return [found for value in raw for found in left_unsaid(value, loaded)]
+    odd = (isinstance(raw, str) and raw.startswith("odd")) or (
+        isinstance(raw, int | float) and not isinstance(raw, bool) and "77" in str(raw)
+    )
+    return [str(raw)] if odd and str(raw) not in loaded else []

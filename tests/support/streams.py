@@ -1,0 +1,112 @@
+"""Datasets on disk and behind a server that fails when it is told to."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from trivium.config.sources import StreamSource
+from trivium.sources.stream.ahead import Patience
+from trivium.sources.stream.dataset import Stream
+from trivium.text.tokenizer import ByteTokenizer
+
+
+def text_of(file: int, example: int, length: int) -> str:
+    """A text that says which one it is: `2.17:abcabc`, of this length at least."""
+    name = f"{file}.{example}:"
+    return name + "abc"[: max(0, length - len(name))] + "x" * max(0, length - len(name) - 3)
+
+
+def write_jsonl(folder: Path, files: Sequence[Sequence[int]]) -> Path:
+    """A folder of JSONL files; a length of 0 is an empty text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, lengths in enumerate(files):
+        texts = [text_of(number, example, length) if length else "" for example, length in enumerate(lengths)]
+        (folder / f"{number:03d}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+def make_stream(dataset: Path | str, patience: Patience | None = None, **said: Any) -> Stream:
+    """A stream of bytes, called web."""
+    source = StreamSource.model_validate({"kind": "stream", "dataset": str(dataset), **said})
+    return Stream("web", source, ByteTokenizer(), patience)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one body with ranges; the nth request for a part of it may fail."""
+
+    daemon_threads = True
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.body = body
+        self.faults: dict[int, str] = {}  # by the number of the request: "500", "break" or "stall"
+        self.requests = 0
+
+    @property
+    def url(self) -> str:
+        """Where the body is."""
+        return f"http://127.0.0.1:{self.server_address[1]}/data.jsonl"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+    def do_HEAD(self) -> None:
+        self._head(200, len(self.server.body))
+
+    def do_GET(self) -> None:
+        wanted, body = self.headers.get("Range"), self.server.body
+        if wanted is None:
+            self._head(200, len(body))
+            self.wfile.write(body)
+            return
+        fault = self.server.faults.get(self.server.requests)
+        self.server.requests += 1
+        first, last = (int(end) for end in wanted.removeprefix("bytes=").split("-"))
+        part = body[first : last + 1]
+        if fault == "500":
+            self._head(500, 0)
+            return
+        if fault == "stall":
+            time.sleep(3)
+        self._head(206, len(part), f"bytes {first}-{first + len(part) - 1}/{len(body)}")
+        self.wfile.write(part[: len(part) // 2] if fault == "break" else part)
+        if fault == "break":
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+
+    def _head(self, status: int, length: int, content_range: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.send_header("Accept-Ranges", "bytes")
+        if content_range is not None:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+
+
+@contextmanager
+def serving(body: bytes) -> Iterator[Server]:
+    """A server in a thread."""
+    server = Server(body)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

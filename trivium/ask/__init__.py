@@ -1,0 +1,1 @@
+"""A trained model used: opened, sampled, talked to, scored, exported."""

@@ -1,0 +1,76 @@
+"""Exams -> scores, by a model that stands still; on many ranks each asks its own questions.
+
+A choice is right where the likeliest letter is; an answer that is written (the likeliest token each time, sums
+worked out by the calculator) is right where the task says so. A question for which the model has no room is wrong.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trivium.ask.generate.calls import calculator_calls
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing
+from trivium.ask.generate.sampling import GREEDY
+from trivium.ask.generate.stops import turn_ends
+from trivium.ask.score.likelihood import Choice, likeliest
+from trivium.ask.score.questions import Exam, Question
+from trivium.ask.score.task_score import TaskScore
+from trivium.engine.base import Engine
+from trivium.engine.ranks import Ranks
+from trivium.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Examinee:
+    """A model to ask: rows of so many tokens, answers of at most so many; and which of the ranks this one is."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    seq_len: int
+    answer_tokens: int
+    ranks: Ranks
+    reader: int = 0
+    readers: int = 1
+
+
+def examine(who: Examinee, exam: Exam) -> TaskScore:
+    """Ask every question of an exam."""
+    numbers = range(who.reader, len(exam.questions), who.readers)
+    own = [exam.questions[number] for number in numbers]
+    answers = chosen_letters(who, own) if exam.task.kind == "choice" else written_answers(who, own)
+    right = {
+        number: answer is not None and exam.task.evaluate(question.conversation, answer)
+        for number, question, answer in zip(numbers, own, answers, strict=True)
+    }
+    # Ranks that share each matrix ask the same questions: one answer of each counts.
+    all_right = {number: is_right for part in who.ranks.gather(right) for number, is_right in part.items()}
+    return TaskScore(sum(all_right.values()), len(exam.questions), exam.chance)
+
+
+def chosen_letters(who: Examinee, questions: Sequence[Question]) -> list[str | None]:
+    """The likeliest letter of each; None where the question is longer than a row."""
+    asked = [Choice(question.prompt, question.choices) for question in questions]
+    fitting = [place for place, each in enumerate(asked) if each.longest <= who.seq_len]
+    answers: list[str | None] = [None] * len(questions)
+    chosen = likeliest(who.engine, [asked[place] for place in fitting], who.ranks)
+    for place, number in zip(fitting, chosen, strict=True):
+        answers[place] = questions[place].letters[number]
+    return answers
+
+
+def written_answers(who: Examinee, questions: Sequence[Question]) -> list[str | None]:
+    """What the model writes to each; None where there is no room for a word.
+
+    Questions with less room than an answer may take are asked apart, those of one room together.
+    """
+    rooms = [min(who.answer_tokens, who.seq_len - len(question.prompt)) for question in questions]
+    answers: list[str | None] = [None] * len(questions)
+    calls, stop = calculator_calls(who.tokenizer), turn_ends(who.tokenizer)
+    # Those of any rank, on every rank: passes are made together.
+    for room in sorted({room for part in who.ranks.gather(sorted(set(rooms))) for room in part if room > 0}):
+        writing = Writing(room, stop, GREEDY, calls=calls, vocab=who.tokenizer.vocab)
+        places = [place for place, own in enumerate(rooms) if own == room]
+        prompts = [questions[place].prompt for place in places]
+        for place, (row,) in zip(places, generate(who.engine, prompts, writing, ranks=who.ranks), strict=True):
+            answers[place] = who.tokenizer.decode(row.tokens)
+    return answers

@@ -1,0 +1,84 @@
+"""A task -> the questions that a model is asked: the tokens of each, and what a right answer is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.config.schema import AskedTask, Config
+from trivium.errors import PlanError, Problem, SourceError
+from trivium.tasks.open import open_task
+from trivium.tasks.task import Conversation, Task
+from trivium.text.chat import render_prompt
+from trivium.text.tokenizer import Tokenizer, open_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation up to the answer; where letters are to be chosen from, the tokens of each."""
+
+    conversation: Conversation
+    prompt: NDArray[np.uint32]
+    letters: tuple[str, ...] = ()
+    choices: tuple[NDArray[np.uint32], ...] = ()
+
+    def chance(self, task: Task) -> float:
+        """Of guessing right."""
+        return 1 / len(self.letters) if self.letters else task.chance
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """Some questions of a task, under the name that its score has."""
+
+    name: str
+    task: Task
+    questions: tuple[Question, ...]
+
+    @property
+    def chance(self) -> float:
+        """The part of the answers that guessing gets right."""
+        return sum(each.chance(self.task) for each in self.questions) / len(self.questions)
+
+
+def open_exams(
+    asked: Sequence[AskedTask], count: int, tokenizer: Tokenizer, asked_by: str = "evaluate.tasks"
+) -> list[Exam]:
+    """For each task its exam of at most so many questions; PlanError with every task that cannot be had."""
+    exams, problems = [], []
+    for number, each in enumerate(asked):
+        assert each.task is not None, "a checked task has a name"
+        try:
+            task = open_task(each.task, path=each.path, split="test", subset=each.subset)
+            if not len(task):
+                raise SourceError(f"{each.name} has no questions. Name another path or subset.")
+            exams.append(Exam(each.name, task, tuple(questions_of(task, count, tokenizer))))
+        except SourceError as error:
+            problems.append(Problem(f"{asked_by}[{number}]", str(error)))
+    if problems:
+        raise PlanError(problems)
+    return exams
+
+
+def exam_tokenizer(config: Config) -> Tokenizer:
+    """The config's tokenizer, which questions and prompts need."""
+    tokenizer = open_tokenizer(config.tokenizer)
+    if tokenizer is None:
+        key = "tasks" if config.evaluate.tasks else "prompts"
+        what = "needs a tokenizer, and there is none. Write tokenizer.path, or leave it out."
+        raise PlanError([Problem(f"evaluate.{key}", what)])
+    return tokenizer
+
+
+def questions_of(task: Task, count: int, tokenizer: Tokenizer) -> list[Question]:
+    """So many of a task's questions, evenly spread over it: a test split may be sorted by subject."""
+    count = min(count, len(task))
+    return [_question(task[number * len(task) // count], tokenizer) for number in range(count)]
+
+
+def _question(conversation: Conversation, tokenizer: Tokenizer) -> Question:
+    asked = {**conversation, "messages": conversation["messages"][:-1]}
+    letters = tuple(conversation.get("letters", ()))
+    choices = tuple(tokenizer.encode(letters)) if letters else ()
+    return Question(conversation, render_prompt(asked, tokenizer), letters, choices)

@@ -1,0 +1,1 @@
+"""The command line: parse, call, print. A module for each group of commands."""

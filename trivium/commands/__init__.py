@@ -1,1 +1,0 @@
-"""Groups of commands, each a file."""

@@ -1,1 +1,0 @@
-"""The kinds of source, one file each."""

@@ -1,0 +1,1 @@
+"""Plan + rank -> batches; and every token's address, both ways."""

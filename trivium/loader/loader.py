@@ -1,0 +1,201 @@
+"""Plan + rank -> batches: arithmetic from a step to its rows, one kernel call from rows to arrays.
+
+    loader = Loader(plan, rank=0, world_size=1)
+    batch = loader.batch(41_337)                     # this rank's shard of that step
+    for step, batch in loader.batches(start=0): ...
+
+A batch depends on the plan and the step alone. Ranks get neighbouring rows of one global batch, so that the
+world size never changes the data: 4 rows, 2 ranks -> rows [0, 1] and [2, 3]. Sequential reading plans many
+steps at once; a step at random costs some ten microseconds more. A stream goes through all rows before a step,
+so that `state_dict` carries where its lanes stand.
+"""
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from trivium.config.sources import StreamSource
+from trivium.errors import PlanError, Problem, ResumeError, SourceError
+from trivium.loader.stage_reader import Rows, StageReader
+from trivium.loader.streams import Streams
+from trivium.plan.plan import Plan
+from trivium.plan.record import first_difference
+from trivium.plan.stage import PlannedStage
+from trivium.rows.batch import Batch
+from trivium.rows.gather import gather
+
+LOG = logging.getLogger("trivium")
+AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
+AHEAD_ROWS = 4096  # and rows
+
+
+class Loader:
+    """Batches of one rank; `batch` for any step, `batches` for all of them from a step on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        prefetch: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        _refuse_unknown(plan)
+        _refuse_uneven(plan, rank, world_size)
+        self.plan = plan
+        self.rank = rank
+        self.world_size = world_size
+        self.prefetch = plan.config.loader.prefetch if prefetch is None else prefetch
+        self.workers = max(1, plan.config.loader.workers if workers is None else workers)
+        self.step = 0
+        self.sources = tuple(sorted(plan.config.sources))
+        self.say: Callable[[str], None] = LOG.warning
+        # Whoever takes batches stands behind the rows that were found, and may save there, or ask for a step again.
+        keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
+        self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
+        self._readers: OrderedDict[int, StageReader] = OrderedDict()
+        self._ahead: Rows | None = None
+        self._last_step = -1
+        self._lock = threading.Lock()
+
+    def batch(self, step: int) -> Batch:
+        """This rank's shard of a step."""
+        return self._gather(step, self._rows(step))
+
+    def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
+        """Every step from `start` on (by default from where `state_dict` says) and its batch."""
+        self.step = self.step if start is None else start
+        total = self.plan.known_steps
+        if not 0 <= self.step <= total:
+            raise PlanError(
+                [Problem("", f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}.")]
+            )
+        if self.prefetch:
+            yield from self._prefetched(self.step, total)
+            return
+        for step in range(self.step, total):
+            batch = self.batch(step)
+            self.step = step + 1
+            yield step, batch
+
+    def _prefetched(self, first: int, total: int) -> Iterator[tuple[int, Batch]]:
+        """Rows are found here, in order; threads gather them ahead. All have ended when this generator has."""
+        coming: deque[Future[Batch]] = deque()
+        ahead = first
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="trivium-loader") as pool:
+            try:
+                for step in range(first, total):
+                    while ahead < total and len(coming) <= self.prefetch:
+                        coming.append(pool.submit(self._gather, ahead, self._rows(ahead)))
+                        ahead += 1
+                    batch = coming.popleft().result()
+                    self.step = step + 1
+                    yield step, batch
+            finally:
+                for future in coming:
+                    future.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where `batches` stands, and what decided the steps before: all plain values."""
+        stage = self.plan.stage_at(min(self.step, self.plan.known_steps - 1))
+        with self._lock:
+            lanes = self.streams.state(self.step)
+        return {
+            "step": self.step,
+            "stage": stage.index,
+            "stage_name": stage.name,
+            "fingerprint": self.plan.fingerprint(self.step),
+            "record": self.plan.record(self.step),
+            "lanes": lanes,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved step; refuses a plan whose past is another."""
+        try:
+            step, taken_with, past = int(state["step"]), str(state["fingerprint"]), dict(state["record"])
+        except (KeyError, TypeError, ValueError):
+            raise ResumeError("this is no state of a loader. Give what its state_dict returned.") from None
+        if not 0 <= step <= self.plan.known_steps:
+            raise ResumeError(
+                f"cannot go on at step {step:,}: the plan has {self.plan.known_steps:,}. Lengthen its last stage."
+            )
+        if self.plan.fingerprint(step) != taken_with:
+            difference = first_difference(past, self.plan.record(step))
+            taken = f", and steps 0 to {step - 1:,} have been taken" if step else ""
+            found = difference or "its past is another"
+            raise ResumeError(f"cannot go on at step {step:,}: {found}{taken}. Put it back, or start a new run.")
+        with self._lock:
+            self.streams.load(state.get("lanes", {}), step)
+        self.step = step
+
+    def close(self) -> None:
+        """Let the threads of streams end; without streams there is nothing to close."""
+        self.streams.close()
+
+    def _rows(self, step: int) -> Rows:
+        """The rows of a step; in sequence, many steps are found at once."""
+        with self._lock:
+            if self._ahead is None or not self._ahead.first_step <= step < self._ahead.end_step:
+                stage = self.plan.stage_at(step)
+                assert stage.end is not None, "the loader's plan is complete"
+                in_sequence = step == self._last_step + 1
+                many = min(AHEAD_STEPS, max(1, AHEAD_ROWS // stage.batch_size), stage.end - step)
+                try:
+                    self._ahead = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
+                except SourceError as error:
+                    raise SourceError(f"step {step:,}: {error}") from error
+            self._last_step = step
+            return self._ahead
+
+    def _shard(self, stage: PlannedStage) -> slice:
+        size = stage.batch_size // self.world_size
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def _reader(self, stage: PlannedStage) -> StageReader:
+        """A stage's reader; that of the stage before is kept, others are let go."""
+        if stage.index not in self._readers:
+            self._readers[stage.index] = StageReader(stage, self.sources, self.streams)
+            if len(self._readers) > 2:
+                self._readers.popitem(last=False)
+        return self._readers[stage.index]
+
+    def _gather(self, step: int, found: Rows) -> Batch:
+        first = (step - found.first_step) * found.size
+        stop = first + found.size
+        arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
+        gather(found.rows[first:stop], arrays)
+        return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    unread = [
+        name
+        for stage in plan.stages
+        for name, given in stage.given.items()
+        if given.rows and not given.segment and not isinstance(plan.config.sources[name], StreamSource)
+    ]
+    if plan.total_steps is None or unread:
+        raise PlanError([*plan.gaps, Problem("", "the plan is not complete, so that nothing can be read yet.")])
+
+
+def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
+    """Every rank gets the same number of rows, in every stage."""
+    if world_size < 1:
+        raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])
+    if not 0 <= rank < world_size:
+        raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
+    problems = []
+    for stage in plan.stages:
+        if stage.batch_size % world_size:
+            lower = stage.batch_size // world_size * world_size
+            near = " or ".join(f"{size:,}" for size in (lower, lower + world_size) if size)
+            what = f"is {stage.batch_size:,} rows, which {world_size} ranks cannot share evenly. Write {near}."
+            problems.append(Problem(f"stages[{stage.index}].batch_size", what))
+    if problems:
+        raise PlanError(problems)

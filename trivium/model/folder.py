@@ -1,0 +1,77 @@
+"""A folder that holds a model -> its shape: one that an engine saved (engine.json), or a Hugging Face one."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from trivium.errors import ResumeError
+from trivium.model import huggingface
+from trivium.model.spec import ModelSpec, RopeSpec
+
+SPEC_FILE = "engine.json"
+TORCH_INDEX = "tensors.json"
+
+# What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
+# change in the future of a run.
+SHAPE_KEYS = (
+    "layers",
+    "width",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "qk_norm",
+    "tied_embeddings",
+    "norm_eps",
+)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether an engine wrote this folder."""
+    return (folder / SPEC_FILE).is_file()
+
+
+def saved_by(folder: Path) -> Literal["torch", "jax"]:
+    """The engine that wrote a saved folder, by the files that it leaves."""
+    return "torch" if (folder / TORCH_INDEX).is_file() else "jax"
+
+
+def write_spec(folder: Path, spec: ModelSpec) -> None:
+    """Leave the shape beside the weights."""
+    (folder / SPEC_FILE).write_text(json.dumps(asdict(spec), indent=2) + "\n")
+
+
+def read_spec(folder: Path) -> ModelSpec:
+    """The shape of the model in a folder of either kind."""
+    if not is_saved(folder):
+        return huggingface.read_spec(folder)
+    try:
+        said = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        return ModelSpec(**said | {"rope": RopeSpec(**said["rope"])})
+    except (ValueError, KeyError, TypeError):
+        raise ResumeError(f"{folder / SPEC_FILE}: is torn, or not what was written. Put it back.") from None
+
+
+def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
+    """A folder's weights must have the shape and meaning of this model's."""
+    theirs = read_spec(folder)
+    other = [f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}" for key in other_shape(theirs, spec)]
+    if other:
+        raise ResumeError(f"{folder}: holds another model: {', '.join(other)}. Put it back, or start a new run.")
+
+
+def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:
+    """What an engine saved it reads itself; another takes the weights through the Hugging Face form."""
+    theirs = saved_by(folder)
+    if theirs != engine:
+        raise ResumeError(
+            f"{folder}: was saved by the {theirs} engine. Put engine.name back, or fork the run: a fork goes on "
+            f"with the weights and a fresh optimizer. As a reference give what trivium export makes of it."
+        )
+
+
+def other_shape(one: ModelSpec, other: ModelSpec) -> list[str]:
+    """Keys in which two models' weights differ in shape or meaning."""
+    return [key for key in SHAPE_KEYS if getattr(one, key) != getattr(other, key)]

@@ -1,0 +1,171 @@
+"""A Hugging Face folder's config.json <-> a model's shape, and their names of parameters <-> ours; no framework.
+
+Read: Llama, Mistral and Qwen3. Whatever would change the model's answers and is not known here is refused.
+Written: Qwen3 where queries and keys are normalised, Llama otherwise. A Mistral without a sliding window *is* a
+Llama; one with a window is read with rows no longer than the window, where it has no effect.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trivium.errors import ConfigError, Problem
+from trivium.model.spec import DEFAULT_THETA, ModelSpec, RopeSpec
+
+FAMILIES = ("llama", "mistral", "qwen3")
+CONFIG_FILE = "config.json"
+
+_LAYER_PARTS = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}
+_OTHER_PARTS = {"embedding": "model.embed_tokens", "norm": "model.norm", "unembedding": "lm_head"}
+
+# Values under which a key has no effect; anything else would have to be built first.
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False, None),
+    "mlp_bias": (False, None),
+    "use_sliding_window": (False, None),
+    "partial_rotary_factor": (1.0, None),
+    "quantization_config": (None,),
+    "attention_dropout": (0.0, None),
+}
+
+
+def their_name(name: str) -> str:
+    """`layers.3.attention.query.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
+    owner, _, kind = name.rpartition(".")
+    if owner in _OTHER_PARTS:
+        return f"{_OTHER_PARTS[owner]}.{kind}"
+    _, number, part = owner.split(".", 2)
+    return f"model.layers.{number}.{_LAYER_PARTS[part]}.{kind}"
+
+
+def read_spec(folder: Path) -> ModelSpec:
+    """The shape of the model in a folder, or a refusal that names every key that does not fit."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        what = f"has no {CONFIG_FILE}. Give a folder that holds {CONFIG_FILE} and model.safetensors."
+        raise ConfigError([Problem(str(folder), what)])
+    said: dict[str, Any] = json.loads(path.read_text())
+    problems = list(_misfits(path, said))
+    if problems:
+        raise ConfigError(problems)
+    max_seq_len = said["max_position_embeddings"]
+    if said["model_type"] == "mistral" and said.get("sliding_window") is not None:
+        max_seq_len = min(max_seq_len, said["sliding_window"])
+    return ModelSpec(
+        layers=said["num_hidden_layers"],
+        width=said["hidden_size"],
+        heads=said["num_attention_heads"],
+        kv_heads=said.get("num_key_value_heads") or said["num_attention_heads"],
+        head_dim=said.get("head_dim") or said["hidden_size"] // said["num_attention_heads"],
+        ffn=said["intermediate_size"],
+        vocab=said["vocab_size"],
+        max_seq_len=max_seq_len,
+        qk_norm=said["model_type"] == "qwen3",
+        tied_embeddings=bool(said.get("tie_word_embeddings", False)),
+        init_std=said.get("initializer_range", 0.02),
+        norm_eps=said["rms_norm_eps"],
+        rope=_read_rope(said),
+    )
+
+
+def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) -> None:
+    """A config.json with these rotary positions, for rows of up to `seq_len`."""
+    family = "qwen3" if spec.qk_norm else "llama"
+    said = {
+        "architectures": ["Qwen3ForCausalLM" if spec.qk_norm else "LlamaForCausalLM"],
+        "model_type": family,
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "intermediate_size": spec.ffn,
+        "vocab_size": spec.vocab,
+        "max_position_embeddings": seq_len,
+        "rms_norm_eps": spec.norm_eps,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "tie_word_embeddings": spec.tied_embeddings,
+        "initializer_range": spec.init_std,
+        "rope_theta": rope.theta,
+        "rope_scaling": _written_rope(rope),
+        "torch_dtype": "float32",
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),  # else 1 and 2, which are anybody's tokens
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(said, indent=2) + "\n")
+
+
+def _misfits(path: Path, said: dict[str, Any]) -> Iterator[Problem]:
+    family = said.get("model_type")
+    if family not in FAMILIES:
+        what = f"model_type is {json.dumps(family)}. Known are {', '.join(FAMILIES)}."
+        yield Problem(str(path), what)
+        return
+    for key, allowed in _WITHOUT_EFFECT.items():
+        if said.get(key, allowed[0]) not in allowed:
+            what = f"{key} is {json.dumps(said[key])}, which is not built; {json.dumps(allowed[0])} is."
+            yield Problem(str(path), what)
+    rope = _their_rope(said)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "linear", "yarn", "llama3"):
+        what = f"rope_type is {json.dumps(kind)}, which is not built; default, linear, yarn and llama3 are."
+        yield Problem(str(path), what)
+    for key in ("mscale", "mscale_all_dim"):
+        if rope.get(key) is not None:
+            yield Problem(str(path), f"{key} of the rotary positions is {rope[key]}, which is not built.")
+    if rope.get("truncate", True) is not True:
+        yield Problem(str(path), "truncate of the rotary positions is false, which is not built.")
+
+
+def _their_rope(said: dict[str, Any]) -> dict[str, Any]:
+    """Rotary keys in one place: `rope_parameters` since transformers 5, `rope_theta` and `rope_scaling` before."""
+    theta = {"rope_theta": said["rope_theta"]} if "rope_theta" in said else {}
+    return theta | (said.get("rope_scaling") or {}) | (said.get("rope_parameters") or {})
+
+
+def _read_rope(said: dict[str, Any]) -> RopeSpec:
+    theirs = _their_rope(said)
+    theta = float(theirs.get("rope_theta", DEFAULT_THETA))
+    kind = theirs.get("rope_type", theirs.get("type", "default"))
+    if kind == "default":
+        return RopeSpec(theta)
+    plain = RopeSpec(theta)
+    return RopeSpec(
+        theta=theta,
+        scaling=kind,
+        factor=float(theirs["factor"]),
+        original_seq_len=int(theirs.get("original_max_position_embeddings") or said["max_position_embeddings"]),
+        attention_factor=theirs.get("attention_factor"),
+        beta_fast=float(theirs.get("beta_fast") or plain.beta_fast),
+        beta_slow=float(theirs.get("beta_slow") or plain.beta_slow),
+        low_freq_factor=float(theirs.get("low_freq_factor", plain.low_freq_factor)),
+        high_freq_factor=float(theirs.get("high_freq_factor", plain.high_freq_factor)),
+    )
+
+
+def _written_rope(rope: RopeSpec) -> dict[str, Any] | None:
+    if rope.scaling is None:
+        return None
+    keys = {"linear": (), "yarn": ("attention_factor", "beta_fast", "beta_slow")}.get(
+        rope.scaling, ("low_freq_factor", "high_freq_factor")
+    )
+    parts = asdict(rope)
+    scaled = {"rope_type": rope.scaling, "rope_theta": rope.theta, "factor": rope.factor}
+    if rope.scaling != "linear":
+        scaled["original_max_position_embeddings"] = rope.original_seq_len
+    return scaled | {key: parts[key] for key in keys if parts[key] is not None}

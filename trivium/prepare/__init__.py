@@ -1,0 +1,1 @@
+"""Raw text -> token files, in parallel, resumable."""

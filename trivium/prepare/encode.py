@@ -1,0 +1,225 @@
+"""A shard's records -> its token file, in batches of about a megabyte of text; what a worker does.
+
+The encoder is opened once for all shards of a process. Nothing in here looks at single tokens.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.errors import SourceError
+from trivium.paths import Found
+from trivium.prepare.shards import Shard
+from trivium.text.fast_bpe import FastTokenizer
+from trivium.text.file_tokenizer import FileTokenizer
+from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.textfiles.bad_lines import BadLines, Place
+from trivium.textfiles.documents import read_part
+from trivium.textfiles.inputs import InputPart
+from trivium.textfiles.read import Records, read_payload, texts_of
+from trivium.tokenfiles.manifest import TokenFileFacts, measure_file
+from trivium.tokenfiles.open import open_files
+from trivium.tokenfiles.write import Lengths, TokenWriter
+
+REPORT_SECONDS = 0.2
+ANY_MESSAGE = re.compile(r"message \d+")
+COMPARED_CHARACTERS = 8192  # of each shard, encoded twice
+Form = Literal["text", "chat", "tokenised"]
+Report = Callable[[int, int, int], None]  # bytes of input, bytes of text and tokens since the last report
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How every shard of an input is encoded; plain values, for it is sent to other processes."""
+
+    folder: str
+    form: Form
+    dtype: str
+    name: str  # of the tokenizer, in metadata
+    tokenizer: dict[str, Any] | None = None  # as the config has it
+    column: str = "text"
+    before: tuple[int, ...] = ()  # ids that are added to each document
+    after: tuple[int, ...] = ()
+    dataset: dict[str, Any] | None = None  # where rows come from
+    fast: str | None = None  # by which pattern tiktoken gives the same ids
+
+
+@dataclass(slots=True)
+class Encoded:
+    """Some documents: tokens one after the other, how many each has, and which are learnt."""
+
+    tokens: NDArray[Any]
+    lengths: Lengths
+    loss: NDArray[np.uint8] | None = None
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    lines: int = 0
+    text_bytes: int = 0
+    input_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a shard; `facts` is None where it has no document, and then no file."""
+
+    facts: TokenFileFacts | None
+    lines: int
+    text_bytes: int
+    bad: BadLines
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class ShardEncoder:
+    """Encodes shards of one job, one after the other."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Opened when the first document comes."""
+        assert self.job.tokenizer is not None, "a job with text has a tokenizer"
+        opened = open_tokenizer(TokenizerConfig.model_validate(self.job.tokenizer))
+        assert opened is not None, "the config names one"
+        return opened
+
+    @cached_property
+    def encoder(self) -> Tokenizer:
+        """The tokenizer, or a faster form of it."""
+        if self.job.fast is None:
+            return self.tokenizer
+        assert isinstance(self.tokenizer, FileTokenizer), "only these have one"
+        return FastTokenizer(self.tokenizer, self.job.fast)
+
+    def encode(self, shard: Shard, payload: bytes | None, report: Report) -> Outcome:
+        """Write a shard's token file."""
+        path = Path(self.job.folder) / shard.name
+        bad, lines, text_bytes = BadLines(), 0, 0
+        self._compared = False
+        meter = Meter(report)
+        with TokenWriter(path, self.job.dtype, self.job.name, with_loss=self.job.form != "text") as writer:
+            for piece, encoded in self._batches(shard, payload):
+                if len(encoded.tokens):
+                    writer.add(encoded.tokens, encoded.lengths, encoded.loss)
+                for number, reason in encoded.bad:
+                    bad.add(reason, _place(shard, piece, number))
+                lines += encoded.lines
+                text_bytes += encoded.text_bytes
+                meter.add(encoded.input_bytes, encoded.text_bytes, len(encoded.tokens))
+            num_tokens = writer.num_tokens
+        meter.flush()
+        if not num_tokens:
+            for ending in ("", ".index", ".loss", ".metadata"):
+                Path(f"{path}{ending}").unlink(missing_ok=True)
+            return Outcome(None, lines, text_bytes, bad)
+        (file,) = open_files([Found(path, shard.name)])
+        return Outcome(measure_file(file), lines, text_bytes, bad)
+
+    def _batches(self, shard: Shard, payload: bytes | None) -> Iterator[tuple[InputPart, Encoded]]:
+        for piece in shard.pieces:
+            if piece.reader == "rows":
+                for encoded in self._rows(piece):
+                    yield piece, encoded
+                continue
+            for found in read_part(piece, self.job.column) if payload is None else read_payload(payload):
+                yield piece, self._encode(found)
+
+    def _rows(self, piece: InputPart) -> Iterator[Encoded]:
+        """Rows of a dataset: texts, or tokens that are there already."""
+        from trivium.prepare.dataset_rows import open_rows, text_rows, token_rows
+
+        assert self.job.dataset is not None, "rows come from a dataset"
+        rows = open_rows(self.job.dataset)
+        if self.job.form == "tokenised":
+            yield from token_rows(rows, piece.start, piece.stop)
+            return
+        for found in text_rows(rows, piece.start, piece.stop, self.job.column):
+            yield self._encode(found)
+
+    def _encode(self, found: Records) -> Encoded:
+        return self._encode_chats(found) if self.job.form == "chat" else self._encode_texts(found)
+
+    def _encode_texts(self, found: Records) -> Encoded:
+        lines = len(found.records) + len(found.bad)
+        texts = texts_of(found, self.job.column)
+        ids = self.encoder.encode(texts) if texts else []
+        if self.job.fast is not None and not self._compared:
+            self._compare(texts, ids)
+        around = len(self.job.before) + len(self.job.after)
+        lengths = np.fromiter((len(each) + around for each in ids), np.int64, len(ids))
+        tokens = _joined(ids, self.job.before, self.job.after) if around else _concatenated(ids)
+        return Encoded(tokens, lengths, None, found.bad, lines, found.text_bytes, found.input_bytes)
+
+    def _compare(self, texts: Sequence[str], ids: Sequence[NDArray[Any]]) -> None:
+        """The first texts of each shard are encoded by the slow library too: the ids must be the same."""
+        few = max(1, int(np.searchsorted(np.cumsum([len(text) for text in texts]), COMPARED_CHARACTERS)))
+        for text, slow, fast in zip(texts, self.tokenizer.encode(texts[:few]), ids, strict=False):
+            if not np.array_equal(slow, fast):
+                shown = text[:80]
+                raise SourceError(f"tiktoken and tokenizers give other ids for {shown!r}. Set TRIVIUM_SLOW_ENCODER=1.")
+        self._compared = bool(texts)
+
+    def _encode_chats(self, found: Records) -> Encoded:
+        """Conversations: tokens, and which of them the assistant said."""
+        from trivium.text.chat import MalformedConversation, Rendered, render
+
+        bad, lines = found.bad, len(found.records) + len(found.bad)
+        rendered: list[Rendered] = []
+        for number, record in zip(found.numbers, found.records, strict=True):
+            try:
+                rendered.append(render(record, self.encoder))
+            except MalformedConversation as error:
+                # Counted together, whichever message it is.
+                bad.append((number, f"a conversation that {ANY_MESSAGE.sub('has a message which', str(error))}"))
+        tokens = _concatenated([each.tokens for each in rendered])
+        lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
+        loss = np.concatenate([np.empty(0, np.uint8), *(each.learnt for each in rendered)])
+        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
+
+
+def _place(shard: Shard, piece: InputPart, number: int) -> Place:
+    """Where a line is; of lines that were sent, it is known how many came before."""
+    if shard.fed:
+        return Place(piece.name, shard.lines_before + number, piece.path, piece.reader, 0)
+    return Place(piece.name, number, piece.path, piece.reader, piece.start)
+
+
+def _joined(ids: Sequence[NDArray[Any]], before: tuple[int, ...], after: tuple[int, ...]) -> NDArray[Any]:
+    """All documents in one array, each with what is added to it."""
+    first, last = np.array(before, np.uint32), np.array(after, np.uint32)
+    return _concatenated([part for each in ids for part in (first, each, last) if len(part)])
+
+
+def _concatenated(ids: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(ids) if ids else np.empty(0, np.uint32)
+
+
+class Meter:
+    """Gathers what was done, and reports it a few times a second."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._last = time.monotonic()
+        self._sums = [0, 0, 0]
+
+    def add(self, *counts: int) -> None:
+        """Bytes of input, bytes of text, tokens."""
+        self._sums = [total + count for total, count in zip(self._sums, counts, strict=True)]
+        if time.monotonic() - self._last > REPORT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report now."""
+        self._report(*self._sums)
+        self._sums = [0, 0, 0]
+        self._last = time.monotonic()

@@ -1,0 +1,189 @@
+"""What is known of a folder in which token files are prepared: finished shards, and in the end what it holds.
+
+While it is being made the folder has a `.prepare` in it, with a record of every finished shard, and no source reads
+it. When all is done come `prepared.json` (from what), then `manifest.json`, and `.prepare` goes away.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trivium.config.numbers import show_count
+from trivium.errors import SourceError
+from trivium.files import draft
+from trivium.paths import UNFINISHED, Found
+from trivium.prepare.encode import Outcome
+from trivium.prepare.recipe import NO_NAME
+from trivium.prepare.shards import Shard
+from trivium.prepare.workers import as_outcome
+from trivium.textfiles.bad_lines import BadLines, from_json
+from trivium.textfiles.inputs import InputPart
+from trivium.textfiles.progress import say
+from trivium.tokenfiles.manifest import NAME, Manifest, measure_file, read_manifest, write_manifest
+from trivium.tokenfiles.open import open_files
+
+VERSION = 1
+SUMMARY = "prepared.json"
+ENDINGS = ("", ".index", ".loss", ".metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a folder of prepared files holds."""
+
+    folder: Path
+    manifest: Manifest
+    text_bytes: int
+    lines: int
+    bad: BadLines = field(default_factory=BadLines)
+
+    def __str__(self) -> str:
+        counts = f"{self.manifest.documents:,} documents, {self.manifest.tokens:,} tokens"
+        return f"{counts} from {show_count(self.text_bytes)} bytes of input"
+
+
+@contextmanager
+def locked(folder: Path, title: str) -> Iterator[None]:
+    """Be the only one who prepares in a folder; waits for another who does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{title}: another process prepares it; waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Records:
+    """The finished shards of a folder that is not finished."""
+
+    def __init__(self, folder: Path, identity: str, recipe: Any) -> None:
+        self.folder = folder
+        self._identity = identity  # of all
+        self._recipe = recipe  # of each shard: other input beside it changes nothing for it
+        self._place = folder / UNFINISHED
+        self._place.mkdir(exist_ok=True)
+        for draft_left in (*folder.glob(".*.draft"), *self._place.glob(".*.draft")):
+            draft_left.unlink()  # of a try that was killed
+
+    def outcome(self, shard: Shard) -> Outcome | None:
+        """What came of a shard in an earlier try; None where it has to be encoded."""
+        kept = self._read(shard.name)
+        if kept is None or kept.get("key") != shard.key(self._recipe):
+            return None
+        try:
+            outcome = as_outcome(kept["outcome"])
+            if outcome.facts is None:
+                return outcome
+            # Read again: a power cut may have left a name without its content.
+            (file,) = open_files([Found(self.folder / shard.name, shard.name)])
+            return outcome if measure_file(file) == outcome.facts else None
+        except (SourceError, KeyError, TypeError):
+            return None
+
+    def keep(self, shard: Shard, outcome: Outcome) -> None:
+        """A shard is finished."""
+        self._write(shard.name, {"key": shard.key(self._recipe), "outcome": outcome.as_json()})
+
+    def num_parts(self, name: str, piece: InputPart) -> int | None:
+        """In how many shards a stream was cut, if all of them are finished."""
+        kept = self._read(name)
+        if kept is None or kept.get("key") != piece.hash or kept.get("bytes") != piece.stop:
+            return None
+        parts: int = kept["parts"]
+        there = all((self._place / f"{name}-{part:05d}.ds.json").is_file() for part in range(parts))
+        return parts if there else None
+
+    def set_parts(self, name: str, piece: InputPart, count: int) -> None:
+        """A stream has been read to its end."""
+        self._write(name, {"key": piece.hash, "bytes": piece.stop, "parts": count})
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            kept = json.loads((self._place / f"{name}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return kept if isinstance(kept, dict) else None
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        with draft(self._place / f"{name}.json", durable=False) as file:
+            file.write(json.dumps(value).encode())
+
+    def finish(self, prepared: Prepared, outcomes: Mapping[str, Outcome]) -> None:
+        """All is done: what an earlier try has left over goes, and the folder says what it holds."""
+        for record in self._place.glob("*.ds.json"):
+            if record.stem not in outcomes:
+                for ending in ENDINGS:
+                    Path(f"{self.folder / record.stem}{ending}").unlink(missing_ok=True)
+        for name, outcome in outcomes.items():
+            if outcome.facts is not None:
+                for ending in ENDINGS:
+                    _flush(Path(f"{self.folder / name}{ending}"))
+        content = {
+            "version": VERSION,
+            "identity": self._identity,
+            "documents": prepared.manifest.documents,
+            "tokens": prepared.manifest.tokens,
+            "lines": prepared.lines,
+            "text_bytes": prepared.text_bytes,
+            "left_out": asdict(prepared.bad),
+        }
+        with draft(self.folder / SUMMARY) as file:
+            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        write_manifest(prepared.manifest, self.folder / NAME)
+        shutil.rmtree(self._place)
+
+
+def _flush(path: Path) -> None:
+    """Make a file survive a power cut, if there is one of this name."""
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Prepared:
+    """What all shards hold together."""
+    bad = BadLines()
+    for outcome in outcomes.values():
+        bad.join(outcome.bad)
+    facts = tuple(outcome.facts for outcome in outcomes.values() if outcome.facts is not None)
+    lines = sum(outcome.lines for outcome in outcomes.values())
+    if not facts:
+        listed = "; ".join(bad.lines()) or "nothing is in it"
+        raise SourceError(f"no document was found in {lines:,} lines ({listed}). Look at its path and column.")
+    text_bytes = sum(outcome.text_bytes for outcome in outcomes.values())
+    return Prepared(folder, Manifest(facts, None if tokenizer == NO_NAME else tokenizer), text_bytes, lines, bad)
+
+
+def find_prepared(folder: Path, identity: str) -> Prepared | None:
+    """What is there already; None where there is nothing, or an unfinished try. Other content is refused."""
+    if not (folder / NAME).is_file() or not (folder / SUMMARY).is_file():
+        if not (folder / UNFINISHED).is_dir() and any(folder.glob("**/*.ds")):
+            raise SourceError(
+                f"{folder}: holds token files that were not prepared here. Give a folder that does not exist yet."
+            )
+        return None
+    try:
+        content = json.loads((folder / SUMMARY).read_bytes())
+        same = content["identity"] == identity
+        bad = from_json(**content["left_out"])
+        prepared = Prepared(folder, read_manifest(folder / NAME), content["text_bytes"], content["lines"], bad)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(
+            f"{folder / SUMMARY}: cannot be read ({error}). Delete the folder, or give another."
+        ) from None
+    if not same:
+        raise SourceError(
+            f"{folder}: was prepared from other text, or with another tokenizer or column. "
+            f"Give another folder, or delete this one."
+        )
+    if (folder / UNFINISHED).is_dir():
+        shutil.rmtree(folder / UNFINISHED)  # killed when all but this was done
+    return prepared

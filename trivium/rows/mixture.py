@@ -1,0 +1,386 @@
+"""Shares -> which source gives the nth row of a stage, and how many rows of that source came before.
+
+Shares are exact fractions. A mixture is a Huffman tree of two-way splits: a node that has seen m rows has
+sent `floor(m * p / q + 1/2)` of them to its left. After any n rows every source has given `n * share` rows,
+give or take 1.68, for any number of sources: each split is off by half a row at most, and in a Huffman tree
+the splits above a source weigh 1, 1, 1/2, 1/3, 1/5, 1/8, ... at most, the reciprocal Fibonacci numbers.
+
+A fade is one more split, between the old stage's mixture going on and the new one. A stage with a fade is
+within 5.54 rows: 1.68 of the new mixture, twice that of the old one, which starts somewhere inside, and the
+half row by which the fade itself is rounded.
+
+All of it is integer arithmetic, the same on every machine. To start at any row costs the same, some ten
+microseconds and a hundred nanoseconds a source; from there on rows are dealt at tens of millions a second.
+"""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.rows.kernels import compiled
+
+Shape = Literal["linear", "cosine"]
+
+MAX_ROWS = 2**62
+MAX_FADE_ROWS = 2**31 - 1
+MAX_RELATIVE_ERROR = Fraction(1, 10**6)
+
+# A tree is an array of nodes, each above its children, the root first. A node's columns: p, q, and the left
+# and right child, which is the number of a node, or ~source where a source hangs.
+Nodes = NDArray[np.int64]
+_P, _Q, _LEFT, _RIGHT = range(4)
+_MAX_Q = 2**31  # so that 2 * p * q + q, above every number in a split, fits 63 bits
+
+_MIN_WEIGHT = Fraction(1, 10**100)
+
+
+def normalised(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Shares in proportion to the weights: {"web": 3, "code": 1} -> {"web": 3/4, "code": 1/4}."""
+    for name, weight in weights.items():
+        if weight < 0:
+            raise ValueError(f"{name}: a weight of {weight} is negative. Write 0 or more.")
+    whole = sum(weights.values(), Fraction(0))
+    if not whole:
+        raise ValueError("mixture: no weight is above 0, so that no row has a source. Give one a weight.")
+    return {name: Fraction(weight) / whole for name, weight in weights.items()}
+
+
+def tempered(shares: Mapping[str, Fraction], temperature: float) -> dict[str, Fraction]:
+    """Shares in proportion to share ** (1 / temperature): more than 1 evens them out, and zero stays zero."""
+    if not temperature > 0:
+        raise ValueError(f"temperature: {temperature} is not above 0. Write 1 to leave shares as they are.")
+    shares = normalised(shares)
+    if temperature == 1:
+        return shares
+    largest = max(shares.values())
+    weights = {}
+    for name, share in shares.items():
+        weights[name] = _power(share / largest, temperature) if share else share
+        if share and weights[name] < _MIN_WEIGHT:
+            raise ValueError(f"temperature: {temperature} leaves nothing of {name}. Write a higher one.")
+    return normalised(weights)
+
+
+def _power(base: Fraction, temperature: float) -> Fraction:
+    """base ** (1 / temperature), to fifty digits.
+
+    Decimal rounds ln and exp correctly, to the last digit, where a float's power differs between machines.
+    """
+    digits = Context(prec=50)
+    logarithm = digits.ln(digits.divide(Decimal(base.numerator), Decimal(base.denominator)))
+    return Fraction(digits.exp(digits.divide(logarithm, Decimal(temperature))))
+
+
+def _grow(shares: Sequence[Fraction]) -> Nodes:
+    """The Huffman tree of the shares: the two smallest are joined, again and again; of equals, the first."""
+    heap = [(share, source, ~source) for source, share in enumerate(shares) if share]
+    heapq.heapify(heap)
+    joined: list[tuple[int, int, int, int]] = []
+    while len(heap) > 1:
+        left_share, _, left = heapq.heappop(heap)
+        right_share, _, right = heapq.heappop(heap)
+        both = left_share + right_share
+        split = (left_share / both).limit_denominator(_MAX_Q)
+        heapq.heappush(heap, (both, len(shares) + len(joined), len(joined)))
+        joined.append((split.numerator, split.denominator, left, right))
+    if not joined:  # one source: a node that sends every row to its left
+        joined.append((1, 1, heap[0][2], heap[0][2]))
+    nodes = np.array(joined[::-1], np.int64)
+    children = nodes[:, _LEFT:]
+    children[children >= 0] = len(joined) - 1 - children[children >= 0]
+    return nodes
+
+
+def _shares_of(nodes: Nodes, num_sources: int) -> tuple[Fraction, ...]:
+    """The shares that a tree gives."""
+    shares = [Fraction(0)] * num_sources
+    of_node = [Fraction(1)] + [Fraction(0)] * (len(nodes) - 1)
+    for node, (p, q, left, right) in enumerate(nodes.tolist()):
+        for child, split in ((left, Fraction(p, q)), (right, Fraction(q - p, q))):
+            if child < 0:
+                shares[~child] += of_node[node] * split
+            else:
+                of_node[child] = of_node[node] * split
+    return tuple(shares)
+
+
+@compiled
+def _to_left(rows: np.int64, p: np.int64, q: np.int64) -> np.int64:
+    """floor(rows * p / q + 1/2), without a product that overflows."""
+    return rows // q * p + (2 * (rows % q) * p + q) // (2 * q)
+
+
+@compiled
+def _spread(nodes: Nodes, rows: int | np.int64, num_sources: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many of a tree's first rows each node has seen, and how many each source has given."""
+    seen = np.zeros(len(nodes), np.int64)
+    counts = np.zeros(num_sources, np.int64)
+    seen[0] = rows
+    for node in range(len(nodes)):
+        to_left = _to_left(seen[node], nodes[node, _P], nodes[node, _Q])
+        for child, given in ((nodes[node, _LEFT], to_left), (nodes[node, _RIGHT], seen[node] - to_left)):
+            if child < 0:
+                counts[~child] += given
+            else:
+                seen[child] = given
+    return seen, counts
+
+
+@compiled
+def _descend(nodes: Nodes, row: int) -> tuple[np.int64, np.int64]:
+    """The source of a tree's nth row, and how many rows of it came before: one path, root to source."""
+    node, seen = np.int64(0), np.int64(row)
+    while node >= 0:
+        p, q = nodes[node, _P], nodes[node, _Q]
+        to_left = _to_left(seen, p, q)
+        if _to_left(seen + 1, p, q) > to_left:
+            node, seen = nodes[node, _LEFT], to_left
+        else:
+            node, seen = nodes[node, _RIGHT], seen - to_left
+    return ~node, seen
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The shares of one stage, as a tree; names are sorted, and a source is its index among them."""
+
+    names: tuple[str, ...]
+    shares: tuple[Fraction, ...]
+    nodes: Nodes = field(repr=False, compare=False)
+
+    @classmethod
+    def from_shares(cls, shares: Mapping[str, Fraction]) -> "Mixture":
+        """The mixture that gives these shares, which add up to 1.
+
+        Exact for shares of up to nine decimals. Others may need a denominator over 2**31 in a split, and the
+        nearest fraction with a smaller one takes its place: `Mixture.shares` says what came of it. A share
+        that would be off by more than a millionth of itself is refused.
+        """
+        names = tuple(sorted(shares))
+        asked = [Fraction(shares[name]) for name in names]
+        for name, share in zip(names, asked, strict=True):
+            if share < 0:
+                raise ValueError(f"{name}: a share of {share} is negative. Write 0 or more.")
+        if sum(asked) != 1:
+            raise ValueError(f"mixture: shares add up to {sum(asked)}, not to 1. Write shares that do.")
+        nodes = _grow(asked)
+        given = _shares_of(nodes, len(names))
+        for name, share, found in zip(names, asked, given, strict=True):
+            if abs(found - share) > share * MAX_RELATIVE_ERROR:
+                raise ValueError(
+                    f"{name}: a share of {float(share):.3g} is too small beside the others: a split of two "
+                    "shares goes down to 1 in 2**31. Write 0 or a larger share."
+                )
+        return cls(names, given, nodes)
+
+    def count(self, num_rows: int) -> NDArray[np.int64]:
+        """How many of the first rows each source gives."""
+        return _spread(self.nodes, num_rows, len(self.names))[1]
+
+    def descend(self, row: int) -> tuple[int, int]:
+        """The source that gives this row, and how many rows of it came before."""
+        source, source_row = _descend(self.nodes, row)
+        return int(source), int(source_row)
+
+
+# floor(2**64 * pi**(2 k) / (2 * (2 k + 1)!)) for k = 1, 2, ..., 10: see `_cosine_start`.
+_SERIES = np.array(
+    [
+        15171838874637736216,
+        7487002386487161160,
+        1759375040586671831,
+        241171328385291461,
+        21638778218618541,
+        1369013979106885,
+        64341078063553,
+        2334635982451,
+        67374074758,
+        1583227297,
+    ],
+    np.uint64,
+)
+_WORD_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
+
+
+@compiled
+def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The upper 64 bits of a product: a and b are fractions in units of 2**-64, and so is the result."""
+    a_high, a_low = a >> _WORD_HALF, a & _LOW_HALF
+    b_high, b_low = b >> _WORD_HALF, b & _LOW_HALF
+    cross = a_high * b_low + ((a_low * b_low) >> _WORD_HALF)
+    other = a_low * b_high + (cross & _LOW_HALF)
+    return a_high * b_high + (cross >> _WORD_HALF) + (other >> _WORD_HALF)
+
+
+@compiled
+def _cosine_start(row: int, fade_rows: int) -> np.int64:
+    """The integral of (1 - cos(pi x / N)) / 2 up to a row of the fade's first half, in units of 2**-32 rows.
+
+    With x = row / N it is N * (x / 2 - sin(pi x) / (2 pi)), that is N * x**3 times a series in x**2, in
+    fixed-point integers, as two machines need not agree on a sine. It is good to 2**-28 rows, and where it
+    is rounded to another row it grows by more than 2**-20 a row: so it never steps back.
+    """
+    whole = np.uint64(fade_rows)
+    scaled = np.uint64(row) << _WORD_HALF
+    x = ((scaled // whole) << _WORD_HALF) + ((scaled % whole) << _WORD_HALF) // whole
+    square = _product_high(x, x)
+    series = _SERIES[-1]
+    for term in range(_SERIES.size - 2, -1, -1):
+        series = _SERIES[term] - _product_high(series, square)
+    part = _product_high(_product_high(x, square), series)
+    return np.int64(_product_high(part, whole << _WORD_HALF))
+
+
+# What the kernels know of a stage's fade, in one small array: rows the old tree gave before, rows the fade
+# lasts, whether its shape is the cosine. (An array, for numba takes a tuple of arguments apart in slow motion.)
+Fade = NDArray[np.int64]
+_OLD_ROWS, _FADE_ROWS, _IS_COSINE = range(3)
+
+
+@compiled
+def _new_rows(num_rows: int, fade: Fade) -> np.int64:
+    """How many of a stage's first rows the new mixture gives; each row adds 0 or 1."""
+    fade_rows = fade[_FADE_ROWS]
+    if num_rows >= fade_rows:
+        return np.int64((fade_rows + 1) // 2 + num_rows - fade_rows)
+    if not fade[_IS_COSINE]:
+        return np.int64((num_rows * num_rows + fade_rows) // (2 * fade_rows))
+    if 2 * num_rows <= fade_rows:
+        return np.int64((_cosine_start(num_rows, fade_rows) + 2**31) >> 32)
+    # The second half mirrors the first: what the old mixture has yet to give at row n of N is what the new
+    # one had given at row N - n.
+    old_rest = _cosine_start(fade_rows - num_rows, fade_rows)
+    return np.int64(((num_rows << 32) - (fade_rows << 31) + old_rest + 2**31) >> 32)
+
+
+@compiled
+def _start(nodes: Nodes, rows: int | np.int64, num_sources: int) -> NDArray[np.int64]:
+    """What each node carries after a tree's first rows: (2 m p + q) mod 2 q of the m rows it has seen."""
+    seen, _ = _spread(nodes, rows, num_sources)
+    p, q = nodes[:, _P], nodes[:, _Q]
+    return (2 * (seen % q) * p + q) % (2 * q)
+
+
+@compiled
+def _next_source(nodes: Nodes, carried: NDArray[np.int64]) -> np.int64:
+    """The source of a tree's next row. A node adds 2 p to what it carries, and sends the row to its left when
+    that reaches 2 q: `_to_left` one row further, without a division.
+    """
+    node = np.int64(0)
+    while node >= 0:
+        sum_carried = carried[node] + 2 * nodes[node, _P]
+        to_left = sum_carried >= 2 * nodes[node, _Q]
+        carried[node] = sum_carried - 2 * nodes[node, _Q] if to_left else sum_carried
+        node = nodes[node, _LEFT] if to_left else nodes[node, _RIGHT]
+    return ~node
+
+
+@compiled
+def _count(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
+    """How many of a stage's first rows each source gives."""
+    given = np.int64(_new_rows(num_rows, fade))
+    _, counts = _spread(new, given, num_sources)
+    if given < num_rows:
+        _, before = _spread(old, fade[_OLD_ROWS], num_sources)
+        _, after = _spread(old, fade[_OLD_ROWS] + num_rows - given, num_sources)
+        counts += after - before
+    return counts
+
+
+@compiled
+def _deal(
+    new: Nodes, old: Nodes, fade: Fade, num_sources: int, first: int, num_rows: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Each row's source and its row within that: counts and trees, as they are before the first row, go along."""
+    sources, source_rows = np.empty(num_rows, np.int32), np.empty(num_rows, np.int64)
+    counts = _count(new, old, fade, num_sources, first)
+    given = _new_rows(first, fade)
+    new_carried = _start(new, given, num_sources)
+    old_carried = _start(old, fade[_OLD_ROWS] + first - given, num_sources)
+    for place in range(num_rows):
+        given_then = _new_rows(first + place + 1, fade)
+        source = _next_source(new, new_carried) if given_then > given else _next_source(old, old_carried)
+        sources[place] = source
+        source_rows[place] = counts[source]
+        counts[source] += 1
+        given = given_then
+    return sources, source_rows
+
+
+@dataclass(frozen=True, slots=True)
+class StageMixture:
+    """A stage's mixture, faded in from the old stage's where there is one.
+
+    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which goes on after
+    the `old_rows` it gave in its own stage. `names` are those of both, sorted; a source is its index there,
+    and its rows are counted within this stage, from both mixtures together. `StageMixture(mixture)` is a
+    stage without a fade. A fade may be longer than its stage; the next stage fades from the new mixture.
+    """
+
+    new: Mixture
+    old: Mixture | None = None
+    old_rows: int = 0
+    fade_rows: int = 0
+    shape: Shape = "linear"
+    names: tuple[str, ...] = field(init=False)
+    _trees: tuple[Nodes, Nodes, Fade, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
+            raise ValueError(f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
+        if self.fade_rows and self.old is None:
+            raise ValueError("fade: there is no mixture to fade from. Leave it out of the first stage.")
+        old = self.old or self.new
+        names = tuple(sorted({*self.new.names, *old.names}))
+        set_field = object.__setattr__
+        set_field(self, "names", names)
+        fade = np.array([self.old_rows, self.fade_rows, self.shape == "cosine"], np.int64)
+        trees = _renumbered(self.new, names), _renumbered(old, names), fade, len(names)
+        set_field(self, "_trees", trees)
+
+    def new_rows(self, num_rows: int) -> int:
+        """How many of the first rows the new mixture gives: at the stage's end, the next one's `old_rows`."""
+        assert 0 <= num_rows <= MAX_ROWS, num_rows
+        return int(_new_rows(num_rows, self._trees[2]))
+
+    def count(self, num_rows: int) -> NDArray[np.int64]:
+        """How many of the first rows each source gives."""
+        return _count(*self._trees, num_rows)
+
+    def descend(self, row: int) -> tuple[int, int]:
+        """The source that gives this row, and how many rows of it the stage gave before."""
+        given = self.new_rows(row)
+        if self.new_rows(row + 1) > given:
+            source, _ = _descend(self._trees[0], given)
+        else:
+            source, _ = _descend(self._trees[1], self.old_rows + row - given)
+        return int(source), int(self.count(row)[source])
+
+    def deal(self, first: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """`descend` for `count` rows from the first one on: their sources, and their rows within these."""
+        return _deal(*self._trees, first, count)
+
+    def first_row_reaching(self, source: str, rows: int) -> int | None:
+        """The smallest number of rows among which the source has given so many; None if it never does."""
+        index = self.names.index(source)
+        if self.count(MAX_ROWS)[index] < rows:
+            return None
+        return bisect_left(range(MAX_ROWS), rows, key=lambda num_rows: int(self.count(num_rows)[index]))
+
+
+def _renumbered(mixture: Mixture, names: tuple[str, ...]) -> Nodes:
+    """A mixture's nodes, with sources numbered as among these names."""
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = np.array([number_of[name] for name in mixture.names])
+    nodes = mixture.nodes.copy()
+    children = nodes[:, _LEFT:]
+    children[children < 0] = ~numbers[~children[children < 0]]
+    return nodes

@@ -1,0 +1,359 @@
+"""events.jsonl: everything that happened in a run, typed and append-only.
+
+One line an event, flushed as it is written. A run that was killed may leave a torn last line: the next
+writer ends it, and readers pass over what is no event. A resume writes the step it starts from; readers
+keep a step's last record.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypedDict
+
+from trivium.config.numbers import show_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened; `step` counts the updates completed by then."""
+
+    kind: ClassVar[str] = ""
+    step: int
+
+    def line(self) -> str:
+        """For the terminal, in a few words."""
+        return f"step {self.step:,}: {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Event):
+    """The run begins, or goes on from a checkpoint."""
+
+    kind: ClassVar[str] = "started"
+    run: str
+    resumed: bool
+    total_steps: int
+    world_size: int
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]  # what may change the bits but not the batches: device, precision, micro-batch
+    changes: Mapping[str, str] = field(default_factory=dict)  # keys of the config that differ from before
+    lineage: Mapping[str, Any] | None = None  # the run and step that this one was forked from
+
+    def line(self) -> str:
+        """`small: goes on at step 4,000 of 10,000`."""
+        how = f"goes on at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
+        changed = f"; changed: {', '.join(self.changes)}" if self.changes else ""
+        return f"{self.run}: {how}{changed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBegan(Event):
+    """A stage's first step is next."""
+
+    kind: ClassVar[str] = "stage"
+    stage: int
+    name: str
+    changes: Mapping[str, tuple[Any, Any]]  # what differs from the stage before
+
+    def line(self) -> str:
+        """`step 5: stage general -> long: seq_len 2048 -> 8192`."""
+        changes = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in self.changes.items())
+        return f"step {self.step:,}: stage {self.name}" + (f": {changes}" if changes else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken(Event):
+    """One update; `step` is the number of updates completed, this one included."""
+
+    kind: ClassVar[str] = "step"
+    stage: str
+    loss: float
+    mean_loss: float  # debiased running mean
+    lr: Mapping[str, float]
+    lr_multiplier: float
+    gradient_norm: float
+    tokens: int  # of this step, padding included
+    learnt: int
+    loss_by_source: Mapping[str, float]
+    learnt_by_source: Mapping[str, int]
+    epochs: Mapping[str, float]  # of each source, so far
+    seconds: float
+    waited: float  # seconds of it for data
+    tokens_per_second: float
+    flops_per_second: float
+    mfu: float | None  # of the device's peak, where that is known
+    flops: float  # so far
+    training_seconds: float  # so far, without the first steps
+    percent: float
+    memory: int  # bytes, of the rank that speaks
+    extra: Mapping[str, float] = field(default_factory=dict)
+    slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
+    slowest_seconds: float | None = None  # until it meets the others, a step
+    median_seconds: float | None = None
+    compilations: int = 0  # made for this step, by an engine that compiles whole steps
+
+    def line(self) -> str:
+        """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""
+        mfu = "" if self.mfu is None else f"  mfu {self.mfu:.1%}"
+        kl = f"kl {self.extra['kl']:.4f}  " if "kl" in self.extra else ""
+        return (
+            f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  {kl}"
+            f"lr {self.lr['matrix']:.3g}  norm {self.gradient_norm:.3g}  "
+            f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut(Event):
+    """A step without an update; it counts, so that schedules and data stay aligned."""
+
+    kind: ClassVar[str] = "left_out"
+    stage: str
+    why: str
+    rows: str | None = None  # a file that says what stood in them
+
+    def line(self) -> str:
+        """`step 41: no update: the loss is nan and the gradient's norm nan (rows/step-00000040.json)`."""
+        return f"step {self.step:,}: no update: {self.why}" + (f" ({self.rows})" if self.rows else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spiked(Event):
+    """A step whose loss is far above the stage's recent ones."""
+
+    kind: ClassVar[str] = "spiked"
+    stage: str
+    loss: float
+    limit: float
+    rows: str | None = None
+
+    def line(self) -> str:
+        """`step 41: the loss spiked to 7.1, over 3.2 (rows/step-00000040.json)`."""
+        rows = f" ({self.rows})" if self.rows else ""
+        return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f}{rows}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted(Event):
+    """The run was told to stop by a signal; it finishes the step and saves."""
+
+    kind: ClassVar[str] = "preempted"
+    signal: str
+
+    def line(self) -> str:
+        """`step 41: SIGTERM: the step is finished, a checkpoint comes next`."""
+        return f"step {self.step:,}: {self.signal}: the step is finished, a checkpoint comes next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed(Event):
+    """A checkpoint could not be written; the run goes on, and tries again."""
+
+    kind: ClassVar[str] = "save_failed"
+    why: str
+    reason: str
+
+    def line(self) -> str:
+        """`step 500: not saved (cadence): No space left on device; the last good checkpoint stays`."""
+        return f"step {self.step:,}: not saved ({self.reason}): {self.why}; the last good checkpoint stays"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Event):
+    """Validation figures: nats a token and bits a byte, overall and by source."""
+
+    kind: ClassVar[str] = "evaluated"
+    stage: str  # whose rows they are of: where two stages meet each has its own
+    loss: float
+    bits_per_byte: float | None
+    loss_by_source: Mapping[str, float]
+    bits_per_byte_by_source: Mapping[str, float | None]
+    tokens: int
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """`step 500: validation 3.2100 (web 3.1, code 3.4)`."""
+        by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
+        bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
+        return f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
+
+
+class ScoreFigures(TypedDict):
+    """A score as plain values, for events and machines."""
+
+    right: int
+    questions: int
+    chance: float
+    score: float
+    centred: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Event):
+    """Scores of tasks, and the mean of the centred ones."""
+
+    kind: ClassVar[str] = "scored"
+    scores: Mapping[str, ScoreFigures]
+    overall: float
+    seconds: float
+
+    def line(self) -> str:
+        """`step 500: scores spelling 0.83, arc 0.31 (chance 0.25); centred 0.46`."""
+        shown = [f"{name} {each['score']:.3f}{_beside_chance(each)}" for name, each in self.scores.items()]
+        return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
+
+
+def _beside_chance(score: ScoreFigures) -> str:
+    return f" (chance {score['chance']:.2f})" if score["chance"] else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Event):
+    """A text that the model wrote after a prompt."""
+
+    kind: ClassVar[str] = "sampled"
+    prompt: str
+    text: str
+
+    def line(self) -> str:
+        """`step 500: Once upon a time -> there was`, on one line."""
+        return f"step {self.step:,}: {self.prompt!r} -> {self.text!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint is complete."""
+
+    kind: ClassVar[str] = "saved"
+    path: str
+    bytes: int
+    seconds: float
+    reason: str
+
+    def line(self) -> str:
+        """`step 500: saved (boundary), 12.3 MB in 0.4 s`."""
+        return f"step {self.step:,}: saved ({self.reason}), {self.bytes / 1e6:,.1f} MB in {self.seconds:.2f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(Event):
+    """Something a user should know."""
+
+    kind: ClassVar[str] = "said"
+    text: str
+
+    def line(self) -> str:
+        """The text; with a step, once one is taken or the checkpoint is read."""
+        return f"step {self.step:,}: {self.text}" if self.step else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Event):
+    """The run's last step is taken, or it was stopped."""
+
+    kind: ClassVar[str] = "ended"
+    finished: bool
+    steps: int
+    peak_memory: int
+    training_seconds: float
+    best: Mapping[str, float]
+    world_size: int
+
+    def line(self) -> str:
+        """`finished: 10,000 steps, 812.0 s of training (warming up not counted), peak memory 1.2 GB`."""
+        how = "finished" if self.finished else "stopped"
+        best = "".join(f", best {name} {value:.4f}" for name, value in self.best.items())
+        peak = f"peak memory {self.peak_memory / 1e9:.2f} GB"
+        seconds = f"{self.training_seconds:.1f} s of training (warming up not counted)"
+        return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
+
+
+EVENTS = (
+    Started,
+    StageBegan,
+    StepTaken,
+    LeftOut,
+    Spiked,
+    Preempted,
+    Evaluated,
+    Scored,
+    Sampled,
+    Saved,
+    SaveFailed,
+    Said,
+    Ended,
+)
+KINDS = {kind.kind: kind for kind in EVENTS}
+
+
+class Sink(Protocol):
+    """Somewhere events go: the file, the terminal, a tracker."""
+
+    def write(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class EventFile:
+    """The run's events.jsonl, open for appending; lines for which the disk has no room wait until it has."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._waiting = b""
+        if self._file.tell() and not _ends_a_line(path):
+            self._put(b"\n")
+
+    def write(self, event: Event) -> None:
+        """Append one line."""
+        line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
+        self._put(json.dumps(line).encode() + b"\n")
+
+    def _put(self, more: bytes) -> None:
+        self._waiting += more
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
+        except OSError:
+            pass  # a full disk ends no run; the next event tries again
+
+    def close(self) -> None:
+        """Flush to the disk."""
+        self._put(b"")
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line of an events file, in the order in which they were written."""
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill
+            if isinstance(event, dict) and event.get("event") in KINDS:
+                yield event
+
+
+def steps_taken(path: Path) -> dict[int, dict[str, Any]]:
+    """A run's steps; where a step was taken again after a resume, the last record."""
+    steps: dict[int, dict[str, Any]] = {}
+    for event in read_events(path):
+        if event["event"] == "started":
+            steps = {step: record for step, record in steps.items() if step <= event["step"]}
+        elif event["event"] == "step":
+            steps[event["step"]] = event
+    return steps

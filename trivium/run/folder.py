@@ -1,0 +1,316 @@
+"""A run's folder: its config, plan, events and checkpoints; one launch at a time.
+
+    runs/small/
+      config.toml  plan.json  events.jsonl
+      checkpoints/
+        step-00004000/  engine/  state.json  COMPLETE
+
+A checkpoint is written to a draft, flushed and renamed. COMPLETE, written last, lists every file with its size
+and hash; what has none does not exist.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from trivium.errors import ResumeError, SaveError
+from trivium.files import FileFacts, draft, flush_file, flush_folder, hash_file
+
+COMPLETE = "COMPLETE"
+LINEAGE = "lineage.json"
+LOCK = ".lock"
+NAME = re.compile(r"step-(\d+)")  # of a checkpoint's folder
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    step: int
+    path: Path
+
+    @property
+    def engine(self) -> Path:
+        """What the engine wrote."""
+        return self.path / "engine"
+
+    def state(self) -> dict[str, Any]:
+        """The run's own state; ResumeError where its file does not say it."""
+        path = self.path / "state.json"
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            state = None
+        if not isinstance(state, dict):
+            raise ResumeError(f"{path}: is torn, or not what was written. Put it back, or give another checkpoint.")
+        return state
+
+    def files(self) -> dict[str, FileFacts]:
+        """Every file with its size and hash, as COMPLETE lists them."""
+        listed: dict[str, FileFacts] = json.loads((self.path / COMPLETE).read_text())["files"]
+        return listed
+
+    def verify(self, part: int = 0, parts: int = 1) -> str | None:
+        """What is wrong with the first file that is not as it was written; None where all are. Or of every nth file."""
+        try:
+            listed = [(name, was["bytes"], was["hash"]) for name, was in self.files().items()]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return f"{self.path / COMPLETE}: is torn, or not what was written"
+        for name, size, content in listed[part::parts]:
+            path = self.path / name
+            if not path.is_file():
+                return f"{path}: is missing"
+            if path.stat().st_size != size:
+                return f"{path}: had {size:,} bytes, has {path.stat().st_size:,}"
+            if hash_file(path) != content:
+                return f"{path}: its content has changed since it was written"
+        return None
+
+    def refuse_damaged(self, part: int = 0, parts: int = 1) -> None:
+        """ResumeError where a file is not as it was written; reads all of them, or every nth."""
+        fault = self.verify(part, parts)
+        if fault is not None:
+            raise ResumeError(f"{fault}. Put it back, or give another checkpoint.")
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIO | None = None
+
+    @property
+    def events(self) -> Path:
+        """The events file."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoints"
+
+    def lock(self) -> None:
+        """Keep other launches out until this process ends; ResumeError where one is in."""
+        with written_to(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "another process"
+            self._lock.close()
+            self._lock = None
+            raise ResumeError(
+                f"{self.path}: {owner} is training this run. Stop it first, or give run.name another name."
+            ) from None
+        with written_to(self.path):
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()}")
+            self._lock.flush()
+            self._clear_up()
+
+    def _clear_up(self) -> None:
+        """Undo a replacement that was killed between its two renames; remove drafts and copies that were killed."""
+        for unfinished in (*self.checkpoints_folder.glob(".draft-*"), *self.checkpoints_folder.glob(".copy-*")):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        for old in self.checkpoints_folder.glob(".old-step-*"):
+            name = old.name.removeprefix(".old-")
+            if (old / COMPLETE).is_file() and not (self.checkpoints_folder / name).exists():
+                old.rename(self.checkpoints_folder / name)
+            else:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def unlock(self) -> None:
+        """Let others in; of a launch that was refused before it wrote anything, nothing stays."""
+        if self._lock is None:
+            return
+        with suppress(OSError):
+            if self.events.is_file() and not self.events.stat().st_size:
+                self.events.unlink()
+            if not self.is_begun:
+                (self.path / LOCK).unlink()
+                self.path.rmdir()
+        self._lock.close()
+        self._lock = None
+
+    def write_plan(self, config_toml: str, plan_json: dict[str, Any]) -> None:
+        """Keep the config as given and the plan as resolved."""
+        for name, text in (("config.toml", config_toml), ("plan.json", json.dumps(plan_json, indent=1))):
+            with written_to(self.path), draft(self.path / name) as file:
+                file.write(text.encode())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that are complete, by step."""
+        if not self.checkpoints_folder.is_dir():
+            return []
+        found = [
+            Checkpoint(int(name[1]), path)
+            for path in self.checkpoints_folder.glob("step-*")
+            if (name := NAME.fullmatch(path.name)) is not None and (path / COMPLETE).is_file()
+        ]
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def draft_path(self, step: int) -> Path:
+        """Where a checkpoint is written before it is one."""
+        return self.checkpoints_folder / f".draft-{step:08d}"
+
+    def fresh_draft(self, step: int) -> None:
+        """An empty folder for a checkpoint, without what a launch that was killed left there."""
+        self.drop_draft(step)
+        self.draft_path(step).mkdir(parents=True)
+
+    def drop_draft(self, step: int) -> None:
+        """Remove what a save that failed has left."""
+        shutil.rmtree(self.draft_path(step), ignore_errors=True)
+
+    def commit(self, step: int, state: dict[str, Any], written: Mapping[str, FileFacts]) -> Checkpoint:
+        """Make a draft whose engine files are written a checkpoint, whole or not at all.
+
+        Files of which size and hash are known were flushed by who wrote them.
+        """
+        draft_folder = self.draft_path(step)
+        (draft_folder / "state.json").write_text(json.dumps(state, indent=1))
+        files: dict[str, FileFacts] = {f"engine/{name}": facts for name, facts in written.items()}
+        for path in sorted(path for path in draft_folder.rglob("*") if path.is_file()):
+            name = path.relative_to(draft_folder).as_posix()
+            if name not in files:
+                flush_file(path)
+                files[name] = {"bytes": path.stat().st_size, "hash": hash_file(path)}
+        (draft_folder / COMPLETE).write_text(json.dumps({"files": files}, indent=1))
+        flush_file(draft_folder / COMPLETE)
+        for folder in [path for path in draft_folder.rglob("*") if path.is_dir()] + [draft_folder]:
+            flush_folder(folder)
+        final = self.checkpoints_folder / f"step-{step:08d}"
+        old = self.checkpoints_folder / f".old-{final.name}"
+        if final.exists():  # the same step again, after a resume; `_put_back` mends a kill between the renames
+            final.rename(old)
+        draft_folder.rename(final)
+        flush_folder(self.checkpoints_folder)
+        shutil.rmtree(old, ignore_errors=True)
+        return Checkpoint(step, final)
+
+    def set_aside(self, checkpoint: Checkpoint) -> Path:
+        """Take a damaged checkpoint out of the way, and leave it to be looked at; where it is now."""
+        aside = checkpoint.path.with_name(f"damaged-{checkpoint.path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        checkpoint.path.rename(aside)
+        flush_folder(self.checkpoints_folder)
+        return aside
+
+    def take(self, checkpoint: Checkpoint) -> Checkpoint:
+        """A copy of another folder's checkpoint, whole or not at all."""
+        final = self.checkpoints_folder / checkpoint.path.name
+        draft_folder = self.checkpoints_folder / f".copy-{checkpoint.path.name}"
+        shutil.rmtree(draft_folder, ignore_errors=True)
+        shutil.copytree(checkpoint.path, draft_folder)
+        copied = Checkpoint(checkpoint.step, draft_folder)
+        fault = copied.verify()
+        if fault is not None:
+            shutil.rmtree(draft_folder, ignore_errors=True)
+            raise ResumeError(f"{fault}, while it was copied.")
+        for path in (path for path in draft_folder.rglob("*") if path.is_file()):
+            flush_file(path)
+        shutil.rmtree(final, ignore_errors=True)
+        draft_folder.rename(final)
+        flush_folder(self.checkpoints_folder)
+        return Checkpoint(checkpoint.step, final)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a launch is training this run now."""
+        try:
+            with open(self.path / LOCK) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything of a run is there."""
+        return self.path.exists() and any(each.name != LOCK for each in self.path.iterdir())
+
+    @contextmanager
+    def whole(self) -> Iterator["RunFolder"]:
+        """A draft of this folder, beside it: takes its name when the block ends well, is removed if not."""
+        unfinished = self.path.with_name(f".fork-{self.path.name}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            yield RunFolder(unfinished)
+            (self.path / LOCK).unlink(missing_ok=True)  # a launch that was refused leaves one
+            unfinished.rename(self.path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        flush_folder(self.path.parent)
+
+    @property
+    def lineage(self) -> dict[str, Any] | None:
+        """The run and step that this one was forked from; None where it was not."""
+        path = self.path / LINEAGE
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def write_rows(self, step: int, rows: list[dict[str, Any]]) -> str:
+        """Keep what stood in the rows of a step that went wrong; gives the file's name within the run."""
+        name = f"rows/step-{step:08d}.json"
+        with draft(self.path / name) as file:
+            file.write(json.dumps(rows, indent=1).encode())
+        return name
+
+    def keep_only(self, steps: Iterable[int]) -> None:
+        """Remove every complete checkpoint that is not of these steps."""
+        kept = set(steps)
+        for checkpoint in self.checkpoints():
+            if checkpoint.step not in kept:
+                # COMPLETE goes first, so that a kill in between leaves nothing that looks whole.
+                (checkpoint.path / COMPLETE).unlink()
+                shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
+    """A run's checkpoint by its step, or its last one; also given the checkpoint's own folder."""
+    if (path / "state.json").is_file():
+        return _given_checkpoint(path, step)
+    found = RunFolder(path).checkpoints()
+    if not found:
+        raise ResumeError(f"{path}: has no checkpoint. Give a run's folder, or one of its checkpoints.")
+    if step is None:
+        return found[-1]
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    if step not in by_step:
+        known = ", ".join(f"{each:,}" for each in by_step)
+        raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
+    return by_step[step]
+
+
+def _given_checkpoint(path: Path, step: int | None) -> Checkpoint:
+    name = NAME.fullmatch(path.name)
+    if name is None or not (path / COMPLETE).is_file():
+        raise ResumeError(f"{path}: is no checkpoint. Give a run's folder, or one of its step-... folders.")
+    if step not in (None, int(name[1])):
+        raise ResumeError(f"{path}: is the checkpoint of step {int(name[1]):,}, not {step:,}. Leave the step out.")
+    return Checkpoint(int(name[1]), path)
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """What a folder that cannot be written to says, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveError(
+            f"{path}: cannot be written to: {error.strerror or error}. "
+            "Make room, or give run.folder a place that you may write to."
+        ) from error

@@ -1,0 +1,87 @@
+"""A folder of runs -> one line each: stage, state and lineage."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from trivium.errors import UsageError
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is."""
+
+    name: str
+    state: str  # running, finished, stopped, or broken off
+    step: int
+    total_steps: int | None  # None before its first launch
+    stage: str
+    loss: float | None
+    checkpoint: int | None
+    lineage: str
+
+
+def list_runs(folder: Path) -> list[RunState]:
+    """Every run in a folder, by name."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is no folder. Give the one that run.folder names.")
+    return [run_state(path) for path in sorted(folder.iterdir()) if (path / "plan.json").is_file() or _forked(path)]
+
+
+def run_state(path: Path) -> RunState:
+    """What a run's events say of it."""
+    folder = RunFolder(path)
+    step, stage = 0, ""
+    total: int | None = None
+    loss: float | None = None
+    state = "new"
+    for event in read_events(folder.events) if folder.events.is_file() else ():
+        kind = event["event"]
+        step = event["step"] if kind != "said" else step
+        if kind == "started":
+            total, state = event["total_steps"], "broken off"
+        elif kind == "stage":
+            stage = event["name"]
+        elif kind == "step":
+            stage, loss = event["stage"], event["loss"]
+        elif kind == "ended":
+            state = "finished" if event["finished"] else "stopped"
+    checkpoints = folder.checkpoints()
+    lineage = folder.lineage
+    return RunState(
+        name=path.name,
+        state="running" if folder.is_locked else state,
+        step=step or (checkpoints[-1].step if checkpoints else 0),
+        total_steps=total,
+        stage=stage,
+        loss=loss,
+        checkpoint=checkpoints[-1].step if checkpoints else None,
+        lineage="" if lineage is None else f"{lineage['run']} at {lineage['step']:,}",
+    )
+
+
+def show_runs(runs: list[RunState], console: Console) -> None:
+    """Print them as a table."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("run", "state", "step", "of", "stage", "loss", "checkpoint", "forked from"):
+        table.add_column(header, justify="right" if header in ("step", "of", "loss", "checkpoint") else "left")
+    for run in runs:
+        table.add_row(
+            run.name,
+            run.state,
+            f"{run.step:,}",
+            "" if run.total_steps is None else f"{run.total_steps:,}",
+            run.stage,
+            "" if run.loss is None else f"{run.loss:.4f}",
+            "" if run.checkpoint is None else f"{run.checkpoint:,}",
+            run.lineage,
+        )
+    console.print(table)
+
+
+def _forked(path: Path) -> bool:
+    return path.is_dir() and RunFolder(path).lineage is not None

@@ -1,0 +1,61 @@
+"""A second place for a run's checkpoints, copied there in the background.
+
+Copies are whole or absent, as the originals are, and follow their retention; the oldest come first, so that the
+references of a stage with KL are there before what needs them. A copy that fails is told of and
+tried again with the next checkpoint; training never waits for it but at the run's end.
+"""
+
+import threading
+from collections.abc import Callable
+
+from trivium.run.folder import COMPLETE, Checkpoint, RunFolder
+
+
+class Mirror:
+    """Copies checkpoints to a second run folder."""
+
+    def __init__(self, target: RunFolder, failed: Callable[[Checkpoint, str], None]) -> None:
+        self.target = target
+        self._failed = failed
+        self._wanted: tuple[list[Checkpoint], set[int]] | None = None
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def copy(self, checkpoints: list[Checkpoint], kept: set[int]) -> None:
+        """Bring the second place up to these; replaces what was asked before and has not begun."""
+        with self._condition:
+            self._wanted = checkpoints, kept
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="trivium-mirror", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Return when everything asked for is copied, or has failed."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                if self._wanted is None:
+                    self._thread = None
+                    return
+                (checkpoints, kept), self._wanted = self._wanted, None
+            self._bring(checkpoints, kept)
+
+    def _bring(self, checkpoints: list[Checkpoint], kept: set[int]) -> None:
+        for checkpoint in sorted(checkpoints, key=lambda each: each.step):
+            if checkpoint.step in kept:
+                try:
+                    if not self._is_there(checkpoint):
+                        self.target.take(checkpoint)
+                except Exception as failure:  # a full or absent second place must never end a run
+                    self._failed(checkpoint, str(failure))
+                    return
+        self.target.keep_only(kept)
+
+    def _is_there(self, checkpoint: Checkpoint) -> bool:
+        """Whether the second place has this one, and not another of the same step."""
+        copy = self.target.checkpoints_folder / checkpoint.path.name / COMPLETE
+        return copy.is_file() and copy.read_bytes() == (checkpoint.path / COMPLETE).read_bytes()

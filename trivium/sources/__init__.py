@@ -1,0 +1,1 @@
+"""A `[sources.x]` table -> an open source; one module for each kind."""

@@ -1,0 +1,66 @@
+"""What `trivium prepare` does: all sources of a config, or some paths into a folder."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trivium.config.schema import Config
+from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.config.sources import PreparedSource
+from trivium.errors import PlanError, Problem, UsageError
+from trivium.prepare.prepare import prepare
+from trivium.prepare.recipe import FilesWork, Recipe
+from trivium.sources.located import Means
+from trivium.sources.open import locate_sources
+from trivium.text.tokenizer import Role
+from trivium.textfiles.bad_lines import MOST_BAD
+from trivium.textfiles.inputs import find_inputs
+
+ROLES: dict[str, tuple[Role, ...]] = {"bos": ("bos",), "eos": ("eos",), "none": ()}
+
+
+def prepare_paths(
+    paths: Sequence[str],
+    out: Path,
+    tokenizer: str | None,
+    column: str,
+    add: Sequence[str] | None,
+    bad_lines: float | None,
+    workers: int | None,
+) -> str:
+    """Token files of some paths in a folder of the user's choice; a line that says what is in it."""
+    if tokenizer is None:
+        raise UsageError("prepare: --out needs a tokenizer too. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
+    for each in add or ():
+        if each not in ROLES:
+            raise UsageError(f'prepare: --add "{each}" is not known. Give bos, eos or none.')
+    said = TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
+    means = Means(said)
+    added = None if not add else tuple(dict.fromkeys(role for each in add for role in ROLES[each]))
+    recipe = Recipe("text", means.tokenizer, said, column, added)
+    most_bad = MOST_BAD if bad_lines is None else bad_lines
+    work = FilesWork(find_inputs(paths))
+    return f"{out}: {prepare(work, recipe, out, title=str(out), workers=workers, most_bad=most_bad)}"
+
+
+def prepare_sources(config: Config, file: str, bad_lines: float | None, workers: int | None) -> Iterator[str]:
+    """Prepare what is no token file yet; a line for each source, PlanError with every one that cannot be."""
+    chosen = {name: source for name, source in config.sources.items() if isinstance(source, PreparedSource)}
+    if bad_lines is not None:
+        update = {"bad_lines": bad_lines}
+        chosen = {name: source.model_copy(update=update) for name, source in chosen.items()}
+    if not chosen:
+        yield "nothing to prepare: every source holds tokens already."
+    problems: list[Problem] = []
+    done = set()
+    only = config.model_copy(update={"sources": chosen})
+    for name, _, located in locate_sources(only, problems, fetch=True, workers=workers):
+        done.add(name)
+        documents = sum(len(each.ends) for each in located.files)
+        tokens = sum(len(each.tokens) for each in located.files)
+        yield f"{name}: {documents:,} documents, {tokens:,} tokens in {located.folder}"
+    told = {problem.where for problem in problems}
+    for name, source in chosen.items():
+        if name not in done and f"sources.{name}" not in told:
+            problems.append(Problem(f"sources.{name}", f"{source.where} is not there."))
+    if problems:
+        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])

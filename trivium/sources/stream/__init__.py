@@ -1,0 +1,1 @@
+"""A streaming dataset, read forward in a fixed number of lanes."""

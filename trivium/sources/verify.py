@@ -1,0 +1,49 @@
+"""All content of a config's token files, read again and held against what is known of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trivium.config.schema import Config
+from trivium.errors import PlanError, Problem, SourceError
+from trivium.sources.open import KINDS, locate_sources
+from trivium.tokenfiles.manifest import NAME, Manifest, measure, read_manifest, verify, write_manifest
+from trivium.tokenfiles.open import TokenFile
+
+
+def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
+    """A line for each source that is as its manifest says; PlanError with every file that is not."""
+    problems: list[Problem] = []
+    located: set[str] = set()
+    for name, _, files in locate_sources(config, problems):
+        located.add(name)
+        try:
+            found, line = _verify_one(files.files, files.folder, write=write)
+            problems += [Problem(f"sources.{name}", str(problem)) for problem in found]
+            if not found:
+                yield f"{name}: {line}"
+        except SourceError as error:
+            problems.append(Problem(f"sources.{name}", str(error)))
+    told = {problem.where for problem in problems}
+    for name, source in config.sources.items():
+        if source.kind in KINDS and name not in located and f"sources.{name}" not in told:
+            problems.append(Problem(f"sources.{name}", "is not on disk, so that nothing can be verified."))
+    if problems:
+        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
+
+
+def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:
+    if folder is not None and (folder / NAME).is_file():
+        manifest = read_manifest(folder / NAME)
+        return verify(manifest, files), f"{_counts(manifest)}: as {NAME} says."
+    manifest = measure(files)
+    if folder is None:
+        return (), f"{_counts(manifest)}: readable; only a source that is one folder has a {NAME} to compare with."
+    if not write:
+        return (), f"{_counts(manifest)}: readable; there is no {NAME} to compare them with (--write keeps one)."
+    write_manifest(manifest, folder / NAME)
+    return (), f"{_counts(manifest)}: readable; written to {folder / NAME}."
+
+
+def _counts(manifest: Manifest) -> str:
+    files = len(manifest.files)
+    return f"{files:,} file{'s' if files != 1 else ''}, {manifest.documents:,} documents, {manifest.tokens:,} tokens"

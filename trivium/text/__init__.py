@@ -1,0 +1,1 @@
+"""Text <-> tokens: tokenizers, special tokens, conversations, chat templates."""

@@ -1,0 +1,193 @@
+"""A folder's own way of writing conversations: its Jinja template, in a sandbox, without a clock.
+
+The assistant's words are what stands in `{% generation %}` blocks. In a template without them they are found by
+rendering the conversation up to each assistant's turn, and with it: each must be how the whole one begins.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.errors import SourceError
+from trivium.text.conversation import MalformedConversation, raw_messages
+from trivium.text.utf8 import whole
+
+if TYPE_CHECKING:
+    from trivium.text.file_tokenizer import FileTokenizer
+
+# Characters that no text has: Unicode keeps them for a program's own use.
+BREAK, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
+KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template's text, and the special tokens' names that it is given, such as bos_token."""
+
+    source: str
+    names: Mapping[str, str]
+    is_asked: bool = False  # in the config, so that it counts even where there are markers
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether it says itself what the assistant's words are."""
+        return re.search(r"\{%-?\s*generation\s*-?%\}", self.source) is not None
+
+    def write(self, messages: Sequence[Mapping[str, Any]], *, to_be_answered: bool = False) -> str:
+        """The conversation as the template writes it, the assistant's words between marks."""
+        import jinja2
+
+        try:
+            written: str = _compiled(self.source).render(
+                messages=messages, add_generation_prompt=to_be_answered, tools=None, documents=None, **self.names
+            )
+        except jinja2.exceptions.SecurityError as error:
+            raise SourceError(
+                f"the chat template does what it may not: {str(error).rstrip('.')}. Use another."
+            ) from None
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise MalformedConversation(f"the chat template refuses it: {error}") from None
+        return written
+
+
+def render_by_template(
+    conversation: object, template: ChatTemplate, tokenizer: "FileTokenizer"
+) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    """The tokens that a template writes for a conversation, and which of them the assistant said."""
+    messages = [_broken(message, tokenizer) for message in _writable(conversation)]
+    text = template.write(messages)
+    spans = list(_marked_spans(text) if template.has_generation else _prefix_spans(messages, template, text, tokenizer))
+    tokens, starts = tokenizer.encode_template(_pieces(text))
+    learnt = np.zeros(len(tokens), np.uint8)
+    for begin, end in spans:
+        learnt[(starts >= begin) & (starts < end)] = 1
+    return tokens, learnt
+
+
+def prompt_by_template(conversation: object, template: ChatTemplate, tokenizer: "FileTokenizer") -> NDArray[np.uint32]:
+    """The tokens that a template writes up to where the assistant begins to answer."""
+    messages = [_broken(message, tokenizer) for message in _writable(conversation)]
+    return tokenizer.encode_template(_pieces(template.write(messages, to_be_answered=True)))[0]
+
+
+def _writable(conversation: object) -> Iterator[dict[str, Any]]:
+    """Messages with the keys that templates know, and content as one text."""
+    for message in raw_messages(conversation):
+        known = {key: message[key] for key in KEYS if message.get(key) is not None}
+        if isinstance(known.get("content"), list):
+            if any(part.get("type") != "text" for part in known["content"]):
+                raise MalformedConversation("has calls or results as parts, which no chat template writes")
+            known["content"] = "".join(part["text"] for part in known["content"])
+        yield {"content": "", **known}
+
+
+def _broken(value: Any, tokenizer: "FileTokenizer") -> Any:
+    """Plain values in which the names of special tokens are broken by a mark, so that they stay text."""
+    if isinstance(value, str):
+        return tokenizer.broken(re.sub(f"[{BREAK}{BEGIN}{END}]", "", whole(value)), BREAK)
+    if isinstance(value, Mapping):
+        return {str(key): _broken(item, tokenizer) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_broken(item, tokenizer) for item in value]
+    return value if isinstance(value, int | float | bool | None) else str(value)
+
+
+def _pieces(text: str) -> list[str]:
+    """The text without marks, cut where a name is broken."""
+    return text.replace(BEGIN, "").replace(END, "").split(BREAK)
+
+
+def _length(text: str) -> int:
+    return sum(len(piece) for piece in _pieces(text))
+
+
+def _marked_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where the assistant's words stand in the text without marks."""
+    for found in re.finditer(f"{BEGIN}([^{END}]*){END}", text):
+        yield _length(text[: found.start()]), _length(text[: found.end()])
+
+
+def _prefix_spans(
+    messages: Sequence[Mapping[str, Any]], template: ChatTemplate, text: str, tokenizer: "FileTokenizer"
+) -> Iterator[tuple[int, int]]:
+    """The same, found by what each assistant's turn adds."""
+    names = re.compile("|".join(re.escape(name) for name in tokenizer.special_names.values()) or r"(?!)")
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = template.write(messages[:place], to_be_answered=True)
+        after = template.write(messages[: place + 1])
+        if not (text.startswith(after) and after.startswith(before)):
+            raise SourceError(
+                "the chat template writes a turn otherwise when others follow, so that the assistant's words cannot be "
+                "found. Put {% generation %} and {% endgeneration %} around them in the template."
+            )
+        # What follows the turn's last special token, such as a line end, is the template's.
+        closing = max((found.end() for found in names.finditer(after, len(before))), default=len(after))
+        yield _length(before), _length(after[:closing])
+
+
+@cache
+def _compiled(source: str) -> Any:
+    """The template, ready to be rendered."""
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`: marks around what the assistant says."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> jinja2.nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+        def _marked(self, caller: Any) -> str:
+            return f"{BEGIN}{caller()}{END}"
+
+    class Namespace(jinja2.utils.Namespace):
+        """One whose names may not reach into Python."""
+
+        def __init__(self, **values: Any) -> None:
+            super().__init__({})
+            for name, value in values.items():
+                self[name] = value
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            if name.startswith("_"):
+                raise jinja2.exceptions.SecurityError(f'it sets "{name}"')
+            super().__setitem__(name, value)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    # No strftime_now: a conversation has the same tokens tomorrow, and templates have a date for that case.
+    environment.globals.update(raise_exception=_refuse, dict=_make_dict, namespace=Namespace)
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise SourceError(f"the chat template is no Jinja: line {error.lineno}: {error.message}. Mend it.") from None
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:
+    known = {key: others[key] for key in ("separators", "sort_keys") if key in others}
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)
+
+
+def _make_dict(*given: Any, **values: Any) -> dict[str, Any]:
+    return dict(*given, **values)
+
+
+def _refuse(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)

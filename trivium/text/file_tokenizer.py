@@ -1,0 +1,182 @@
+"""What a tokenizer.json describes, through the package tokenizers.
+
+Whatever the file says, nothing is cut, filled up or left to chance: truncation, padding and dropout are taken
+out of it. Memory is twice the file's where a chat template is used.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.errors import SourceError
+from trivium.text.chat_template import ChatTemplate
+from trivium.text.roles import Role, Roles, find_roles
+from trivium.text.tokenizer_folder import find_folder, read_template, read_text
+from trivium.text.utf8 import whole
+
+BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+@dataclass(frozen=True, eq=False)
+class FileTokenizer:
+    """What a tokenizer.json describes, its tokens with a role, and its chat template."""
+
+    description: str  # the JSON, without what would cut texts or draw lots
+    roles: Roles
+    template: ChatTemplate | None = None
+
+    def __reduce__(self) -> tuple[type["FileTokenizer"], tuple[str, Roles, ChatTemplate | None]]:
+        return FileTokenizer, (self.description, dict(self.roles), self.template)
+
+    @cached_property
+    def inner(self) -> Any:
+        """The tokenizer to which names of special tokens are text."""
+        return _build(self.description, names_are_text=True)
+
+    @cached_property
+    def _marked(self) -> Any:
+        """The tokenizer to which names of special tokens are these tokens: for what a template wrote."""
+        return _build(self.description, names_are_text=False)
+
+    @cached_property
+    def special_names(self) -> Mapping[int, str]:
+        """Ids and names of all special tokens, with and without a role."""
+        added = self.inner.get_added_tokens_decoder().items()
+        names = {number: token.content for number, token in added if token.special}
+        return names | {number: self.inner.id_to_token(number) for number in self.roles.values()}
+
+    @cached_property
+    def _break_names(self) -> re.Pattern[str]:
+        """Finds the place after the first character of a special token's name, longer names first."""
+        names = sorted(self.special_names.values(), key=len, reverse=True)
+        return re.compile("|".join(f"(?<={re.escape(name[0])})(?={re.escape(name[1:])})" for name in names) or r"(?!)")
+
+    @cached_property
+    def vocab(self) -> int:
+        """Ids that it may give, added tokens and gaps included."""
+        return 1 + max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all that the file says, of the roles and of the template."""
+        template = None if self.template is None else self.template.source
+        said = [json.loads(self.description), dict(self.roles), template]
+        return str(xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode()))
+
+    def special(self, role: Role) -> int | None:
+        """The id of the token that has this role; None where it has none."""
+        return self.roles.get(role)
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The tokens of each text, and nothing added; a special token's name in a text is text."""
+        texts = [whole(text) for text in texts]
+        encoded = self.inner.encode_batch_fast(texts, add_special_tokens=False)
+        tokens = [np.array(each.ids, np.uint32) for each in encoded]
+        special = np.array(sorted(self.special_names), np.uint32)
+        return [
+            self._encode_broken(text) if np.isin(each, special).any() else each
+            for text, each in zip(texts, tokens, strict=True)
+        ]
+
+    def _encode_broken(self, text: str) -> NDArray[np.uint32]:
+        """Where the model itself knows a special name (`<s>` in Unigram): no piece holds the whole name."""
+        pieces = self._break_names.split(text)
+        encoded = self.inner.encode_batch_fast(pieces, add_special_tokens=False)
+        tokens = np.concatenate([np.array(each.ids, np.uint32) for each in encoded])
+        for number, name in self.special_names.items():
+            if number in tokens:
+                raise SourceError(
+                    f'tokenizer: writes the text "{name}" as its special token of that name. '
+                    f"What a text says must stay text: use a tokenizer in which no text becomes a special token."
+                )
+        return tokens
+
+    def encode_template(self, pieces: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The tokens of what a template wrote, special ones included, and each token's first character."""
+        tokens, starts, before = [], [], 0
+        for piece, each in zip(pieces, self._marked.encode_batch(pieces, add_special_tokens=False), strict=True):
+            tokens += each.ids
+            starts += [before + start for start, _ in each.offsets]
+            before += len(piece)
+        return np.array(tokens, np.uint32), np.array(starts, np.int64)
+
+    def broken(self, text: str, mark: str) -> str:
+        """The text with a mark after the first character of each special token's name."""
+        return self._break_names.sub(mark, text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones included."""
+        return str(self.inner.decode(list(tokens), skip_special_tokens=False))
+
+    def token_bytes(self, vocab: int) -> NDArray[np.int64]:
+        """Bytes of each token's own text, found without decoding: half a character has bytes too."""
+        described = json.loads(self.description)
+        is_byte_level = '"ByteLevel"' in json.dumps([described.get("decoder"), described.get("pre_tokenizer")])
+        added = {token.content for token in self.inner.get_added_tokens_decoder().values()}
+        lengths = np.zeros(vocab, np.int64)
+        for token, number in self.inner.get_vocab(with_added_tokens=True).items():
+            if number < vocab and number not in self.special_names:
+                lengths[number] = len(token.encode()) if token in added else _byte_length(token, is_byte_level)
+        return lengths
+
+
+def _byte_length(token: str, is_byte_level: bool) -> int:
+    """In byte-level vocabularies a character stands for a byte; in others a mark stands for a space."""
+    if is_byte_level:
+        return len(token)
+    if BYTE_FALLBACK.fullmatch(token):
+        return 1
+    return len(token.replace("\u2581", " ").encode())
+
+
+def open_file(config: TokenizerConfig) -> FileTokenizer:
+    """The tokenizer of a tokenizer.json, a folder, or a name on the Hub."""
+    folder = find_folder(config.path or "")
+    described = _described(read_text(folder.path), str(folder.path))
+    inner = _build(json.dumps(described), names_are_text=False, where=str(folder.path))
+    special = [token["content"] for token in described.get("added_tokens") or () if token.get("special")]
+    roles = find_roles(config, folder.said_roles, inner.token_to_id, special)
+    for token in described.get("added_tokens") or ():
+        # Only of special tokens the library takes the name in a text for text.
+        token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
+    source = folder.template if config.template is None else read_template(config.template)
+    names = dict(folder.said) | {
+        f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
+    }
+    template = None if source is None else ChatTemplate(source, names, is_asked=config.template is not None)
+    return FileTokenizer(json.dumps(described), roles, template)
+
+
+def _described(text: str, where: str) -> dict[str, Any]:
+    """The file's JSON without truncation, padding and dropout."""
+    try:
+        described = json.loads(text)
+    except ValueError as error:
+        raise SourceError(f"{where}: is no tokenizer.json: {error}. Name the tokenizer's own file.") from None
+    if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
+        raise SourceError(f"{where}: is no tokenizer.json: it has no model. Name the tokenizer's own file.")
+    described |= {"truncation": None, "padding": None}
+    if "dropout" in described["model"]:
+        described["model"]["dropout"] = None
+    return described
+
+
+def _build(description: str, *, names_are_text: bool, where: str = "tokenizer") -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise SourceError("tokenizer: the package tokenizers is not installed: pip install 'trivium[hf]'.") from None
+    try:
+        inner = tokenizers.Tokenizer.from_str(description)
+    except Exception as error:  # the library has no class of its own for what it cannot read
+        raise SourceError(f"{where}: is no tokenizer.json: {error}. Name the tokenizer's own file.") from None
+    inner.encode_special_tokens = names_are_text
+    return inner

@@ -1,0 +1,118 @@
+"""A path or a name on the Hub -> the files of a tokenizer, and what they say of its special tokens."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trivium.errors import SourceError
+from trivium.text.roles import ROLES, Role
+
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+MARKERS_KEY = "trivium_markers"  # in a tokenizer_config.json that was exported: names by role
+LARGEST_FILE = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFolder:
+    """A tokenizer.json, what is said beside it, and the text of its chat template."""
+
+    path: Path
+    said: Mapping[str, str]  # such as bos_token: "<s>"
+    template: str | None
+    markers: Mapping[Role, str]  # the names of tokens with a role, where an export says them
+
+    @property
+    def said_roles(self) -> dict[Role, str]:
+        """The names of bos and eos, and of markers, where they are said."""
+        roles: tuple[Role, ...] = ("bos", "eos")
+        return {role: self.said[f"{role}_token"] for role in roles if f"{role}_token" in self.said} | {**self.markers}
+
+
+def find_folder(where: str) -> TokenizerFolder:
+    """The files behind `tokenizer.path`: a tokenizer.json, its folder, or a name on the Hub."""
+    path = Path(where)
+    if path.is_file():
+        return TokenizerFolder(path, {}, None, {})
+    if not path.is_dir():
+        path = _from_hub(where)
+    if not (path / "tokenizer.json").is_file():
+        raise SourceError(f"tokenizer.path: {path} has no tokenizer.json. Write the path of a tokenizer.json.")
+    config = {**_read_json(path / "special_tokens_map.json"), **_read_json(path / "tokenizer_config.json")}
+    named = {key: name for key, value in config.items() if key.endswith("_token") and (name := _token_name(value))}
+    jinja = path / "chat_template.jinja"
+    template = read_text(jinja) if jinja.is_file() else template_in(config)
+    markers = config.get(MARKERS_KEY)
+    known = {role: str(markers[role]) for role in ROLES if role in markers} if isinstance(markers, dict) else {}
+    return TokenizerFolder(path / "tokenizer.json", named, template, known)
+
+
+def template_in(config: Mapping[str, Any]) -> str | None:
+    """The chat template of a tokenizer_config.json: text, or a list of which the one called "default" counts."""
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def read_template(where: str) -> str:
+    """The chat template in a file: Jinja, or JSON with a chat_template."""
+    path = Path(where)
+    if not path.is_file():
+        raise SourceError(f"tokenizer.template: {path} is not there. Write the path of a Jinja file.")
+    template = template_in(_read_json(path)) if path.suffix == ".json" else read_text(path)
+    if template is None:
+        raise SourceError(f"tokenizer.template: {path} has no chat_template. Write the path of a Jinja file.")
+    return template
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file."""
+    if path.stat().st_size > LARGEST_FILE:
+        raise SourceError(f"{path}: has {path.stat().st_size:,} bytes, which no tokenizer has. Name another file.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: is not text in UTF-8. Name the tokenizer's own file.") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """An object in JSON; nothing where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise SourceError(f"{path}: is no JSON: {error}. Mend it, or take it away.") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _token_name(value: object) -> str | None:
+    """`"<s>"`, or `{"content": "<s>", ...}`."""
+    name = value.get("content") if isinstance(value, dict) else value
+    return name if isinstance(name, str) else None
+
+
+def _from_hub(name: str) -> Path:
+    """The folder of a name on the Hub, from the local cache first: what was read once stays as it was."""
+    missing = f"tokenizer.path: {name} is not there"
+    if not HUB_NAME.fullmatch(name) or name.endswith((".json", ".model", ".tiktoken")):
+        raise SourceError(f"{missing}. Write the path of a tokenizer.json or its folder.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise SourceError(f"{missing}, and a name on the Hub needs the package huggingface_hub.") from None
+    for local in (True, False):
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=list(FILES), local_files_only=local))
+        except Exception as error:  # of the network, of the Hub, of the cache: all mean that it cannot be had
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            continue
+        if (folder / "tokenizer.json").is_file():
+            return folder
+        reason = "it has no tokenizer.json"
+    raise SourceError(f"{missing}, and it cannot be had from the Hub: {reason.rstrip('.')}. Write a path on disk.")

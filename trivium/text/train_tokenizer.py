@@ -1,0 +1,141 @@
+"""Texts -> a byte-level BPE, written as a tokenizer.json: the same texts give the same file.
+
+Memory is that of the distinct words of the texts, not of the texts.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trivium.config.load import load
+from trivium.config.sources import TextSource
+from trivium.errors import SourceError, UsageError
+from trivium.files import draft
+from trivium.text.roles import ROLES, role_name
+from trivium.text.tiktoken_file import GPT4_PATTERN
+from trivium.text.utf8 import whole
+from trivium.textfiles.bad_lines import MOST_BAD
+from trivium.textfiles.documents import TextDocuments
+from trivium.textfiles.inputs import list_inputs
+
+BYTES = 256
+CONFIGS = (".toml", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What was learnt: the tokenizer, and from how much."""
+
+    inner: Any
+    documents: int
+    text_bytes: int
+
+    @property
+    def vocab(self) -> int:
+        """Its tokens, special ones included; fewer than asked for where the texts have no more to merge."""
+        return int(self.inner.get_vocab_size(with_added_tokens=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tokenizer on disk, and what of the texts was skipped."""
+
+    path: Path
+    trained: Trained
+    skipped: tuple[str, ...]
+
+    def __str__(self) -> str:
+        trained = self.trained
+        return f"{self.path}: {trained.vocab:,} tokens, from {trained.documents:,} texts, {trained.text_bytes:,} bytes"
+
+
+def train_on_texts(
+    what: Sequence[str], out: Path, vocab: int, *, column: str | None = None, bad_lines: float | None = None
+) -> Written:
+    """Train on files and folders of text, or on the text sources of a config and its overrides; write it to `out`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if (out / "tokenizer.json").exists():
+        raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or take it away.")
+    sources = _find(what, out, column, bad_lines)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("reading", total=sum(each.size for each in sources))
+
+        def texts() -> Iterator[str]:
+            for each in sources:
+                yield from each.read(lambda count: progress.advance(task, count))
+            progress.update(task, description="merging", total=None)
+
+        trained = train_tokenizer(texts(), vocab)
+    skipped = tuple(f"{each.title}: skipped {line}" for each in sources for line in each.bad.lines())
+    return Written(write_tokenizer(trained, out), trained, skipped)
+
+
+def train_tokenizer(texts: Iterable[str], vocab: int) -> Trained:
+    """A byte-level BPE of so many tokens, split as for GPT-4, with a special token for each role."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    least = BYTES + len(ROLES)
+    if vocab < least:
+        raise UsageError(f"--vocab: {vocab:,} is too small: bytes and special tokens are {least}. Write more.")
+    inner = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[role_name(role) for role in ROLES],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    counts = [0, 0]
+    inner.train_from_iterator(_counted(texts, counts), trainer)
+    if counts[1] == 0:
+        raise SourceError("there is no text in these files. Name others, or the column that holds the text.")
+    return Trained(inner, *counts)
+
+
+def _counted(texts: Iterable[str], counts: list[int]) -> Iterator[str]:
+    for text in texts:
+        text = whole(text)
+        counts[0] += 1
+        counts[1] += len(text.encode())
+        yield text
+
+
+def write_tokenizer(trained: Trained, folder: Path) -> Path:
+    """Write tokenizer.json and tokenizer_config.json; the first comes last, so that a folder with it is whole."""
+    said = {f"{role}_token": role_name(role) for role in ("bos", "eos")}
+    with draft(folder / "tokenizer_config.json") as file:
+        file.write(json.dumps({**said, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode() + b"\n")
+    with draft(folder / "tokenizer.json") as file:
+        file.write(trained.inner.to_str(pretty=True).encode())
+    return folder / "tokenizer.json"
+
+
+def _find(what: Sequence[str], out: Path, column: str | None, bad_lines: float | None) -> list[TextDocuments]:
+    """The text that is named, or that of a config's sources."""
+    if not (what[0].endswith(CONFIGS) and Path(what[0]).is_file()):
+        most_bad = MOST_BAD if bad_lines is None else bad_lines
+        return [TextDocuments(str(out), list_inputs(what), column or "text", most_bad)]
+    if column is not None:
+        raise UsageError("tokenizer train: --column goes with files; a config has it in its sources.")
+    return list(_sources_of(Path(what[0]), what[1:], bad_lines))
+
+
+def _sources_of(file: Path, overrides: Sequence[str], bad_lines: float | None) -> Iterator[TextDocuments]:
+    config = load(file, overrides, world_size=1).config  # ranks decide nothing here
+    chosen = {name: each for name, each in config.sources.items() if isinstance(each, TextSource)}
+    chosen = {name: each for name, each in chosen.items() if not each.validation_only}
+    if not chosen:
+        raise UsageError(f'{file.name}: has no source of kind = "text" to train on. Name files or folders instead.')
+    for name, each in chosen.items():
+        assert each.path is not None, "a checked source has a path"
+        most_bad = each.bad_lines if bad_lines is None else bad_lines
+        yield TextDocuments(name, list_inputs(each.path), each.column, most_bad)

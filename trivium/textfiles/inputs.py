@@ -1,0 +1,143 @@
+"""Paths of text -> input files: what each is, how large, and a hash of its content.
+
+| name ends in                      | is read as                                             |
+|-----------------------------------|--------------------------------------------------------|
+| .jsonl .ndjson .json              | a document a line (.json: where its first line is one) |
+| .parquet                          | a document a row                                       |
+| anything else                     | one document                                           |
+
+Each but Parquet may be compressed: .gz, .zst. Hashes are made at the speed of the disk and kept in the cache
+folder with the files' sizes and times of change, so that unchanged files are hashed once.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import xxhash
+
+from trivium.errors import SourceError
+from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, stamp_of
+from trivium.paths import Found, find_any
+from trivium.textfiles.read import row_group_sizes
+
+Reader = Literal["jsonl", "parquet", "text", "rows"]
+LINES = (".jsonl", ".ndjson", ".json")
+COMPRESSED = (".gz", ".zst")
+SLICE_BYTES = 1 << 22
+THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file of text, and what its content hashes to, where that was asked for."""
+
+    path: Path
+    name: str  # within the source, with forward slashes
+    reader: Reader
+    size: int
+    hash: str = ""
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it is a stream that can only be read from its start."""
+        return self.path.suffix in COMPRESSED
+
+
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """A part of one input file: bytes of JSONL, row groups of Parquet, rows of a dataset, or all of a text."""
+
+    path: str
+    name: str
+    reader: Reader
+    start: int
+    stop: int
+    hash: str
+
+
+def find_inputs(paths: Sequence[str], cache: Path | None = None) -> tuple[InputFile, ...]:
+    """All files of text that the paths stand for, with their hashes."""
+    files = list_inputs(paths)
+    with _listing():
+        hashes = _hashes(paths, [stamp_of(file.path) for file in files], cache or cache_folder())
+    return tuple(replace(file, hash=hashed) for file, hashed in zip(files, hashes, strict=True))
+
+
+def list_inputs(paths: Sequence[str]) -> tuple[InputFile, ...]:
+    """The same without hashes, in an order that never changes by chance."""
+    found = find_any(paths)
+    with _listing():
+        return tuple(InputFile(each.path, each.name, _reader(each), stamp_of(each.path).size) for each in found)
+
+
+@contextmanager
+def _listing() -> Iterator[None]:
+    """A file that cannot be opened is one error that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."
+        ) from error
+
+
+def _reader(found: Found) -> Reader:
+    """How a file is read, by its name; a .json by its first line too."""
+    name = Path(found.path.stem) if found.path.suffix in COMPRESSED else Path(found.path.name)
+    if name.suffix == ".parquet":
+        return "parquet"
+    if name.suffix not in LINES or (name.suffix == ".json" and not _starts_with_a_record(found.path)):
+        return "text"
+    return "jsonl"
+
+
+def _starts_with_a_record(path: Path) -> bool:
+    """Whether a .json holds a record a line, and is not one value over many lines."""
+    if path.suffix in COMPRESSED:
+        return True
+    with open(path, "rb") as file:
+        line = file.readline(SLICE_BYTES).strip()
+    return line.startswith(b"{") and (line.endswith(b"}") or len(line) >= SLICE_BYTES - 2)
+
+
+def _hashes(paths: Sequence[str], parts: Sequence[FileStamp], cache: Path) -> list[str]:
+    """The hash of each file's content: as kept, where size and time of change are the same; else made."""
+    places = json.dumps([os.path.abspath(path) for path in paths])
+    kept_at = cache / "hashes" / f"{xxhash.xxh3_128_hexdigest(places.encode())}.json"
+    kept = _kept(kept_at)
+    stamps = [(str(part.path.resolve()), f"{part.size} {part.mtime_ns}") for part in parts]
+    missing = [part for part, (path, stamp) in zip(parts, stamps, strict=True) if kept.get(path, [""])[0] != stamp]
+    if missing:
+        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+            unknown = [part.path for part in missing]
+            made = dict(zip(unknown, pool.map(hash_file, unknown), strict=True))
+        for part, (path, stamp) in zip(parts, stamps, strict=True):
+            if part.path in made:
+                kept[path] = [stamp, made[part.path]]
+        with cached_draft(kept_at) as file:
+            file.write(json.dumps(kept).encode())
+    return [kept[path][1] for path, _ in stamps]
+
+
+def _kept(path: Path) -> dict[str, list[str]]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def whole_part(file: InputFile) -> InputPart:
+    """All of a file."""
+    return part_of(file, 0, len(row_group_sizes(file.path)) if file.reader == "parquet" else file.size)
+
+
+def part_of(file: InputFile, start: int, stop: int) -> InputPart:
+    """A part of a file, from one of its bytes or row groups to another."""
+    return InputPart(str(file.path), file.name, file.reader, start, stop, file.hash)

@@ -1,0 +1,1 @@
+"""Files of tokens on disk: found, opened, described, written."""

@@ -1,0 +1,79 @@
+"""find: the paths of a source -> its token files, in an order and under names that never change by chance.
+
+A path is a file, a folder (all token files in it, however deep), a pattern such as `web/*/train-*.bin`, or a
+Megatron prefix without its ending. Costs one listing of each folder; no file is opened.
+"""
+
+import glob
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+from trivium.errors import SourceError
+from trivium.paths import Found, find_with, fixed_part, folders_below
+
+ENDINGS = (".ds", ".npy", ".bin")
+# What lies beside a token file and is useless without it: `web.idx` needs `web.bin`.
+COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
+PACKED, BESIDE_PACKED = "_token.npy", ("_index.npy", "_mask.npy")
+
+
+def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
+    """The token files of a source: path after path as given, within each sorted by name."""
+    return find_with(paths, _expand)
+
+
+def _expand(entry: str) -> tuple[Path, list[Found]]:
+    """The folder that names are relative to, and the files below it that `entry` stands for."""
+    path = Path(entry)
+    if path.is_dir():
+        root, files = path, list(_walk(path))
+    elif path.is_file():
+        root, files = path.parent, [path]
+    elif Path(f"{entry}.bin").is_file() and Path(f"{entry}.idx").is_file():
+        root, files = path.parent, [Path(f"{entry}.bin")]
+    elif glob.has_magic(entry):
+        root, files = fixed_part(path), list(_match(entry))
+    else:
+        raise SourceError(f"{entry}: does not exist. Write the path of a file or folder, or a pattern.")
+    if not files:
+        raise SourceError(
+            f"{entry}: holds no token files: nothing ends in {', '.join(ENDINGS)}. "
+            f"Name the folder that holds them, or prepare the text first."
+        )
+    for file in files:
+        if file.suffix not in ENDINGS:
+            raise SourceError(f"{file}: is no token file: these end in {', '.join(ENDINGS)}. Name one of those.")
+    named = [Found(file, file.relative_to(root).as_posix()) for file in files]
+    return root, sorted(named, key=lambda file: file.name)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The token files below `folder`."""
+    for current, present in folders_below(folder):
+        _refuse_orphans(current, present)
+        yield from (current / name for name in present if _is_tokens(name, present))
+
+
+def _is_tokens(name: str, names: Container[str]) -> bool:
+    """Whether a name is a token file's, and not that of an array beside one: a_index.npy, with an a_token.npy."""
+    beside = [name.removesuffix(ending) + PACKED for ending in BESIDE_PACKED if name.endswith(ending)]
+    return name.endswith(ENDINGS) and not any(owner in names for owner in beside)
+
+
+def _refuse_orphans(folder: Path, names: set[str]) -> None:
+    """An index without its tokens is a file that got lost on the way, not one to pass over."""
+    for name in sorted(names):
+        for ending, of in COMPANIONS.items():
+            owner = name.removesuffix(ending) + of
+            if name.endswith(ending) and owner not in names:
+                raise SourceError(
+                    f"{folder / name}: belongs to {owner}, which is not there. Copy {owner} too, or delete {name}."
+                )
+
+
+def _match(pattern: str) -> set[Path]:
+    """What a pattern stands for: token files that fit it, and all below folders that do."""
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
+    names = {str(match) for match in matches}
+    files = {match for match in matches if match.is_file() and _is_tokens(str(match), names)}
+    return files.union(*(_walk(match) for match in matches if match.is_dir()))

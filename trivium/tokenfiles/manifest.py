@@ -1,0 +1,315 @@
+"""manifest: token files -> what a source is made of, and its fingerprint.
+
+A source that we prepared has a `manifest.json` beside its files, trusted once names and sizes fit. Any other
+is measured: one pass over all bytes, at the speed of the disk (8 GB a second from memory), kept in the
+cache folder under the files' paths, sizes and times of change, so that the next opening costs milliseconds.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from trivium.errors import Problem, SourceError
+from trivium.files import cache_folder, cache_key, cached_draft, draft
+from trivium.tokenfiles.ends import Ends
+from trivium.tokenfiles.open import TokenFile
+
+VERSION = 1
+NAME = "manifest.json"
+SLICE_BYTES = 1 << 20  # read twice, to hash and to compare, so it should stay in the processor's cache
+LARGEST_ID = 2**31 - 1  # batches are int32
+THREADS = 4
+
+Progress = Callable[[int], None]  # told how many tokens more have been read, from any thread
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFileFacts:
+    """What one token file holds."""
+
+    name: str
+    bytes: int  # with the files beside it: index, loss
+    documents: int
+    tokens: int
+    dtype: str
+    largest_id: int
+    hash: str  # of tokens, document ends and loss
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a source is made of, file by file, in the order in which they are read."""
+
+    files: tuple[TokenFileFacts, ...]
+    tokenizer: str | None
+
+    @property
+    def documents(self) -> int:
+        """Documents in all files."""
+        return sum(file.documents for file in self.files)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all files."""
+        return sum(file.tokens for file in self.files)
+
+    @property
+    def largest_id(self) -> int:
+        """The largest token id in any file."""
+        return max(file.largest_id for file in self.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any document, its place, and a file's name in the source; not when it is moved."""
+        content = [(file.name, file.hash) for file in self.files]
+        return xxhash.xxh3_128_hexdigest(json.dumps(content).encode())
+
+
+def manifest_of(
+    files: Sequence[TokenFile],
+    folder: Path | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """What `files` are made of: as `manifest.json` in `folder` says, where there is one; else measured, once.
+
+    `folder` is given when the files are all that a folder holds, so that one too many or too few is found.
+    """
+    if folder and (folder / NAME).is_file():
+        manifest = read_manifest(folder / NAME)
+        _check_fits(manifest, files, folder / NAME)
+        return manifest
+    parts = tuple(part for file in files for part in file.parts)
+    readings = [(file.name, file.dtype.name, file.layout.eos, file.layout.bos) for file in files]
+    kept = (cache or cache_folder()) / "manifests" / f"{cache_key('manifest', parts, readings)}.json"
+    if kept.is_file():
+        return read_manifest(kept)
+    manifest = measure(files, progress)
+    with cached_draft(kept) as file:
+        file.write(_as_json(manifest))
+    return manifest
+
+
+def measure(files: Sequence[TokenFile], progress: Progress | None = None) -> Manifest:
+    """Read all of `files` once, some at a time, and check what opening them did not."""
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        facts = tuple(pool.map(lambda file: measure_file(file, progress), files))
+    return Manifest(facts, next((file.tokenizer for file in files if file.tokenizer), None))
+
+
+def measure_file(file: TokenFile, progress: Progress | None = None) -> TokenFileFacts:
+    """Read one file from start to end."""
+    # Sizes come first, so that moving a byte from one array to the next is another hash.
+    shape = [file.dtype.name, len(file.tokens), len(file.ends), file.loss is not None]
+    hasher = xxhash.xxh3_128(json.dumps(shape).encode())
+    largest, smallest = 0, 0
+    step = SLICE_BYTES // file.dtype.itemsize
+    for start in range(0, len(file.tokens), step):
+        tokens = file.tokens[start : start + step]
+        # NumPy first: it waits for the disk without holding up the other threads.
+        largest = max(largest, int(tokens.max()))
+        hasher.update(tokens.data)
+        if file.dtype.kind == "i":
+            smallest = min(smallest, int(tokens.min()))
+        if progress:
+            progress(len(tokens))
+    _hash_ends(file, hasher)
+    if file.loss is not None:
+        for start in range(0, len(file.loss), SLICE_BYTES):
+            hasher.update(file.loss[start : start + SLICE_BYTES].data)
+    _check_ids(file, smallest, largest)
+    return _file_facts(file, largest, hasher.hexdigest())
+
+
+def _file_facts(file: TokenFile, largest_id: int, content_hash: str) -> TokenFileFacts:
+    """What is known of an open file, and the two facts that only its content gives."""
+    return TokenFileFacts(
+        name=file.name,
+        bytes=sum(part.size for part in file.parts),
+        documents=len(file.ends),
+        tokens=len(file.tokens),
+        dtype=file.dtype.name,
+        largest_id=largest_id,
+        hash=content_hash,
+    )
+
+
+def _hash_ends(file: TokenFile, hasher: xxhash.xxh3_128) -> None:
+    """Add the document ends, which never fall and stay within the file."""
+    before = 0
+    step = SLICE_BYTES // 8
+    for start in range(0, len(file.ends), step):
+        ends: Ends = np.ascontiguousarray(file.ends[start : start + step], "<i8")
+        steps = np.diff(ends, prepend=before)
+        if steps.min() < 0:
+            number = int(np.argmax(steps < 0))
+            earlier = ends[number] - steps[number]
+            raise SourceError(
+                f"{file.parts[min(1, len(file.parts) - 1)].path}: document {start + number:,} ends at token "
+                f"{ends[number]:,}, before the one ahead of it, at {earlier:,}. "
+                f"The index is damaged: copy or write it again."
+            )
+        hasher.update(ends.data)
+        before = int(ends[-1])
+
+
+def _check_ids(file: TokenFile, smallest: int, largest: int) -> None:
+    if smallest < 0:
+        raise SourceError(
+            f"{file.path}: holds the token id {smallest:,}, and ids start at 0. It is damaged, or "
+            f"was written as another dtype than {file.dtype.name}: write it again."
+        )
+    if largest > LARGEST_ID:
+        raise SourceError(
+            f"{file.path}: holds the token id {largest:,}, over the limit of {LARGEST_ID:,}. It is damaged, "
+            f"or was written as another dtype than {file.dtype.name}: write it again."
+        )
+
+
+def check_vocab(manifest: Manifest, files: Sequence[TokenFile], vocab: int) -> None:
+    """Refuse a source that holds ids which a model of `vocab` token ids cannot look up."""
+    for file, opened in zip(manifest.files, files, strict=True):
+        if file.largest_id >= vocab:
+            raise SourceError(
+                f"{opened.path}: holds the token id {file.largest_id:,}, the model knows 0 to {vocab - 1:,}. "
+                f"Write model.vocab = {file.largest_id + 1} or more, or tokenise with the model's tokenizer."
+            )
+
+
+def verify(manifest: Manifest, files: Sequence[TokenFile], progress: Progress | None = None) -> tuple[Problem, ...]:
+    """Read all content again and name each file that is not what the manifest says; none if all is well."""
+    problems = _listing_problems(manifest, files)
+    listed = {file.name: file for file in manifest.files}
+    for file in files:
+        if file.name not in listed:
+            continue
+        try:
+            problems += _differences(listed[file.name], measure_file(file, progress))
+        except SourceError as error:
+            problems.append(Problem("", str(error)))
+    return tuple(problems)
+
+
+def _check_fits(manifest: Manifest, files: Sequence[TokenFile], where: Path) -> None:
+    """What can be compared without reading content: names, order, sizes, counts."""
+    problems = _listing_problems(manifest, files)
+    if not problems:
+        for listed, file in zip(manifest.files, files, strict=True):
+            problems += _differences(listed, _file_facts(file, listed.largest_id, listed.hash))
+    if problems:
+        raise SourceError(
+            f"{where}: is not of these files: {problems[0]} "
+            f"Put back what was there, or delete {where.name} to have the files measured."
+        )
+
+
+def _listing_problems(manifest: Manifest, files: Sequence[TokenFile]) -> list[Problem]:
+    """Files that are in the one and not in the other, or in another order."""
+    listed = dict.fromkeys(file.name for file in manifest.files)
+    present = dict.fromkeys(file.name for file in files)
+    missing = [Problem(name, "is listed and not there.") for name in listed if name not in present]
+    added = [Problem(name, "is there and not listed.") for name in present if name not in listed]
+    if not missing + added and list(listed) != list(present):
+        moved = next(name for name, other in zip(listed, present, strict=True) if name != other)
+        return [Problem(moved, "is read in another order than listed.")]
+    return missing + added
+
+
+def _differences(was: TokenFileFacts, now: TokenFileFacts) -> list[Problem]:
+    """One problem that names all that changed; the hash alone where nothing else shows it."""
+    old, new = asdict(was), asdict(now)
+    changed = [key for key in old if old[key] != new[key]]
+    shown = [key for key in changed if key != "hash"] or changed
+    changes = [
+        f"was {old[key]:,} {key}, is {new[key]:,}"
+        if key in ("bytes", "documents", "tokens")
+        else f"{key.replace('_', ' ')} was {old[key]}, is {new[key]}"
+        for key in shown
+    ]
+    return [Problem(was.name, f"{'; '.join(changes)}.")] if changes else []
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write `manifest` beside its files, whole or not at all."""
+    with draft(path) as file:
+        file.write(_as_json(manifest))
+
+
+def _as_json(manifest: Manifest) -> bytes:
+    """JSON that a person can read too."""
+    content = {
+        "version": VERSION,
+        "fingerprint": manifest.fingerprint,
+        "tokenizer": manifest.tokenizer,
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "files": [asdict(file) for file in manifest.files],
+    }
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+MANIFEST_KINDS: dict[str, tuple[type, ...]] = {
+    "version": (int,),
+    "fingerprint": (str,),
+    "tokenizer": (str, type(None)),
+    "documents": (int,),
+    "tokens": (int,),
+    "files": (list,),
+}
+FILE_KINDS: dict[str, tuple[type, ...]] = {
+    field.name: (str,) if field.type is str else (int,) for field in fields(TokenFileFacts)
+}
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest, believing nothing: keys, kinds, names and sums are checked."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, f"cannot be read ({error})") from None
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != VERSION:
+        raise _unreadable(path, f"has version {version!r}, and {VERSION} is known")
+    _check_keys(path, "", content, MANIFEST_KINDS)
+    for number, entry in enumerate(content["files"]):
+        _check_keys(path, f"files[{number}].", entry, FILE_KINDS)
+        _check_name(path, f"files[{number}].name", entry["name"])
+    manifest = Manifest(tuple(TokenFileFacts(**entry) for entry in content["files"]), content["tokenizer"])
+    if not manifest.files:
+        raise _unreadable(path, "lists no files")
+    if len({file.name for file in manifest.files}) != len(manifest.files):
+        raise _unreadable(path, "lists a name twice")
+    for key in ("documents", "tokens", "fingerprint"):
+        if content[key] != getattr(manifest, key):
+            raise _unreadable(path, f"{key} is {content[key]}, and its files give {getattr(manifest, key)}")
+    return manifest
+
+
+def _check_keys(path: Path, where: str, entry: Any, kinds: dict[str, tuple[type, ...]]) -> None:
+    """`entry` has the keys of `kinds`, all and no other, each with a value of its kind and none below 0."""
+    if not isinstance(entry, dict):
+        raise _unreadable(path, f"{where.rstrip('.')} is no table")
+    for key in entry.keys() ^ kinds.keys():
+        raise _unreadable(path, f"{where}{key} is {'missing' if key in kinds else 'no known key'}")
+    for key, kind in kinds.items():
+        value = entry[key]
+        if type(value) not in kind or (type(value) is int and value < 0):
+            raise _unreadable(path, f"{where}{key} is {value!r}")
+
+
+def _check_name(path: Path, where: str, name: str) -> None:
+    """A name stays in its folder: no way up, no root, no second spelling of the same file."""
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or pure.as_posix() != name or name == "." or ".." in pure.parts:
+        raise _unreadable(path, f"{where} is {name!r}, which is no plain path within the folder")
+
+
+def _unreadable(path: Path, what: str) -> SourceError:
+    return SourceError(f"{path}: {what}. Delete it to have the files measured, or prepare the source again.")

@@ -1,0 +1,195 @@
+"""Token files with a mask beside them: three arrays (torchtitan's `packed_memmap`), or padded rows.
+
+| form   | files                                     | documents                     | mask                       |
+|--------|-------------------------------------------|-------------------------------|----------------------------|
+| packed | a_token.npy, a_index.npy, maybe a_mask.npy | ends, starts, or both, in one | 1 is learnt; or a label a  |
+|        |                                           | line, or (start, length) pairs| token, -100 is not learnt  |
+| padded | a.bin, a.bin.mask (or a.mask), shape.json | a row each, without padding   | 1 is learnt                |
+
+What has to be computed is kept in the cache folder: document ends, loss bytes, and of padded rows the tokens without
+padding. Arrays are read by their headers alone; nothing is ever unpickled.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from trivium.errors import SourceError
+from trivium.files import cached_draft, map_file
+from trivium.tokenfiles.ends import Ends, Tokens
+
+TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
+SHAPE = "shape.json"
+IGNORED_LABEL = -100  # in a mask file of labels
+SLICE = 1 << 20
+Loss = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The arrays beside one of tokens."""
+
+    index: Path
+    mask: Path | None
+
+    @property
+    def beside(self) -> tuple[Path, ...]:
+        """Files whose content is the source's too."""
+        return (self.index,) if self.mask is None else (self.index, self.mask)
+
+    def ends(self, num_tokens: int) -> Iterator[Ends]:
+        """Where documents end; the index says it in one of four ways, told apart by its shape and its ends."""
+        index = map_npy(self.index)
+        if index.dtype.kind not in "iu" or index.ndim not in (1, 2) or (index.ndim == 2 and index.shape[1] != 2):
+            raise self._no_index(f"has the shape {index.shape} of {index.dtype}")
+        if not len(index):
+            raise self._no_index("is empty")
+        index = index.astype(np.int64)
+        if index.ndim == 2:
+            starts, ends = index[:, 0], index[:, 0] + index[:, 1]
+        elif index[-1] == num_tokens:
+            ends = index[1:] if index[0] == 0 and len(index) > 1 else index
+            starts = np.concatenate(([0], ends[:-1]))
+        else:
+            starts, ends = index, np.concatenate((index[1:], [num_tokens]))
+        if starts[0] != 0 or ends[-1] != num_tokens or np.any(starts[1:] != ends[:-1]) or np.any(starts > ends):
+            raise self._no_index(f"does not divide the {num_tokens:,} tokens: {starts[0]:,} to {ends[-1]:,}")
+        yield ends
+
+    def _no_index(self, what: str) -> SourceError:
+        return SourceError(
+            f"{self.index}: {what}. An index has each document's end, or its start, in one line, or (start, length) "
+            f"pairs, without gaps. Write it again."
+        )
+
+    def loss(self, tokens: Tokens) -> Iterator[Loss]:
+        """Which tokens are learnt, slice by slice."""
+        assert self.mask is not None, "asked only where there is one"
+        mask = map_npy(self.mask)
+        if mask.shape != tokens.shape or mask.dtype.kind not in "biu":
+            raise SourceError(
+                f"{self.mask}: has {mask.shape} values of {mask.dtype}, and there are {len(tokens):,} tokens. "
+                f"A mask has one value for each: write both again."
+            )
+        labels = mask.dtype.kind == "i" and mask.dtype.itemsize > 1
+        for start in range(0, len(mask), SLICE):
+            here, there = mask[start : start + SLICE], tokens[start : start + SLICE]
+            learnt = here != (IGNORED_LABEL if labels else 0)
+            fits = (here == there) | ~learnt if labels else here.astype(np.int64) <= 1
+            if labels and not fits.all():
+                # Whole numbers of 0 and 1 may be a mask too.
+                learnt, fits = here == 1, (here == 0) | (here == 1)
+            if not fits.all():
+                place = start + int(np.argmin(fits))
+                raise SourceError(
+                    f"{self.mask}: value {place:,} is {mask[place]}, and the token there is {tokens[place]}. "
+                    f"A mask has 1 for what is learnt, or labels: the token itself, or -100. Write it again."
+                )
+            yield learnt.astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Rows of one length, of which the mask leaves out the padding."""
+
+    mask: Path
+    rows: int
+    width: int
+
+    @property
+    def beside(self) -> tuple[Path, ...]:
+        """Files whose content is the source's too."""
+        return (self.mask,)
+
+    def documents(self, tokens: Tokens) -> Iterator[tuple[Tokens, Ends, Loss]]:
+        """Documents without padding, some rows at a time: tokens, lengths, and which are learnt."""
+        mask = np.frombuffer(map_file(self.mask), np.uint8)
+        if len(mask) != len(tokens) or len(tokens) != self.rows * self.width:
+            raise SourceError(
+                f"{self.mask}: has {len(mask):,} bytes, and {SHAPE} says {self.rows:,} rows of {self.width:,}. "
+                f"A mask has a byte for each token: write both again."
+            )
+        step = max(1, SLICE // max(1, self.width))
+        for first in range(0, self.rows, step):
+            part = slice(first * self.width, min(first + step, self.rows) * self.width)
+            learnt = mask[part].reshape(-1, self.width) != 0
+            # What is masked behind the last learnt token is padding; before it, it is a prompt.
+            lengths = np.where(learnt.any(axis=1), self.width - np.argmax(learnt[:, ::-1], axis=1), 0)
+            kept = np.arange(self.width) < lengths[:, None]
+            yield (
+                tokens[part].reshape(-1, self.width)[kept],
+                lengths[lengths > 0].astype(np.int64),
+                learnt[kept].astype(np.uint8),
+            )
+
+
+def find_packed(path: Path) -> Packed | None:
+    """The arrays beside a `_token.npy`; None where there is no index."""
+    if not path.name.endswith(TOKEN):
+        return None
+    index, mask = (path.with_name(path.name.removesuffix(TOKEN) + ending) for ending in (INDEX, MASK))
+    return Packed(index, mask if mask.is_file() else None) if index.is_file() else None
+
+
+def find_padded(path: Path) -> Padded | None:
+    """The mask beside a `.bin`, and its shape; None where there is none."""
+    masks = [mask for mask in (Path(f"{path}.mask"), path.with_suffix(".mask")) if mask.is_file()]
+    if not masks:
+        return None
+    where = path.parent / SHAPE
+    try:
+        said = json.loads(where.read_bytes())
+        shape: Any = said.get(path.stem, said.get("shape")) if isinstance(said, dict) else said
+        rows, width = map(int, shape)
+    except (OSError, ValueError, TypeError) as error:
+        raise SourceError(
+            f"{masks[0]}: is a mask of padded rows, and {where} does not say how long these are ({error}). "
+            f'Write {{"{path.stem}": [rows, tokens of a row]}} there, or delete the mask to read a flat file.'
+        ) from None
+    return Padded(masks[0], rows, width)
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """An array with a header, mapped; never one of Python objects."""
+    with open(path, "rb") as file:
+        try:
+            version = npy.read_magic(file)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+            if dtype.hasobject or fortran:
+                raise ValueError(f"it holds {dtype}")
+            return np.frombuffer(map_file(path), dtype, int(np.prod(shape)), file.tell()).reshape(shape)
+        except Exception as error:  # garbage fails in many ways, from tokenize to struct
+            raise SourceError(f"{path}: cannot be read as an array ({error}). Write or copy it again.") from None
+
+
+def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Loss:
+    """The loss bytes kept under `key`; the first time, what `find` gives, slice by slice."""
+    path = cache / "loss" / key
+    if not path.is_file() or path.stat().st_size != num_tokens:
+        with cached_draft(path) as file:
+            for loss in find():
+                file.write(loss.data)
+    return np.frombuffer(map_file(path), np.uint8)
+
+
+def cached_documents(cache: Path, key: str, padded: Padded, tokens: Tokens) -> tuple[Tokens, Ends, Loss]:
+    """Padded rows without their padding, as kept under `key`; made the first time."""
+    folder = cache / "unpadded"
+    paths = [folder / f"{key}.{ending}" for ending in ("loss", "ends", "tokens")]
+    if not all(path.is_file() for path in paths):
+        end = 0
+        with cached_draft(paths[2]) as into, cached_draft(paths[1]) as index, cached_draft(paths[0]) as loss_file:
+            for part, lengths, loss in padded.documents(tokens):
+                into.write(np.ascontiguousarray(part).data)
+                index.write((end + np.cumsum(lengths)).astype("<i8").data)
+                loss_file.write(loss.data)
+                end += len(part)
+    learnt, ends, kept = (map_file(path) for path in paths)
+    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(learnt, np.uint8)

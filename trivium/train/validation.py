@@ -1,0 +1,149 @@
+"""Validation loss and bits per byte, by source and overall, on documents that are never trained on.
+
+What is read follows the stage: the held-out documents of its sources, in its shares and row length, or a
+mixture of its own. Every evaluation of a stage reads the same rows, from the first one on.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from trivium.config.schema import Config
+from trivium.engine.base import EvalStats, SourceFigures
+from trivium.loader.stage_reader import RowReader
+from trivium.plan.curve import exact
+from trivium.plan.plan import Plan
+from trivium.plan.stage import PlannedStage
+from trivium.rows.batch import IGNORED, Batch
+from trivium.rows.blocks import Blocks
+from trivium.rows.mixture import normalised
+from trivium.rows.reading import Reading, RowSettings, Unread
+from trivium.run.events import Evaluated
+from trivium.sources.open import OpenSource
+
+VALIDATION_SEED = 0  # of its own, so that runs with other seeds can be compared
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRows:
+    """Rows of one source's held-out documents."""
+
+    source: str
+    reading: Reading
+    rows: int
+
+
+def validation_rows(plan: Plan, stage: PlannedStage) -> list[ValidationRows]:
+    """What an evaluation in a stage reads; empty where nothing is held out."""
+    shares = _shares(plan.config, stage)
+    held = {name: found for name in shares if (found := held_out(plan.sources.get(name))) is not None}
+    kept = {name: shares[name] for name in held if shares[name]}
+    if not kept:
+        return []
+    budget = -(-plan.config.evaluate.tokens // stage.seq_len)
+    chosen = []
+    for name, share in normalised(kept).items():
+        settings = RowSettings(stage.seq_len, "bestfit", VALIDATION_SEED)
+        blocks, tokens = held[name]
+        reading = Reading(blocks, settings, Unread.all_of(blocks, VALIDATION_SEED))
+        all_rows = reading.position_after(0, tokens)
+        chosen.append(ValidationRows(name, reading, max(1, min(all_rows, math.ceil(share * budget)))))
+    return chosen
+
+
+def held_out(source: OpenSource | None) -> tuple[Blocks, int] | None:
+    """A source's documents for validation and their tokens: those held out, or all of a test split."""
+    if source is None:
+        return None
+    if source.validation_only:
+        return source.blocks, source.tokens
+    return None if source.held_out is None else (source.held_out, source.held_out_tokens)
+
+
+def _shares(config: Config, stage: PlannedStage) -> Mapping[str, Fraction]:
+    if config.evaluate.mixture is not None:
+        return {name: exact(float(share)) for name, share in config.evaluate.mixture.items()}
+    if config.evaluate.sources is not None:
+        return {name: Fraction(1) for name in config.evaluate.sources}
+    return stage.shares or {}
+
+
+def validation_batches(
+    plan: Plan, stage: PlannedStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
+) -> Iterator[Batch]:
+    """The batches of one evaluation, each of one source; on many ranks a shard of so many rows of each.
+
+    Shards are of one size, since all ranks must pass together: where rows run out, some are read that count for
+    nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 of which nothing is learnt.
+    """
+    for chosen in validation_rows(plan, stage):
+        masks_loss = (stage.said.loss_on or plan.sources[chosen.source].loss_on) != "all"
+        names = tuple(sorted(plan.config.sources))
+        reader = RowReader(chosen.source, chosen.reading, names, masks_loss=masks_loss)
+        for first in range(0, chosen.rows, batch_rows * num_ranks):
+            size = -(-min(batch_rows * num_ranks, chosen.rows - first) // num_ranks)
+            own = min(first + rank * size, chosen.rows)
+            count = min(size, chosen.rows - own)
+            yield _filled(reader.batch(own, count) if count else None, reader, size)
+
+
+def _filled(batch: Batch | None, reader: RowReader, size: int) -> Batch:
+    """A shard of `size` rows: those that it lacks are the first row again, with nothing to learn."""
+    lacking = size - (0 if batch is None else batch.num_rows)
+    if not lacking:
+        assert batch is not None
+        return batch
+    spare = reader.batch(0, 1)
+    spare.targets[:] = IGNORED
+    parts = [spare] * lacking if batch is None else [batch, *[spare] * lacking]
+    arrays = zip(*((p.tokens, p.targets, p.segments, p.positions, p.source) for p in parts), strict=True)
+    tokens, targets, segments, positions, source = (np.concatenate(each) for each in arrays)
+    return Batch(tokens, targets, segments, positions, source, spare.sources)
+
+
+def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:
+    """Figures by source, summed over batches."""
+    sums: dict[str, SourceFigures] = {}
+    for part in parts:
+        for name, figures in part.by_source.items():
+            so_far = sums.get(name, SourceFigures(0.0, 0, None if figures.bytes is None else 0))
+            both = None if figures.bytes is None or so_far.bytes is None else so_far.bytes + figures.bytes
+            sums[name] = SourceFigures(so_far.nats + figures.nats, so_far.tokens + figures.tokens, both)
+    return sums
+
+
+def evaluate(
+    step: int, stage: str, batches: Iterator[Batch], val_step: Callable[[Batch], EvalStats]
+) -> Evaluated | None:
+    """One evaluation on a stage's rows; None where nothing is held out."""
+    started = time.perf_counter()
+    sums = add_up(val_step(batch) for batch in batches)
+    if not sums:
+        return None
+    whole = SourceFigures(
+        sum(figures.nats for figures in sums.values()),
+        sum(figures.tokens for figures in sums.values()),
+        None if any(figures.bytes is None for figures in sums.values()) else sum(f.bytes or 0 for f in sums.values()),
+    )
+    return Evaluated(
+        step=step,
+        stage=stage,
+        loss=_loss(whole),
+        bits_per_byte=_bits_per_byte(whole),
+        loss_by_source={name: _loss(figures) for name, figures in sums.items()},
+        bits_per_byte_by_source={name: _bits_per_byte(figures) for name, figures in sums.items()},
+        tokens=whole.tokens,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _loss(figures: SourceFigures) -> float:
+    return figures.nats / max(1, figures.tokens)
+
+
+def _bits_per_byte(figures: SourceFigures) -> float | None:
+    return None if not figures.bytes else figures.nats / math.log(2) / figures.bytes
