@@ -44,7 +44,7 @@ def stepped_engine(folder: Path, size: Size) -> TorchEngine:
     plan = make_plan(config)
     spec = resolve_spec(config, size.vocab)
     engine = TorchEngine(engine_settings(config, spec))
-    engine.enter(stage_settings(plan.stages[0].said, spec, begins=True))
+    engine.enter(stage_settings(plan.stages[0].config, spec, begins=True))
     engine.step(Loader(plan, prefetch=0).batch(0), plan.settings_at(0))
     return engine
 

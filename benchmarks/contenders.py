@@ -75,10 +75,10 @@ def trivium_at_random(corpus: Corpus) -> Iterator[Tokens]:
     """Steps at random among those whose windows stay at hand: two of the largest source, and packed before."""
     loader = trivium_loader(corpus)
     window_tokens = min(WINDOW_TOKENS, corpus.tokens_each)
-    at_hand = min(TRIVIUM_STEPS, int(2 * window_tokens / max(SHARES.values()) / STEP_TOKENS))
-    for step in range(0, at_hand, 8):
+    loaded = min(TRIVIUM_STEPS, int(2 * window_tokens / max(SHARES.values()) / STEP_TOKENS))
+    for step in range(0, loaded, 8):
         loader.batch(step)
-    steps = np.random.default_rng(0).integers(0, at_hand, DRAWN_ROWS).tolist()
+    steps = np.random.default_rng(0).integers(0, loaded, DRAWN_ROWS).tolist()
     while True:
         for step in steps:
             yield loader.batch(step).tokens

@@ -41,7 +41,7 @@ class Steps:
         self.plan = make_plan(config)
         self.loader = Loader(self.plan, prefetch=0)
         self.engine = make_engine(engine_settings(config, spec))
-        stage = stage_settings(self.plan.stages[0].said, spec, begins=True)
+        stage = stage_settings(self.plan.stages[0].config, spec, begins=True)
         self.engine.save(folder / "first", background=False).wait()
         self.stages = {PLAIN: stage} | {
             direction: replace(stage, kl=KlSettings(0.1, folder / "first", direction)) for direction in DIRECTIONS

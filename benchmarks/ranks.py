@@ -81,8 +81,8 @@ def on_a_rank(folder: Path, size: Size, rounds: int) -> None:
                 loops[name](size.stretch)
                 trainer.ranks.meet()
                 rates[name].append(size.stretch * size.num_rows * size.seq_len / (time.perf_counter() - begin))
-        speaks = trainer.ranks.speaks
-    if speaks:
+        is_main = trainer.ranks.is_main
+    if is_main:
         title(f"tokens/s on {RANKS} ranks, {size.num_rows} x {size.seq_len}")
         for name, values in rates.items():
             line(name, values, ",.0f")

@@ -163,7 +163,7 @@ class DocumentSteps:
         self.plan = make_plan(config)
         self.loader = Loader(self.plan, prefetch=0)
         self.engine = make_engine(engine_settings(config, spec))
-        self.stage = stage_settings(self.plan.stages[0].said, spec, begins=True)
+        self.stage = stage_settings(self.plan.stages[0].config, spec, begins=True)
 
     def seconds(self, first: int, count: int, documents: Literal["masked", "joined"]) -> float:
         """Of one step; the batches are there before the clock starts."""

@@ -67,7 +67,7 @@ def test_mixture_on_jax(train: Train) -> None:
     train("mixture", "run.name=on-torch")
     train("mixture", "run.name=on-jax", "engine.name=jax")
     torch, jax = (list(steps_taken(Path(f"runs/on-{name}/events.jsonl")).values()) for name in ("torch", "jax"))
-    assert [step["learnt_by_source"] for step in torch] == [step["learnt_by_source"] for step in jax]
+    assert [step["loss_tokens_by_source"] for step in torch] == [step["loss_tokens_by_source"] for step in jax]
     assert jax[-1]["loss"] < jax[0]["loss"] - 0.5
     assert [step["step"] for step in jax if step["compilations"]] == [1]  # both stages have rows of one shape
 
@@ -85,7 +85,7 @@ def test_longer_context(train: Train) -> None:
 
 def test_epochs(train: Train) -> None:
     trainer = train("epochs")
-    assert [stage.given["talk"].epochs for stage in trainer.plan.stages] == pytest.approx([1, 1, 1], abs=0.08)
+    assert [stage.uses["talk"].epochs for stage in trainer.plan.stages] == pytest.approx([1, 1, 1], abs=0.08)
     assert [stage.seed for stage in trainer.plan.stages] == [1234, 2, 3]
 
 
@@ -122,7 +122,7 @@ def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:
     train("ablate")
     losses = {name: steps_taken(Path(f"runs/{name}/events.jsonl")) for name in ("base", "ablate")}
     assert min(losses["ablate"]) == 17  # it has not taken the base's steps again
-    assert losses["ablate"][17]["learnt_by_source"] != losses["base"][17]["learnt_by_source"]
+    assert losses["ablate"][17]["loss_tokens_by_source"] != losses["base"][17]["loss_tokens_by_source"]
     export_checkpoint(Path("runs/base"), Path("exported/base"), None)
     trainer = train("midtrain")
     assert trainer.meter.spec.layers == 2

@@ -140,7 +140,7 @@ def test_the_assistants_words_are_the_same(exported: Exported) -> None:
         pytest.skip("has no generation blocks")
     for talk in (TALK, CALLED):
         theirs = exported.theirs.apply_chat_template(talk, return_dict=True, return_assistant_tokens_mask=True)
-        assert theirs["assistant_masks"] == ids(render(talk, exported.tokenizer).learnt)
+        assert theirs["assistant_masks"] == ids(render(talk, exported.tokenizer).loss_mask)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -165,7 +165,7 @@ def test_what_was_exported_is_opened_again_as_it_was(exported: Exported) -> None
     for talk in (TALK, [SYSTEM, *TALK]):
         ours, theirs = render(talk, exported.tokenizer), render(talk, again.tokenizer)
         assert ids(theirs.tokens) == ids(ours.tokens)
-        assert ids(theirs.learnt) == ids(ours.learnt)
+        assert ids(theirs.loss_mask) == ids(ours.loss_mask)
     prompts = [again.prompt(line) for line in LINES]
     writing = Writing(20, again.ends, GREEDY)
     both = [generate(engine, prompts, writing) for engine in (exported.engine, again.engine)]
@@ -178,7 +178,7 @@ def test_a_tokenizer_that_would_give_other_tokens_is_left_out(tmp_path: Path) ->
     tokenizer = opened(kind="tiktoken", path=str(ranks), pattern=r"[[:alpha:]]+|[^[:alpha:]]+")
     written = tokenizer_files(tokenizer, 128, ())
     assert written.files == {}
-    assert written.left_out == ("the tokenizer, whose pattern splits text otherwise in the other library",)
+    assert written.skipped == ("the tokenizer, whose pattern splits text otherwise in the other library",)
 
 
 def test_a_template_that_would_give_other_tokens_is_left_out(tmp_path: Path) -> None:
@@ -193,4 +193,4 @@ def test_a_template_that_would_give_other_tokens_is_left_out(tmp_path: Path) -> 
     tokenizer = opened(path=str(write_json(tmp_path / "tokenizer.json", described)))
     written = tokenizer_files(tokenizer, 128, ())
     assert set(written.files) == {"tokenizer.json", "tokenizer_config.json"}
-    assert written.left_out == ("the chat template, which would give other tokens",)
+    assert written.skipped == ("the chat template, which would give other tokens",)

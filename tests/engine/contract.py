@@ -96,9 +96,9 @@ class EngineContract(ABC):
     def test_figures_by_source_add_up(self) -> None:
         batch = make_batch()
         stats = self.tiny().step(batch, settings_at())
-        assert stats.learnt == batch.learnt() == sum(stats.learnt_by_source.values())
+        assert stats.loss_tokens == batch.loss_tokens() == sum(stats.loss_tokens_by_source.values())
         assert set(stats.nats_by_source) == {"web", "code"}
-        assert sum(stats.nats_by_source.values()) == pytest.approx(stats.loss * stats.learnt, rel=1e-12)
+        assert sum(stats.nats_by_source.values()) == pytest.approx(stats.loss * stats.loss_tokens, rel=1e-12)
 
     def test_step_and_evaluation_report_the_same_loss(self) -> None:
         engine, batch = self.tiny(), make_batch()
@@ -114,7 +114,7 @@ class EngineContract(ABC):
             batch = make_batch(seed=step)
             one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
             assert one.loss == pytest.approx(other.loss, rel=1e-6)
-            assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
+            assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
 
     def test_recomputed_activations_change_nothing(self) -> None:
         kept, recomputed = self.tiny(), self.tiny(recompute_activations=True)
@@ -127,7 +127,7 @@ class EngineContract(ABC):
         engine, batch = self.tiny(), make_batch()
         nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
         stats = engine.step(nothing, settings_at())
-        assert (stats.loss, stats.learnt, stats.gradient_norm) == (0.0, 0, 0.0)
+        assert (stats.loss, stats.loss_tokens, stats.grad_norm) == (0.0, 0, 0.0)
         assert engine.evaluate(nothing).tokens == 0
         assert math.isfinite(nats_of(engine, batch))
 
@@ -205,7 +205,7 @@ class EngineContract(ABC):
         assert one.extra == {}
         assert other.loss == one.loss
         assert other.extra["z_loss"] > 0
-        assert other.gradient_norm != one.gradient_norm
+        assert other.grad_norm != one.grad_norm
 
     def anchored(self, folder: Path, steps: int = 0, **said: Any) -> Engine:
         """An engine some steps away from its own first weights, in a stage with KL to them."""
@@ -231,7 +231,7 @@ class EngineContract(ABC):
         assert stats.extra["objective"] == pytest.approx(stats.loss, rel=1e-6)
         times = 1.5 if direction == "nll_gap" else 1.0
         rounding = 1e-4 if precision == "float32" else 1e-2
-        assert stats.gradient_norm == pytest.approx(times * plain.gradient_norm, rel=rounding)
+        assert stats.grad_norm == pytest.approx(times * plain.grad_norm, rel=rounding)
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_away_from_the_reference_kl_is_reported_and_pulls(self, direction: Direction, tmp_path: Path) -> None:
@@ -242,14 +242,14 @@ class EngineContract(ABC):
         first.start_from(tmp_path / "first")
         now.start_from(tmp_path / "now")
         plain, stats = now.step(batch, settings_at()), engine.step(batch, settings_at(5))
-        reference_loss = nats_of(first, batch) / batch.learnt()
+        reference_loss = nats_of(first, batch) / batch.loss_tokens()
         assert stats.loss == pytest.approx(plain.loss, rel=1e-6)
         assert stats.nats_by_source == pytest.approx(plain.nats_by_source)
         assert stats.extra["reference_loss"] == pytest.approx(reference_loss, rel=1e-5)
         gap = plain.loss - reference_loss
         if direction == "nll_gap":
             assert stats.extra["kl"] == pytest.approx(gap, rel=1e-4)
-            assert stats.gradient_norm == pytest.approx(1.5 * plain.gradient_norm, rel=1e-5)
+            assert stats.grad_norm == pytest.approx(1.5 * plain.grad_norm, rel=1e-5)
         else:
             assert stats.extra["kl"] > 0.01
             assert stats.extra["kl"] != pytest.approx(gap, rel=1e-2)
@@ -267,7 +267,7 @@ class EngineContract(ABC):
             batch = make_batch(seed=step)
             one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
             assert dict(other.extra) == pytest.approx(dict(one.extra), rel=1e-4)
-            assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
+            assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
 
     def test_a_reference_sees_documents_as_the_model_does(self, tmp_path: Path) -> None:
         engine = self.anchored(tmp_path)
@@ -282,7 +282,9 @@ class EngineContract(ABC):
         kept_stats = kept.step(batch, settings_at())
         first = self.tiny()
         first.enter(replace(STAGE, rope=other))
-        assert kept_stats.extra["reference_loss"] == pytest.approx(nats_of(first, batch) / batch.learnt(), rel=1e-6)
+        assert kept_stats.extra["reference_loss"] == pytest.approx(
+            nats_of(first, batch) / batch.loss_tokens(), rel=1e-6
+        )
         assert kept_stats.loss == pytest.approx(own.loss, rel=1e-6)
         assert kept_stats.extra["kl"] > 1e-4
 
@@ -300,7 +302,7 @@ class EngineContract(ABC):
         engine.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
         stats = engine.step(make_batch(), settings_at())
         assert stats.extra["kl"] == pytest.approx(0, abs=1e-6)
-        assert math.isfinite(stats.gradient_norm)
+        assert math.isfinite(stats.grad_norm)
 
     def test_the_reference_stands_still_and_is_not_saved(self, tmp_path: Path) -> None:
         batch = make_batch()
@@ -341,7 +343,7 @@ class EngineContract(ABC):
         batch = make_batch()
         nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
         stats = self.anchored(tmp_path, steps=2).step(nothing, settings_at(2))
-        assert (stats.loss, stats.gradient_norm) == (0.0, 0.0)
+        assert (stats.loss, stats.grad_norm) == (0.0, 0.0)
         assert dict(stats.extra) == {"kl": 0.0, "reference_loss": 0.0, "objective": 0.0}
 
     def test_another_model_is_no_reference(self, tmp_path: Path) -> None:

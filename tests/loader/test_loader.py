@@ -104,7 +104,7 @@ def test_every_token_is_an_input_once_before_any_is_again(
         tokens = [token for batch in batches for token in read_tokens(batch, name)]
         for first in range(0, len(tokens), whole):
             assert Counter(tokens[first : first + whole]) <= Counter(range(whole))
-        figures = [stage.given[name].figures for stage in plan.stages if name in stage.given]
+        figures = [stage.uses[name].figures for stage in plan.stages if name in stage.uses]
         assert sum(each.tokens for each in figures if each) == len(tokens)
 
 
@@ -117,11 +117,11 @@ def test_targets_segments_and_positions_follow_the_documents(
     plan = make_plan(write_config(tmp_path_factory.mktemp("run"), sources, data.draw(STAGES)))
     learnt = 0
     for _, batch in Loader(plan, prefetch=0).batches(start=0):
-        learnt += batch.learnt()
+        learnt += batch.loss_tokens()
         for row in range(batch.num_rows):
             check_row(batch, row, document_ends(sources[batch.sources[batch.source[row]]]))
-    figures = [given.figures for stage in plan.stages for given in stage.given.values()]
-    assert sum(each.learnt for each in figures if each) == learnt
+    figures = [given.figures for stage in plan.stages for given in stage.uses.values()]
+    assert sum(each.loss_tokens for each in figures if each) == learnt
 
 
 def check_row(batch: Batch, row: int, ends: NDArray[np.int64]) -> None:
@@ -272,7 +272,7 @@ def test_rows_are_given_in_the_shares_of_the_stage(config: Config) -> None:
         counts.update(batch.sources[number] for number in batch.source.tolist())
     planned = Counter[str]()
     for stage in plan.stages:
-        planned.update({name: given.rows for name, given in stage.given.items()})
+        planned.update({name: given.rows for name, given in stage.uses.items()})
     assert counts == planned
 
 
@@ -295,13 +295,13 @@ def test_masked_tokens_are_inputs_but_no_targets(tmp_path: Path) -> None:
         batches = [batch for _, batch in Loader(plan).batches()]
         targets = batches[0].targets[batches[0].targets != IGNORED]
         assert bool(np.any(targets % 3 == 0)) is not masked
-        assert plan.stages[0].given["web"].learnt == sum(batch.learnt() for batch in batches)
+        assert plan.stages[0].uses["web"].loss_tokens == sum(batch.loss_tokens() for batch in batches)
 
 
 def test_a_row_with_nothing_to_learn_is_a_row(tmp_path: Path) -> None:
     stage: dict[str, object] = {"steps": 3, "seq_len": 4, "batch_size": 2, "packing": "pad"}
     batch = Loader(make_plan(make_config({"web": write_source(tmp_path / "web", [[1] * 9])}, [stage]))).batch(0)
-    assert batch.learnt() == 0
+    assert batch.loss_tokens() == 0
     assert batch.segments.tolist() == [[0, PADDING, PADDING, PADDING]] * 2
 
 

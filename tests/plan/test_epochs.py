@@ -37,20 +37,20 @@ def test_a_stage_ends_with_the_step_in_which_the_last_of_its_tasks_has_been_read
     assert plan.total_steps == 5
     read = read_by_source(plan)
     assert (len(read["a"]), len(read["b"])) == (3, 9)
-    assert plan.stages[0].given["b"].rows == 10
+    assert plan.stages[0].uses["b"].rows == 10
 
 
 def test_epochs_may_differ_by_source(tmp_path: Path) -> None:
     stage = {"epochs": {"a": 4, "b": 0.5}, "mixture": {"a": 0.5, "b": 0.5}}
     plan = plan_over(tmp_path, {"a": 4, "b": 20}, stage)
     assert plan.total_steps == 8
-    assert plan.stages[0].given["a"].epochs == 4
+    assert plan.stages[0].uses["a"].epochs == 4
 
 
 def test_a_task_smaller_than_one_batch_is_read_in_one_step(tmp_path: Path) -> None:
     plan = plan_over(tmp_path, {"a": 2}, {"epochs": 1, "sources": ["a"]})
     assert plan.total_steps == 1
-    assert plan.stages[0].given["a"].epochs == 2  # the step is filled with the next epoch's rows
+    assert plan.stages[0].uses["a"].epochs == 2  # the step is filled with the next epoch's rows
 
 
 def test_replay_has_its_share_and_the_tasks_share_out_the_rest_by_size(tmp_path: Path) -> None:

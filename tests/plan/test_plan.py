@@ -119,7 +119,7 @@ def test_everything_of_a_stage_changes_on_its_first_step() -> None:
 def test_what_a_stage_gives_adds_up_to_its_rows() -> None:
     mixture = {"web": 0.7, "code": 0.2, "math": 0.1}
     (stage,) = plan_of({"steps": 50, "mixture": mixture}).stages
-    rows = {name: given.rows for name, given in stage.given.items()}
+    rows = {name: given.rows for name, given in stage.uses.items()}
     assert sum(rows.values()) == stage.rows == 200
     for name, share in mixture.items():
         assert abs(rows[name] - 200 * share) <= 1.68

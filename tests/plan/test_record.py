@@ -159,7 +159,7 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     """All that one step is taken with: what is the same or not, and numbers that are so up to rounding."""
     stage, now, optimizer = plan.stage_at(step), plan.settings_at(step), plan.config.optimizer
     assert stage.mixture is not None
-    said = stage.said
+    said = stage.config
     fade = (stage.mixture.fade_rows, stage.mixture.shape) if stage.mixture.fade_rows else None
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
     what = (

@@ -209,7 +209,7 @@ def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest
     assert texts_in(tmp_path / "out") == ["good", "last"]
     assert capsys.readouterr().err.splitlines() == [f"web: left out {line}" for line in listed]
     said = json.loads((tmp_path / "out/prepared.json").read_text())
-    assert (said["documents"], said["lines"], said["left_out"]["counts"]["broken JSON"]) == (2, 7, 1)
+    assert (said["documents"], said["lines"], said["skipped"]["counts"]["broken JSON"]) == (2, 7, 1)
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -114,7 +114,7 @@ def test_what_is_drawn_is_what_was_written(open_page: Open, run_folder: Path, pa
 
     same("loss", "loss", {step: event["loss"] for step, event in steps.items()})
     same("loss", "running mean", {step: event["mean_loss"] for step, event in steps.items()})
-    same("gradient-norm", "gradient norm", {step: event["gradient_norm"] for step, event in steps.items()})
+    same("gradient-norm", "gradient norm", {step: event["grad_norm"] for step, event in steps.items()})
     same("throughput", "tokens a second", {step: event["tokens_per_second"] for step, event in steps.items()})
     same("waited", "waited for data", {step: event["waited"] for step, event in steps.items()})
     same("lr", "taken", {step: event["lr"]["matrix"] for step, event in steps.items()})
@@ -202,7 +202,7 @@ def test_a_cursor_shows_the_values_of_its_step(open_page: Open, run_folder: Path
     ]
     other = page.locator("#block-gradient-norm")
     expect(other.locator(".at")).to_have_text(at)
-    assert float(other.locator(".now").inner_text()) == pytest.approx(truth["gradient_norm"], rel=1e-4)
+    assert float(other.locator(".now").inner_text()) == pytest.approx(truth["grad_norm"], rel=1e-4)
 
 
 def test_a_name_hides_its_line_and_brings_it_back(open_page: Open, page_file: Path) -> None:
@@ -331,8 +331,8 @@ def test_a_run_that_was_trained_is_shown_as_it_was(
     assert planned == pytest.approx({step: steps[step]["lr"]["matrix"] for step in planned}, rel=1e-6)
     assert len(planned) >= 8
     assert opened.page.locator("#summary .status").inner_text() == "finished"
-    left_out = opened.page.locator("#block-troubles-0 tbody tr").all_inner_texts()
-    assert left_out == ["9\tleft out\t\tits rows are left out (guard.skip_steps)\t"]
+    skipped = opened.page.locator("#block-troubles-0 tbody tr").all_inner_texts()
+    assert skipped == ["9\tleft out\t\tits rows are left out (guard.skip_steps)\t"]
     saved = opened.page.locator("#block-checkpoints-0 tbody tr").all_inner_texts()
     assert [line.split("\t")[:2] for line in saved] == [["6", "two"], ["11", "two"]]
     validation = dict(charts["validation-loss"]["overall"])

@@ -24,7 +24,7 @@ from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import Shown, shown_runs
-from trivium.run.events import LeftOut
+from trivium.run.events import Skipped
 from trivium.run.folder import RunFolder
 
 CONFIG = """
@@ -139,7 +139,7 @@ def test_a_stage_of_unknown_length_leaves_the_known_ones_drawn(tmp_path: Path) -
 def test_shares_given_are_those_of_the_learnt_tokens(run_folder: Path) -> None:
     files = RunFiles(run_folder)
     data = page_data(shown_runs([files]))
-    learnt = {name: files.log.steps.column(f"learnt_by_source/{name}") for name in ("web", "code")}
+    learnt = {name: files.log.steps.column(f"loss_tokens_by_source/{name}") for name in ("web", "code")}
     rows = {(row[0], row[1]): row for row in table(data, "given-0")}
     web, code = (float(np.nansum(learnt[name][:150])) for name in ("web", "code"))
     assert rows[("general", "web")][3] == f"{100 * web / (web + code):.3g}%"
@@ -262,8 +262,8 @@ def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_
     run.take(0, 3)
     (tmp_path / "secret.json").write_text(json.dumps([row_of("web", 1)]))
     rows = RunFolder(run.folder).write_rows(3, [row_of("web", *range(1_000, 1_014))])
-    run.tell(LeftOut(step=4, stage="general", why="the loss is nan", rows=rows))
-    run.tell(LeftOut(step=5, stage="general", why="asked", rows="rows/../../secret.json"))
+    run.tell(Skipped(step=4, stage="general", why="the loss is nan", rows=rows))
+    run.tell(Skipped(step=5, stage="general", why="asked", rows="rows/../../secret.json"))
     data = page_data(shown_runs([RunFiles(run.folder)]))
     numbers = ", ".join(f"{number:,}" for number in range(1_000, 1_012))
     assert table(data, "troubles-0") == [
@@ -277,7 +277,7 @@ def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.start()
     run.take(0, 3)
-    run.tell_raw("step", 4, loss=float("nan"), gradient_norm=float("inf"), loss_by_source={"web": float("nan")})
+    run.tell_raw("step", 4, loss=float("nan"), grad_norm=float("inf"), loss_by_source={"web": float("nan")})
     data = page_data(shown_runs([RunFiles(run.folder)]))
     assert table(data, "troubles-0") == [["4", "taken", "nan", "no number", ""]]
     page_html(data)

@@ -11,7 +11,7 @@ import pytest
 from trivium.engine.ranks import Ranks
 from trivium.errors import ResumeError, SaveError
 from trivium.run.folder import COMPLETE, RunFolder, find_checkpoint
-from trivium.run.restore import checkpoint_to_go_on_from
+from trivium.run.restore import find_resume_checkpoint
 from trivium.run.saver import Retention
 
 
@@ -64,7 +64,7 @@ HARMS: list[tuple[str, Callable[[Path], object], str]] = [
 def go_on_from(folder: RunFolder, second: RunFolder | None = None) -> tuple[int | None, list[str]]:
     """The step of the checkpoint that a launch goes on from, and what is said."""
     said: list[str] = []
-    found = checkpoint_to_go_on_from(folder, second, (5,), said.append, Ranks())
+    found = find_resume_checkpoint(folder, second, (5,), said.append, Ranks())
     return None if found is None else found.step, said
 
 

@@ -182,7 +182,7 @@ def test_inputs_without_labels_are_all_learnt(tmp_path: Path, datasets: Any, own
             {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [4, -100]]},
             (
                 "row 1: its label 0 is 4, and the token there is 3. Labels stand at their own tokens, not shifted, "
-                "with -100 for what is not learnt: save them so."
+                "with -100 for what has no loss: save them so."
             ),
         ),
         (
@@ -225,7 +225,7 @@ def test_a_conversation_is_learnt_where_the_assistant_speaks(talk: Path) -> None
     plan = plan_of({"kind": "chat", "path": str(talk)})
     learnt = targets_of(plan)
     assert sorted(spoken(learnt)) == sorted("four" + "five" + "any time")
-    assert plan.stages[0].given["web"].learnt == len(learnt)
+    assert plan.stages[0].uses["web"].loss_tokens == len(learnt)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_stage_decides_what_is_learnt_then_the_source(
     assert (
         "two and two?" in "".join(sorted(spoken(learnt))) or "q" in spoken(learnt) or len(learnt) > 40
     ) == all_learnt
-    assert plan.stages[0].given["web"].learnt == len(learnt)
+    assert plan.stages[0].uses["web"].loss_tokens == len(learnt)
 
 
 def test_what_is_learnt_changes_no_row(talk: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_generated_task_is_a_source(own_cache: Path) -> None:
     source = {"kind": "chat", "task": "spelling", "size": 12}
     plan = plan_of(source)
     assert plan.sources["web"].documents == 12
-    assert plan.stages[0].given["web"].learnt == len(targets_of(plan))
+    assert plan.stages[0].uses["web"].loss_tokens == len(targets_of(plan))
     plan_of({**source, "split": "test"})
     assert len(prepared(own_cache)) == 2
 

@@ -15,9 +15,9 @@ from trivium.run.events import (
     Evaluated,
     Event,
     EventFile,
-    LeftOut,
     Said,
     Saved,
+    Skipped,
     Spiked,
     StageBegan,
     Started,
@@ -103,11 +103,11 @@ class WrittenRun:
             mean_loss=base,
             lr={"matrix": self.lr, "rest": self.lr},
             lr_multiplier=1.0,
-            gradient_norm=1.0 + self.random.expovariate(2.0),
+            grad_norm=1.0 + self.random.expovariate(2.0),
             tokens=tokens,
-            learnt=sum(learnt.values()),
+            loss_tokens=sum(learnt.values()),
             loss_by_source={name: loss + 0.2 * number for number, name in enumerate(learnt)},
-            learnt_by_source=learnt,
+            loss_tokens_by_source=learnt,
             epochs=dict(self.epochs),
             seconds=seconds,
             waited=0.004 * self.random.random(),
@@ -183,18 +183,18 @@ def plan_of(name: str, steps: int, lr: float) -> dict[str, Any]:
                 "shares": shares,
                 "fade_rows": rows // 4 if number == 1 else 0,
                 "lr_multiplier": {"first": 1.0, "last": 1.0},
-                "given": {
+                "uses": {
                     name: {
                         "rows": round(rows * share),
                         "tokens": round(rows * share) * seq_len,
-                        "learnt": round(rows * share * seq_len * 0.97),
+                        "loss_tokens": round(rows * share * seq_len * 0.97),
                         "figures": {
                             "rows": round(rows * share),
                             "tokens": round(rows * share * seq_len * 0.98),
                             "consumed": round(rows * share * seq_len * 0.98),
                             "pieces": round(rows * share * 3),
                             "cut": round(rows * share),
-                            "learnt": round(rows * share * seq_len * 0.97),
+                            "loss_tokens": round(rows * share * seq_len * 0.97),
                             "unmasked": round(rows * share * seq_len * 0.97),
                         },
                         "epochs": rows * share * seq_len / SOURCES[name],
@@ -252,7 +252,7 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.evaluate(150, begins=True)
     rows = RunFolder(folder).write_rows(154, [row_of("web", 812, 97), row_of("code", 7), row_of("web", 97, 5)])
     run.tell(Spiked(step=155, stage="long", loss=9.5, limit=3.2, rows=rows))
-    run.tell(LeftOut(step=156, stage="long", why="the loss is nan"))
+    run.tell(Skipped(step=156, stage="long", why="the loss is nan"))
     run.tell(Said(step=160, text=f"told to stop {BREAKS_OUT}"))
     run.take(160, 200)
     run.end(200)

@@ -1,8 +1,8 @@
 """A reader of a stream that is killed at random points and started again.
 
 Executed by itself: `python -m tests.support.stream_chaos FOLDER OUT KILLS SEED`. Everything is imported once; each
-launch is a fork that reads on from the last state written, until SIGKILL comes from outside, at any time. What was read and
-the state behind it are written in one file, by a rename.
+launch is a fork that reads on from the last state written, until SIGKILL comes from outside, at any time. What was
+read and the state behind it are written in one file, by a rename.
 """
 
 import json

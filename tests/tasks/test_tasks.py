@@ -200,7 +200,7 @@ def test_every_task_can_be_rendered(name: str, split: Literal["train", "test"], 
     tokens = render(task[0], ByteTokenizer())
     prompt = render_prompt(task[0]["messages"][:-1], ByteTokenizer())
     assert tokens.tokens[: len(prompt)].tolist() == prompt.tolist()
-    assert 0 < tokens.learnt.sum() < len(tokens.learnt)
+    assert 0 < tokens.loss_mask.sum() < len(tokens.loss_mask)
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:

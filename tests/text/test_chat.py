@@ -21,7 +21,7 @@ def say(role: str, content: Any, **others: Any) -> dict[str, Any]:
 def shown(rendered: Rendered) -> str:
     """The tokens, with what is learnt in capitals and markers in angle brackets."""
     names = [NAMES.get(token) or chr(token) for token in rendered.tokens.tolist()]
-    marks = zip(names, rendered.learnt.tolist(), strict=True)
+    marks = zip(names, rendered.loss_mask.tolist(), strict=True)
     return "".join(name.upper() if learnt else name for name, learnt in marks)
 
 
@@ -83,7 +83,7 @@ def test_the_prompt_is_how_the_conversation_begins() -> None:
     whole = render(messages, BYTES)
     assert prompt.tolist() == whole.tokens[: len(prompt)].tolist()
     assert prompt[-1] == BYTES.special("assistant_start")
-    assert [each.dtype.name for each in (whole.tokens, whole.learnt, prompt)] == ["uint32", "uint8", "uint32"]
+    assert [each.dtype.name for each in (whole.tokens, whole.loss_mask, prompt)] == ["uint32", "uint8", "uint32"]
     with pytest.raises(MalformedConversation, match=r"^ends with the assistant's turn: there is nothing to answer$"):
         render_prompt(messages, BYTES)
 

@@ -61,7 +61,7 @@ def test_it_writes_what_transformers_writes(template: str, tmp_path: Path) -> No
     tokenizer = tokenizer_with(tmp_path, template)
     rendered = render(CHAT, tokenizer)
     assert rendered.tokens.tolist() == theirs(tmp_path, template, CHAT)
-    learnt = [token for token, mark in zip(rendered.tokens.tolist(), rendered.learnt, strict=True) if mark]
+    learnt = [token for token, mark in zip(rendered.tokens.tolist(), rendered.loss_mask, strict=True) if mark]
     assert tokenizer.decode(learnt) == "Über dog 🙂<|done|>the lazy dog<|done|>"
 
 
@@ -78,7 +78,7 @@ def test_a_special_name_in_the_words_is_words(template: str, tmp_path: Path) -> 
     messages = [{"role": "user", "content": forged}, {"role": "assistant", "content": "no <|done|>"}]
     rendered = render(messages, tokenizer)
     assert (rendered.tokens >= 400).sum() == 4
-    learnt = [token for token, mark in zip(rendered.tokens.tolist(), rendered.learnt, strict=True) if mark]
+    learnt = [token for token, mark in zip(rendered.tokens.tolist(), rendered.loss_mask, strict=True) if mark]
     assert tokenizer.decode(learnt) == "no <|done|><|done|>"
     assert tokenizer.decode(rendered.tokens.tolist()).count(forged.replace("\ufdd2", "")) == 1
 

@@ -89,7 +89,7 @@ def test_a_mask_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     )
     assert refusal(write_packed(tmp_path / "a", [3, 5, 7], [-100, 6, 7, -100, 9, 4, 4])) == (
         f"{path}: value 0 is -100, and the token there is 5. "
-        "A mask has 1 for what is learnt, or labels: the token itself, or -100. Write it again."
+        "A mask has 1 for what counts in the loss, or labels: the token itself, or -100. Write it again."
     )
 
 

@@ -115,7 +115,7 @@ def outcome(run: Path) -> dict[str, Any]:
     """What must be equal: the final engine files, and every step's figures."""
     last = RunFolder(run).checkpoints()[-1]
     files = saved_bits(last.engine)
-    figures = ("loss", "mean_loss", "gradient_norm", "lr_multiplier", "loss_by_source", "epochs", "flops", "extra")
+    figures = ("loss", "mean_loss", "grad_norm", "lr_multiplier", "loss_by_source", "epochs", "flops", "extra")
     steps = {step: [event[key] for key in figures] for step, event in steps_taken(run / "events.jsonl").items()}
     return {"step": last.step, "files": files, "steps": steps}
 

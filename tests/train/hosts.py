@@ -75,7 +75,7 @@ def write(trainer: Watched) -> None:
     prompts = [np.array(PROMPTS[number]) for number in numbers]
     rows = generate(trainer.engine, prompts, WRITING, numbers, trainer.ranks, batch_rows=2)
     every = trainer.ranks.gather([[row.tokens for row in samples] for samples in rows])
-    if trainer.ranks.speaks:
+    if trainer.ranks.is_main:
         (trainer.folder.path / "written.json").write_text(json.dumps([samples for part in every for samples in part]))
 
 

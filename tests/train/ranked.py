@@ -234,7 +234,7 @@ def faults() -> dict[str, Any]:
     found["saved"] = [event["step"] for event in events if event["event"] == "saved"]
     found["must"] = launch(2, lambda: no_room("must", NoRoomForReferences))
     found["must have"] = [each.step for each in RunFolder(Path("runs/must")).checkpoints()]
-    found["guard"] = launch(2, lambda: run("guard", "guard.most_left_out=2", kind=Poisoned))
+    found["guard"] = launch(2, lambda: run("guard", "guard.max_consecutive_skips=2", kind=Poisoned))
     found["dry"] = launch(2, lambda: run("dry", kind=Trainer, dry_run=True))
     found["left"] = sorted(path.name for path in Path().iterdir())
     found["halted"] = launch(2, lambda: run("halted", "guard.stall_minutes=0.15", kind=Halted))

@@ -141,6 +141,6 @@ def test_such_a_run_resumes_exactly(folder: Path) -> None:
         name
         for event in read_events(folder / "runs/whole/events.jsonl")
         if event["event"] == "step"
-        for name in event["learnt_by_source"]
+        for name in event["loss_tokens_by_source"]
     }
     assert sources == {"files", "pages", "table", "flow", "talk", "spell"}

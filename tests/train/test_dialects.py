@@ -70,7 +70,7 @@ def train(file: str) -> list[dict[str, Any]]:
 
 
 def sources(steps: list[dict[str, Any]]) -> list[list[str]]:
-    return [sorted(step["learnt_by_source"]) for step in steps]
+    return [sorted(step["loss_tokens_by_source"]) for step in steps]
 
 
 @pytest.mark.slow

@@ -102,6 +102,6 @@ def test_four_stages_give_the_same_losses_at_each_of_a_hundred_steps(folder: Pat
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert ours["loss_by_source"] == pytest.approx(theirs["loss_by_source"], rel=1e-4)
-        assert ours["learnt_by_source"] == theirs["learnt_by_source"]
+        assert ours["loss_tokens_by_source"] == theirs["loss_tokens_by_source"]
         assert ours["extra"] == pytest.approx(theirs["extra"], rel=1e-3, abs=1e-5)
     assert {step["step"]: step["compilations"] for step in found if step["compilations"]} == {1: 1, 41: 1, 61: 1, 81: 1}

@@ -30,8 +30,8 @@ from trivium.train.trainer import Trainer
 EVENTS = Path("runs/run/events.jsonl")
 
 
-def stats(loss: float, left_out: str | None = None) -> StepStats:
-    return StepStats(loss, 1, 1.0, {}, {}, left_out=left_out)
+def stats(loss: float, skipped: str | None = None) -> StepStats:
+    return StepStats(loss, 1, 1.0, {}, {}, skipped=skipped)
 
 
 def guard_after(losses: list[float], **settings: Any) -> Guard:
@@ -69,12 +69,12 @@ def test_a_resumed_guard_judges_as_the_one_before(before: list[float]) -> None:
 
 
 def test_too_many_left_out_in_a_row_end_the_run() -> None:
-    guard = guard_after([1.0], most_left_out=2)
+    guard = guard_after([1.0], max_consecutive_skips=2)
     guard.took(7, stats(nan, "the loss is nan"))
     with pytest.raises(GuardError) as error:
         guard.took(8, stats(nan, "the loss is nan"))
     assert str(error.value) == (
-        "steps 7 to 8: the loss is nan, 2 updates left out in a row (guard.most_left_out). Leave these rows out, and "
+        "steps 7 to 8: the loss is nan, 2 updates skipped in a row (guard.max_consecutive_skips). Skip these rows, and "
         "start the run again: guard.skip_steps = [[7, 9]]. Or fork a checkpoint before them, and end the stage there: "
         "one with a lower learning rate may follow."
     )
@@ -100,10 +100,10 @@ def test_an_update_that_is_not_finite_is_left_out_and_the_run_goes_on(folder: Pa
     trainer = Poisoned("run.toml", show=False).run()
     assert trainer.finished
     events = list(read_events(EVENTS))
-    left_out = [event for event in events if event["event"] == "left_out"]
-    assert [(event["step"], event["stage"]) for event in left_out] == [(5, "one"), (6, "one")]
-    assert "the gradient's norm nan" in left_out[0]["why"]
-    rows = json.loads((Path("runs/run") / left_out[0]["rows"]).read_text())
+    skipped = [event for event in events if event["event"] == "skipped"]
+    assert [(event["step"], event["stage"]) for event in skipped] == [(5, "one"), (6, "one")]
+    assert "the gradient's norm nan" in skipped[0]["why"]
+    rows = json.loads((Path("runs/run") / skipped[0]["rows"]).read_text())
     assert [row["row"] for row in rows] == list(range(8))
     assert {piece["file"] for row in rows for piece in row["pieces"]} <= {"0.ds", "00000.ds", *_files(folder)}
     assert sorted(losses()) == [step for step in range(1, 20) if step not in (5, 6)]
@@ -172,8 +172,8 @@ def test_a_refused_launch_leaves_config_and_plan_as_they_were(folder: Path) -> N
 
 def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:  # noqa: F811
     class Signalled(Trainer):
-        def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
-            super().step_left_out(step, why, rows)
+        def step_skipped(self, step: int, why: str, rows: str | None = None) -> None:
+            super().step_skipped(step, why, rows)
             if step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -223,9 +223,9 @@ def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path)
     assert spikes[0]["step"] == 23
     assert spikes[0]["rows"] == "rows/step-00000022.json"
     Spiky("run.toml", [*overrides, "run.name=skips", "guard.skip_spikes=true"], show=False).run()
-    left_out = [event for event in read_events(Path("runs/skips/events.jsonl")) if event["event"] == "left_out"]
-    assert left_out[0]["step"] == 23
-    assert "over the limit of" in left_out[0]["why"]
+    skipped = [event for event in read_events(Path("runs/skips/events.jsonl")) if event["event"] == "skipped"]
+    assert skipped[0]["step"] == 23
+    assert "over the limit of" in skipped[0]["why"]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
@@ -313,7 +313,7 @@ def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, f
     trainer = Full("run.toml", [f"run.folder={small_disk}", "checkpoint.every=100"], show=False).run()
     assert trainer.finished
     events = list(read_events(small_disk / "run/events.jsonl"))
-    assert [event["rows"] for event in events if event["event"] == "left_out"] == [None, None]
+    assert [event["rows"] for event in events if event["event"] == "skipped"] == [None, None]
     assert [event["text"] for event in events if event["event"] == "said"] == [
         f"the rows of step {step} are not written down: No space left on device; "
         f"trivium inspect {small_disk}/run --step {step} shows them"

@@ -185,7 +185,7 @@ def test_crop_fills_every_row_and_bestfit_loses_nothing_and_both_resume_exactly(
     said = f"stages.0.packing={packing}", "stages.0.batch_size=4", "evaluate.tasks=[]", "stages.0.evaluate=false"
     few = *said, "sources.spelling.size=100", "sources.counting.size=40", "sources.chats.max_epochs=50"
     whole = midtrain(f"{packing}-whole", *few)
-    for given in whole.plan.stages[0].given.values():
+    for given in whole.plan.stages[0].uses.values():
         figures, epochs = given.figures, given.epochs
         assert figures is not None
         assert epochs is not None
@@ -207,7 +207,7 @@ def test_rows_with_nothing_to_learn_and_conversations_longer_than_a_row(base: Pa
     short = "stages.0.packing=bestfit", "evaluate.tasks=[]", "stages.0.evaluate=false"
     midtrain("long", *said, *short)
     steps = list(steps_taken(Path("runs/long/events.jsonl")).values())
-    assert all(isfinite(step["loss"]) and isfinite(step["gradient_norm"]) for step in steps)
+    assert all(isfinite(step["loss"]) and isfinite(step["grad_norm"]) for step in steps)
     masked = [step for step in steps if step["learnt"] == 0]
     assert masked
     assert all(step["loss"] == 0 for step in masked)

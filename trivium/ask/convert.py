@@ -33,7 +33,7 @@ def standing_stage(checkpoint: Checkpoint) -> StageSettings:
     """The stage in which a checkpoint stands."""
     state = checkpoint.state()
     stages = make_plan(Config.model_validate(state["config"]), {}).stages
-    said = stages[min(state["stage"], len(stages) - 1)].said
+    said = stages[min(state["stage"], len(stages) - 1)].config
     return stage_settings(said, read_spec(checkpoint.engine), begins=False)
 
 
@@ -57,10 +57,10 @@ def readable_weights(folder: Path, engine: str, scratch: Path, ranks: Ranks) -> 
         yield folder
         return
     with ranks.as_one():
-        if ranks.speaks:
+        if ranks.is_main:
             shutil.rmtree(scratch, ignore_errors=True)
             standing_engine(Checkpoint(int(folder.parent.name.removeprefix("step-")), folder.parent)).export(scratch)
     yield scratch
     ranks.meet()
-    if ranks.speaks:
+    if ranks.is_main:
         shutil.rmtree(scratch)

@@ -70,4 +70,4 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, before: tuple[int, ...])
     for name, said in ((CONFIG_FILE, config), (GENERATION_FILE, {})):
         (folder / name).write_text(json.dumps({**said, **numbers}, indent=2) + "\n")
     kinds = ", tokenizer and chat template" if talks else ", tokenizer" if written.files else ""
-    return kinds + (f"; left out: {', '.join(written.left_out)}" if written.left_out else "")
+    return kinds + (f"; left out: {', '.join(written.skipped)}" if written.skipped else "")

@@ -97,7 +97,7 @@ def train(
     from trivium.train.trainer import Trainer
 
     trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
-    if trainer.ranks.speaks:
+    if trainer.ranks.is_main:
         show_plan(trainer.plan, Console(), trainer.notes)
     trainer.run()
     if not trainer.finished:
@@ -287,7 +287,7 @@ def inspect(
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
         if not rows:
             there = made.stage_at(step)
-            names = ", ".join(sorted(name for name, given in there.given.items() if given.rows))
+            names = ", ".join(sorted(name for name, given in there.uses.items() if given.rows))
             limits = f"rows 0 to {there.batch_size - 1:,} of {names}"
             raise UsageError(f"inspect: step {step:,} of stage {there.name} has {limits}: none is as asked.")
         decoder = open_tokenizer(made.config.tokenizer)

@@ -425,7 +425,7 @@ class Guard(Table):
     """Leave out the update of a step whose loss spikes; else it is told of, with its rows."""
     spike_deviations: Positive = Field(8.0, examples=[8.0])
     """A spike is a loss so many robust deviations above the median of the stage's recent ones."""
-    most_left_out: Count = Field(5, examples=[5])
+    max_consecutive_skips: Count = Field(5, examples=[5])
     """So many updates left out in a row end the run."""
     skip_steps: Annotated[tuple[StepSpan, ...], Field(strict=False, examples=[[[41300, 41350]]])] = ()
     """Steps whose rows are left out, as pairs: the first step, and the first that is read again."""

@@ -119,21 +119,21 @@ class StepStats:
     """What one update did; sums and counts are of learnt tokens, by the source's name."""
 
     loss: float  # nats a learnt token, plain cross-entropy; 0 where nothing is learnt
-    learnt: int
-    gradient_norm: float  # before clipping
+    loss_tokens: int
+    grad_norm: float  # before clipping
     nats_by_source: Mapping[str, float]
-    learnt_by_source: Mapping[str, int]
+    loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # of an objective with further terms, a learnt token:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
-    left_out: str | None = None  # why no update was made, where none was
+    skipped: str | None = None  # why no update was made, where none was
     waited: float = 0.0  # seconds for the other ranks to begin their step
     compilations: int = field(default=0, compare=False)  # made for this step, by an engine that compiles whole steps
 
     @staticmethod
-    def why_left_out(loss: float, gradient_norm: float, limit: float) -> str | None:
+    def why_skipped(loss: float, grad_norm: float, limit: float) -> str | None:
         """Why an update must not be made; None where it may."""
-        if not isfinite(loss) or not isfinite(gradient_norm):
-            return f"the loss is {loss:g} and the gradient's norm {gradient_norm:g}"
+        if not isfinite(loss) or not isfinite(grad_norm):
+            return f"the loss is {loss:g} and the gradient's norm {grad_norm:g}"
         return None if loss <= limit else f"the loss is {loss:.4f}, over the limit of {limit:.4f}"
 
 
@@ -256,11 +256,11 @@ def figures_by_source(
     batch: Batch, nats_by_row: NDArray[np.float64], token_bytes: NDArray[np.integer] | None = None
 ) -> dict[str, SourceFigures]:
     """Rows' summed losses -> figures of every source that has rows in the batch."""
-    learnt = batch.targets != IGNORED
-    tokens_by_row = learnt.sum(axis=1)
+    loss_mask = batch.targets != IGNORED
+    tokens_by_row = loss_mask.sum(axis=1)
     bytes_by_row = None
     if token_bytes is not None:
-        bytes_by_row = np.where(learnt, token_bytes[np.where(learnt, batch.targets, 0)], 0).sum(axis=1)
+        bytes_by_row = np.where(loss_mask, token_bytes[np.where(loss_mask, batch.targets, 0)], 0).sum(axis=1)
     figures = {}
     for number in np.unique(batch.source):
         rows = batch.source == number

@@ -28,7 +28,7 @@ class Ranks:
     local_devices = 1  # that each rank has
 
     @property
-    def speaks(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the rank that writes events, checkpoints' state and to the terminal."""
         return self.rank == 0
 
@@ -59,7 +59,7 @@ class Ranks:
         first = next((rank for rank, text in enumerate(said) if text is not None), None)
         if first is None:
             return
-        if not self.speaks:
+        if not self.is_main:
             raise SystemExit(2)
         raise own or RankError(f"rank {first}: {said[first]}")
 

@@ -177,7 +177,7 @@ def _refuse_unknown(plan: Plan) -> None:
     unread = [
         name
         for stage in plan.stages
-        for name, given in stage.given.items()
+        for name, given in stage.uses.items()
         if given.rows and not given.segment and not isinstance(plan.config.sources[name], StreamSource)
     ]
     if plan.total_steps is None or unread:

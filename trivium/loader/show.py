@@ -19,7 +19,7 @@ def show_rows(
     step: int, stage: PlannedStage, rows: list[RowAddress], decoder: Tokenizer | None, console: Console, *, full: bool
 ) -> None:
     """Print rows with source, documents, spans and text; what is not learnt is dim."""
-    head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.said.packing}"
+    head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.config.packing}"
     console.print(Text(head, style="bold"), highlight=False)
     for row in rows:
         padding = f", {row.padding:,} padding" if row.padding else ""
@@ -35,11 +35,11 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
     shown = len(piece.tokens) if full else min(SHOWN_TOKENS, len(piece.tokens))
     text = Text("    ")
     # Runs of tokens that are learnt alike: the mask is seen in the text itself.
-    edges = [0, *(np.flatnonzero(np.diff(piece.learnt[:shown])) + 1).tolist(), shown]
+    edges = [0, *(np.flatnonzero(np.diff(piece.loss_mask[:shown])) + 1).tolist(), shown]
     for first, last in pairwise(edges):
         tokens = piece.tokens[first:last].tolist()
         words = " ".join(map(str, tokens)) + " " if decoder is None else decoder.decode(tokens).replace("\n", "\n    ")
-        text.append(words, style="" if piece.learnt[first] else "dim")
+        text.append(words, style="" if piece.loss_mask[first] else "dim")
     if shown < len(piece.tokens):
         text.append(f" ... {len(piece.tokens) - shown:,} more (--full)", style="dim")
     console.print(text, highlight=False)
@@ -47,10 +47,10 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
 
 def learnt_spans(piece: PieceAddress) -> str:
     """`31 learnt (32 to 63)`: which tokens of the document have a target that is learnt."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], piece.learnt, [False])))).reshape(-1, 2)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], piece.loss_mask, [False])))).reshape(-1, 2)
     shown = [f"{piece.start + first:,} to {piece.start + stop:,}" for first, stop in edges[:SHOWN_SPANS].tolist()]
     more = [f"{len(edges) - SHOWN_SPANS:,} more"] if len(edges) > SHOWN_SPANS else []
-    count = f"{int(np.count_nonzero(piece.learnt)):,} learnt"
+    count = f"{int(np.count_nonzero(piece.loss_mask)):,} learnt"
     return f"{count} ({', '.join(shown + more)})" if shown else count
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.streams import Streams
-from trivium.plan.stage import Given, PlannedStage
+from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
@@ -31,7 +31,7 @@ SLOT_FIRST, SLOT_END, SLOT_ROW_STARTS, SLOT_PIECES, SLOT_FILES = range(5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AtHand:
+class LoadedWindow:
     """Rows of one source that stand side by side, and everything that they point into."""
 
     first: int  # position of the first
@@ -49,7 +49,7 @@ class AtHand:
 class RowGiver(Protocol):
     """A source's rows by position."""
 
-    def at(self, position: int, stop: int) -> AtHand:
+    def at(self, position: int, stop: int) -> LoadedWindow:
         """Rows from this position on, at the most to `stop`; or those of a window that has it."""
 
 
@@ -60,10 +60,10 @@ class FileRows:
         self.reading = reading
         self._files = files_of(reading.blocks, masks_loss=masks_loss)
 
-    def at(self, position: int, stop: int) -> AtHand:
+    def at(self, position: int, stop: int) -> LoadedWindow:
         """The window that has this position."""
         number, _ = self.reading.locate(position)
-        return AtHand(self.reading.rows_before(number), self.reading.window(number), self._files)
+        return LoadedWindow(self.reading.rows_before(number), self.reading.window(number), self._files)
 
 
 class StreamRows:
@@ -72,10 +72,10 @@ class StreamRows:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
 
-    def at(self, position: int, stop: int) -> AtHand:
+    def at(self, position: int, stop: int) -> LoadedWindow:
         """The rows from this position to `stop`."""
         rows = self.lanes.at(position, stop)
-        return AtHand(rows.first, rows.window, file_table(rows.documents), rows.documents)
+        return LoadedWindow(rows.first, rows.window, file_table(rows.documents), rows.documents)
 
 
 def files_of(blocks: Blocks, *, masks_loss: bool) -> Int64s:
@@ -95,7 +95,7 @@ class Rows:
     seq_len: int
     source: NDArray[np.int32]  # (rows,) index into the plan's sources
     rows: Int64s  # (rows, 3) as `gather` takes them
-    at_hand: tuple[AtHand, ...]  # kept alive: the rows point into them
+    loaded: tuple[LoadedWindow, ...]  # kept alive: the rows point into them
 
 
 class StageReader:
@@ -105,16 +105,16 @@ class StageReader:
         assert stage.mixture is not None, "a stage whose steps are known has a mixture"
         self.stage = stage
         self.mixture = stage.mixture
-        segments = {name: stage.given[name].segment for name in self.mixture.names}
-        self.givers = [_giver(stage.given[name], streams.lanes.get(name)) for name in self.mixture.names]
+        segments = {name: stage.uses[name].segment for name in self.mixture.names}
+        self.givers = [_giver(stage.uses[name], streams.lanes.get(name)) for name in self.mixture.names]
         number_of = {name: number for number, name in enumerate(names)}
         self._source_index = np.array([number_of[name] for name in self.mixture.names], np.int32)
         starts = streams.starts(stage) | {name: found.start for name, found in segments.items() if found is not None}
         self._starts = np.array([starts.get(name, 0) for name in self.mixture.names], np.int64)
         self._slots = np.zeros((len(self.givers), WINDOWS_EACH, 5), np.int64)  # see _find
         self._next_slot = [0] * len(self.givers)
-        self._held: dict[tuple[int, int], AtHand] = {}
-        self._at_hand: tuple[AtHand, ...] = ()
+        self._held: dict[tuple[int, int], LoadedWindow] = {}
+        self._loaded: tuple[LoadedWindow, ...] = ()
         self._lock = threading.Lock()
 
     def find(self, step: int, num_steps: int, shard: slice) -> Rows:
@@ -128,14 +128,14 @@ class StageReader:
             source_rows = np.ascontiguousarray(source_rows.reshape(-1, batch_size)[:, shard]).reshape(-1)
         rows = np.empty((len(sources), 3), np.int64)
         with self._lock:
-            at_hand = self._at_hand
+            loaded = self._loaded
             done = _find(sources, source_rows, 0, self._starts, self._slots, rows)
             while done < len(rows):
                 source = int(sources[done])
                 # Of all ranks, for a stream goes through them anyway.
                 stop = self._starts[source] + self.mixture.count(first_row + num_steps * batch_size)[source]
                 brought = self._bring(source, int(self._starts[source] + source_rows[done]), int(stop))
-                at_hand = (*at_hand, brought)
+                loaded = (*loaded, brought)
                 done = _find(sources, source_rows, done, self._starts, self._slots, rows)
         return Rows(
             step,
@@ -144,10 +144,10 @@ class StageReader:
             self.stage.seq_len,
             self._source_index[sources],
             rows,
-            at_hand,
+            loaded,
         )
 
-    def _bring(self, source: int, position: int, stop: int) -> AtHand:
+    def _bring(self, source: int, position: int, stop: int) -> LoadedWindow:
         """Put the rows of a position into one of its source's slots."""
         giver = self.givers[source]
         name = self.mixture.names[source]
@@ -161,11 +161,11 @@ class StageReader:
         self._next_slot[source] = (slot + 1) % WINDOWS_EACH
         self._slots[source, slot] = brought.slot
         self._held[source, slot] = brought
-        self._at_hand = tuple(self._held.values())
+        self._loaded = tuple(self._held.values())
         return brought
 
 
-def _giver(given: Given, lanes: Lanes | None) -> RowGiver | None:
+def _giver(given: SourceUse, lanes: Lanes | None) -> RowGiver | None:
     if lanes is not None:
         return StreamRows(lanes)
     return None if given.segment is None else FileRows(given.segment.reading, masks_loss=given.masks_loss)

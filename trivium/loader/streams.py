@@ -17,7 +17,7 @@ class Streams:
 
     def __init__(self, plan: Plan, say: Callable[[str], None], keep_rows: int) -> None:
         self.plan = plan
-        given = {name for stage in plan.stages for name, given in stage.given.items() if given.rows}
+        given = {name for stage in plan.stages for name, given in stage.uses.items() if given.rows}
         sources = {name: source for name, source in plan.config.sources.items() if name in given}
         streams = {name: source for name, source in sources.items() if isinstance(source, StreamSource)}
         tokenizer = open_tokenizer(plan.config.tokenizer) if streams else None
@@ -81,7 +81,7 @@ def _check_vocab(name: str, ids: int, vocab: int | None) -> None:
 
 def _rows_before(plan: Plan, name: str, index: int) -> int:
     """Rows of a source in all stages before one."""
-    return sum(stage.given[name].rows for stage in plan.stages[:index] if name in stage.given)
+    return sum(stage.uses[name].rows for stage in plan.stages[:index] if name in stage.uses)
 
 
 def _stretches(plan: Plan, name: str) -> list[Stretch]:
@@ -89,5 +89,5 @@ def _stretches(plan: Plan, name: str) -> list[Stretch]:
     return [
         Stretch(_rows_before(plan, name, stage.index), stage.row_settings)
         for stage in plan.stages
-        if name in stage.given and stage.given[name].rows
+        if name in stage.uses and stage.uses[name].rows
     ]

@@ -35,7 +35,7 @@ class PieceAddress:
     stop: int
     length: int  # tokens of the whole document
     tokens: NDArray[np.int32]
-    learnt: NDArray[np.bool_]  # whether each token's target is learnt
+    loss_mask: NDArray[np.bool_]  # whether each token's target is learnt
 
     @property
     def extent(self) -> str:
@@ -95,7 +95,7 @@ def rows_of(plan: Plan, step: int) -> list[RowAddress]:
         if name in streamed:
             read = _stream_row(streamed[name], loader.streams.starts(stage)[name] + source_row)
         else:
-            read = _file_row(stage.given[name].segment, source_row)
+            read = _file_row(stage.uses[name].segment, source_row)
         pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row]))
         padding = stage.seq_len - sum(len(piece.tokens) for piece in pieces)
         addresses.append(RowAddress(row, name, read.epoch, read.position, pieces, padding))
@@ -169,7 +169,7 @@ def _pieces(read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32
             stop=offset - document.start + length,
             length=document.end - document.start,
             tokens=tokens[column:stop],
-            learnt=targets[column:stop] != IGNORED,
+            loss_mask=targets[column:stop] != IGNORED,
         )
         column = stop
 
@@ -184,7 +184,7 @@ def places_of(plan: Plan, source: str, document: int) -> list[Place]:
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
     places: list[Place] = []
     for stage in plan.stages:
-        given = stage.given.get(source)
+        given = stage.uses.get(source)
         if given is not None and given.segment is not None:
             places.extend(_places_in_stage(stage, source, document, given.segment, given.rows))
     return sorted(places, key=lambda place: (place.step, place.row, place.start))

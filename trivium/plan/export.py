@@ -62,9 +62,9 @@ def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
 
 def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     first, last = plan.lr_ends(stage)
-    asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.said, key)) is not None}
-    if stage.said.epochs is not None:
-        asked = {"epochs": stage.said.epochs.as_written()}
+    asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.config, key)) is not None}
+    if stage.config.epochs is not None:
+        asked = {"epochs": stage.config.epochs.as_written()}
     return {
         "name": stage.name,
         "start": stage.start,
@@ -74,22 +74,22 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "tokens": stage.tokens,
         "seq_len": stage.seq_len,
         "batch_size": stage.batch_size,
-        "packing": stage.said.packing,
-        "documents": stage.said.documents,
+        "packing": stage.config.packing,
+        "documents": stage.config.documents,
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         "fade_rows": None if stage.mixture is None else stage.mixture.fade_rows,
         "fade_shape": None if stage.mixture is None else stage.mixture.shape,
         "lr_multiplier": {"first": first, "last": last},
-        "given": {
+        "uses": {
             name: {
                 "rows": given.rows,
                 "tokens": given.rows * stage.seq_len,
-                "learnt": given.learnt,
+                "loss_tokens": given.loss_tokens,
                 "figures": None if given.figures is None else asdict(given.figures),
                 "epochs": given.epochs,
                 "epochs_so_far": given.epochs_so_far,
             }
-            for name, given in stage.given.items()
+            for name, given in stage.uses.items()
         },
     }

@@ -11,7 +11,7 @@ from math import ceil
 
 from trivium.config.schema import Stage
 from trivium.plan.curve import exact
-from trivium.plan.stage import Given, Segment
+from trivium.plan.stage import Segment, SourceUse
 from trivium.rows.figures import Figures
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings, Unread
@@ -50,7 +50,7 @@ class Ledger:
             rows[name] = segment.reading.position_after(segment.start, tokens) - segment.start
         return rows
 
-    def give(self, stage: Stage, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, Given]:
+    def give(self, stage: Stage, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, SourceUse]:
         """Enter what a stage of so many rows takes of each source."""
         given = {}
         for name, rows in zip(mixture.names, mixture.count(num_rows).tolist(), strict=True):
@@ -59,16 +59,16 @@ class Ledger:
                 masks_loss = (stage.loss_on or self.sources[name].loss_on) != "all"
                 given[name] = replace(self._give_one(name, settings, rows), masks_loss=masks_loss)
             else:
-                given[name] = Given(rows)
+                given[name] = SourceUse(rows)
         return given
 
-    def _give_one(self, name: str, settings: RowSettings, rows: int) -> Given:
+    def _give_one(self, name: str, settings: RowSettings, rows: int) -> SourceUse:
         tokens = self.sources[name].tokens
         if not rows:
-            return Given(0, Figures(), 0.0, self.consumed.get(name, 0) / tokens)
+            return SourceUse(0, Figures(), 0.0, self.consumed.get(name, 0) / tokens)
         segment = self.segment(name, settings)
         figures = segment.reading.figures(segment.start, segment.start + rows)
         self.now[name] = Segment(segment.reading, segment.start + rows)
         self.consumed[name] = self.consumed.get(name, 0) + figures.consumed
         epochs, so_far = (Fraction(count, tokens) for count in (figures.consumed, self.consumed[name]))
-        return Given(rows, figures, float(epochs), float(so_far), segment)
+        return SourceUse(rows, figures, float(epochs), float(so_far), segment)

@@ -16,7 +16,7 @@ from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
-from trivium.plan.stage import Given, PlannedStage
+from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
 from trivium.sources.open import OpenSource, open_sources
@@ -95,7 +95,7 @@ class Builder:
 
     def _give(
         self, ledger: Ledger, stage: Stage, settings: RowSettings, mixture: StageMixture, rows: int
-    ) -> dict[str, Given]:
+    ) -> dict[str, SourceUse]:
         try:
             return ledger.give(stage, settings, mixture, rows)
         except SourceError as error:
@@ -183,14 +183,14 @@ class Builder:
         assert stage.start is not None
         assert stage.end is not None
         assert stage.steps is not None
-        lr, lengths = stage.said.lr, Lengths(stage.steps)
+        lr, lengths = stage.config.lr, Lengths(stage.steps)
         if lr is not None:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
             lengths = self._lengths(
                 path, lr.shape, lr.warmup, decay, stage.steps, lambda tokens: -(-tokens // stage.step_tokens)
             )
-        return StageSpan(stage.start, stage.end, lr, lengths, stage.said.reset_optimizer)
+        return StageSpan(stage.start, stage.end, lr, lengths, stage.config.reset_optimizer)
 
     def _lengths(
         self,
@@ -215,7 +215,7 @@ class Builder:
     def _check_learnt(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token has a target learns nothing."""
         for stage in stages:
-            learnt = [given.learnt for given in stage.given.values() if given.rows]
+            learnt = [given.loss_tokens for given in stage.uses.values() if given.rows]
             if learnt and all(count == 0 for count in learnt):
                 what = "no token of it has a target, so that nothing is learnt. Look at its documents and loss masks."
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
@@ -240,14 +240,14 @@ class Builder:
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""
         for stage in stages:
-            for name, given in stage.given.items():
+            for name, given in stage.uses.items():
                 if given.epochs is None or given.epochs_so_far is None or not given.rows:
                     continue
                 cap = self.config.sources[name].max_epochs
                 if cap is not None and given.epochs_so_far > cap + 1e-9 >= given.epochs_so_far - given.epochs:
                     self._over(stage, name, cap, given.epochs_so_far, f"sources.{name}.max_epochs")
-                elif stage.said.max_epochs is not None and given.epochs > stage.said.max_epochs + 1e-9:
-                    self._over(stage, name, stage.said.max_epochs, given.epochs, "max_epochs")
+                elif stage.config.max_epochs is not None and given.epochs > stage.config.max_epochs + 1e-9:
+                    self._over(stage, name, stage.config.max_epochs, given.epochs, "max_epochs")
                 elif cap is None and given.epochs_so_far > MANY_EPOCHS >= given.epochs_so_far - given.epochs:
                     what = (
                         f"is read {given.epochs_so_far:.1f} times by the end of this stage. "
@@ -256,7 +256,7 @@ class Builder:
                     self.warnings.append(Problem(self._share_path(stage, name), what))
 
     def _over(self, stage: PlannedStage, name: str, cap: float, epochs: float, key: str) -> None:
-        given, shares = stage.given[name], stage.shares
+        given, shares = stage.uses[name], stage.shares
         assert given.epochs is not None
         assert shares is not None
         room = max(0.0, cap - (epochs - given.epochs)) / given.epochs
@@ -274,7 +274,7 @@ class Builder:
 
     def _share_path(self, stage: PlannedStage, name: str) -> str:
         """Where a source's share was written, or the stage where none was."""
-        ways = [key for key in ("mixture", "weights", "replay") if name in (getattr(stage.said, key) or {})]
+        ways = [key for key in ("mixture", "weights", "replay") if name in (getattr(stage.config, key) or {})]
         return f"stages[{stage.index}].{ways[0]}.{name}" if ways else f"stages[{stage.index}]: {name}"
 
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:

@@ -119,7 +119,7 @@ class Plan:
                 break
             rows = (min(step, stage.end) - stage.start) * stage.batch_size
             counts = dict(zip(stage.mixture.names, stage.mixture.count(rows).tolist(), strict=True))
-            for name, given in stage.given.items():
+            for name, given in stage.uses.items():
                 if given.epochs is not None and given.rows:
                     epochs[name] = epochs.get(name, 0.0) + given.epochs * counts[name] / given.rows
         return epochs

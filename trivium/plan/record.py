@@ -66,10 +66,10 @@ def record(
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     for stage in taken:
         entries |= _stage_entries(stage, config, [each.name for each in stages])
-    left_out = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
-    if left_out:
-        entries["guard.skip_steps"] = left_out
-    for name in sorted({name for stage in taken for name, given in stage.given.items() if given.rows}):
+    skipped = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
+    if skipped:
+        entries["guard.skip_steps"] = skipped
+    for name in sorted({name for stage in taken for name, given in stage.uses.items() if given.rows}):
         entries |= _source_entries(name, config, sources)
         if isinstance(config.sources[name], StreamSource):
             entries[f"sources.{name}.tokenizer"] = tokenizer
@@ -117,7 +117,7 @@ def _optimizer_entries(config: Config) -> Record:
 
 def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) -> Record:
     path = f"stages[{stage.index}]"
-    said = stage.said
+    said = stage.config
     entries: Record = {f"{path}.start": stage.start, f"{path}.seed": stage.seed}
     entries[f"{path}.batch_size"] = stage.batch_size
     entries |= {f"{path}.{key}": getattr(said, key) for key in STAGE_KEYS}
@@ -131,7 +131,7 @@ def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) ->
         entries |= _flat(f"{path}.kl", said.kl)
         if said.kl.reference is not None and said.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(said.kl.reference.stage)
-    for name, given in stage.given.items():
+    for name, given in stage.uses.items():
         if given.rows and not given.masks_loss and said.loss_on is None:
             entries[f"{path}.loss_on.{name}"] = "all"  # as the source says
     if stage.mixture is not None:

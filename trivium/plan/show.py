@@ -11,7 +11,7 @@ from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.errors import Problem
 from trivium.plan.plan import Plan
-from trivium.plan.stage import Given, PlannedStage
+from trivium.plan.stage import PlannedStage, SourceUse
 
 UNKNOWN = "?"
 
@@ -49,7 +49,7 @@ def stage_table(plan: Plan) -> Table:
             _span(stage),
             _count(stage.tokens),
             f"{stage.batch_size:,} x {stage.seq_len:,}",
-            stage.said.packing,
+            stage.config.packing,
             _lr(plan, stage),
         )
     return table
@@ -61,9 +61,9 @@ def source_table(plan: Plan) -> Table:
     table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
-        names = list(stage.given) or list(shares) or [UNKNOWN]
+        names = list(stage.uses) or list(shares) or [UNKNOWN]
         for number, name in enumerate(names):
-            given = stage.given.get(name)
+            given = stage.uses.get(name)
             share = _share(shares.get(name)) if shares else UNKNOWN
             fading = " (fading)" if shares and name not in shares else ""
             _add(
@@ -72,7 +72,7 @@ def source_table(plan: Plan) -> Table:
                 name + fading,
                 share,
                 _count(given.rows * stage.seq_len if given else None),
-                _count(given.learnt if given else None),
+                _count(given.loss_tokens if given else None),
                 *_epochs(given),
                 *_packed(stage, given),
             )
@@ -83,7 +83,7 @@ def roundings(plan: Plan) -> list[str]:
     """Budgets in tokens that are no whole number of steps: what was asked and what is taken."""
     lines = []
     for stage in plan.stages:
-        asked, taken = stage.said.tokens, stage.tokens
+        asked, taken = stage.config.tokens, stage.tokens
         if asked is not None and taken is not None and asked != taken:
             lines.append(f"{stage.name}: {asked:,} tokens asked, {taken:,} taken ({stage.steps:,} whole steps).")
     return [] if not lines else ["", *lines]
@@ -141,7 +141,7 @@ def _share(share: object) -> str:
     return f"{percent:.4g}%"
 
 
-def _epochs(given: Given | None) -> tuple[str, str]:
+def _epochs(given: SourceUse | None) -> tuple[str, str]:
     if given is None or given.epochs is None or given.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
     return _times(given.epochs), _times(given.epochs_so_far)
@@ -151,12 +151,12 @@ def _times(epochs: float) -> str:
     return f"{epochs:.2f}" if epochs < 100 else f"{epochs:,.0f}"
 
 
-def _packed(stage: PlannedStage, given: Given | None) -> tuple[str, str, str]:
+def _packed(stage: PlannedStage, given: SourceUse | None) -> tuple[str, str, str]:
     """Slots that stay open, pieces whose document goes on elsewhere, tokens that are dropped."""
     if given is None or given.figures is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
     figures = given.figures
-    slots = figures.rows * (stage.seq_len + (stage.said.packing == "crop"))
+    slots = figures.rows * (stage.seq_len + (stage.config.packing == "crop"))
     dropped = figures.consumed - figures.tokens
     return (
         _percent(slots - figures.tokens, slots),

@@ -19,7 +19,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SourceUse:
     """What a stage takes of one source; only the rows where the source's size is not known."""
 
     rows: int
@@ -30,11 +30,11 @@ class Given:
     masks_loss: bool = True  # whether the source's loss bytes count in the stage
 
     @property
-    def learnt(self) -> int | None:
+    def loss_tokens(self) -> int | None:
         """Tokens that are learnt; where loss is on all, those too that the source's loss bytes leave out."""
         if self.figures is None:
             return None
-        return self.figures.unmasked if self.masks_loss else self.figures.learnt
+        return self.figures.unmasked if self.masks_loss else self.figures.loss_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class PlannedStage:
     """A span of steps `[start, end)`; None where it depends on a source whose size is not known."""
 
     index: int
-    said: Stage
+    config: Stage
     seed: int
     start: int | None
     steps: int | None
     mixture: StageMixture | None
-    given: Mapping[str, Given]
+    uses: Mapping[str, SourceUse]
 
     @property
     def name(self) -> str:
         """The stage's name."""
-        assert self.said.name is not None, "a checked stage has a name"
-        return self.said.name
+        assert self.config.name is not None, "a checked stage has a name"
+        return self.config.name
 
     @property
     def end(self) -> int | None:
@@ -63,22 +63,22 @@ class PlannedStage:
     @property
     def batch_size(self) -> int:
         """Rows in a step, on all ranks."""
-        return self.said.rows_of_step
+        return self.config.rows_of_step
 
     @property
     def seq_len(self) -> int:
         """Row length."""
-        return self.said.seq_len
+        return self.config.seq_len
 
     @property
     def row_settings(self) -> RowSettings:
         """What decides how its rows are made."""
-        return RowSettings(self.seq_len, self.said.packing, self.seed)
+        return RowSettings(self.seq_len, self.config.packing, self.seed)
 
     @property
     def step_tokens(self) -> int:
         """Tokens in a step, padding included."""
-        return self.said.tokens_of_step
+        return self.config.tokens_of_step
 
     @property
     def rows(self) -> int | None:

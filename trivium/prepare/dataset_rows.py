@@ -2,8 +2,8 @@
 
 A tokenised row has `input_ids` (or `inputs`), and may have `labels`, `position_ids` and `attention_mask`. Labels
 stand at their own tokens, not shifted, as Hugging Face's models and torchtitan's `preprocessed` datasets have them;
--100 is not learnt. Where positions do not go on, a new document begins. What the attention mask leaves out, and a
-document of one token that is not learnt, is padding and left out.
+-100 is not loss_mask. Where positions do not go on, a new document begins. What the attention mask leaves out, and a
+document of one token without a loss, is padding and skipped.
 """
 
 import functools
@@ -119,21 +119,21 @@ def documents_of(columns: dict[str, Any], column: str, first: int) -> Encoded:
         if not np.array_equal(other, ends):
             row = first + int(np.argmax(other != ends))
             raise SourceError(f"row {row:,}: has not as many {name} as {column}. Each token has one of each.")
-    learnt = np.ones(len(tokens), np.bool_)
+    loss_mask = np.ones(len(tokens), np.bool_)
     if "labels" in others:
-        learnt = _learnt(tokens, others["labels"][0], ends, first)
+        loss_mask = _loss_mask(tokens, others["labels"][0], ends, first)
     if "position_ids" in others:
         positions = others["position_ids"][0]
         opens[1:] |= positions[1:] != positions[:-1] + 1
     kept = np.ones(len(tokens), np.bool_) if "attention_mask" not in others else others["attention_mask"][0] != 0
     numbers = np.cumsum(opens) - 1  # of the document that each token is of
     lengths = np.bincount(numbers[kept], minlength=int(numbers[-1]) + 1 if len(numbers) else 0).astype(np.int64)
-    alone = (lengths[numbers] == 1) & ~learnt if len(tokens) else kept
+    alone = (lengths[numbers] == 1) & ~loss_mask if len(tokens) else kept
     kept &= ~alone
     lengths = np.bincount(numbers[kept], minlength=len(lengths)).astype(np.int64)
     chosen = tokens[kept].astype(np.uint32)
     size = int(sum(values.nbytes for values in columns.values()))
-    return Encoded(chosen, lengths[lengths > 0], learnt[kept].astype(np.uint8), [], len(ends), size, size)
+    return Encoded(chosen, lengths[lengths > 0], loss_mask[kept].astype(np.uint8), [], len(ends), size, size)
 
 
 def _flat(values: Any, name: str) -> tuple[Int64s, Int64s]:
@@ -151,15 +151,15 @@ def _flat(values: Any, name: str) -> tuple[Int64s, Int64s]:
     return flat.to_numpy(zero_copy_only=False).astype(np.int64), np.cumsum(lengths, dtype=np.int64)
 
 
-def _learnt(tokens: Int64s, labels: Int64s, ends: Int64s, first: int) -> NDArray[np.bool_]:
+def _loss_mask(tokens: Int64s, labels: Int64s, ends: Int64s, first: int) -> NDArray[np.bool_]:
     """Which tokens are learnt; a label is its own token, or -100."""
-    learnt: NDArray[np.bool_] = labels != IGNORED_LABEL
-    wrong = np.flatnonzero(learnt & (labels != tokens))
+    loss_mask: NDArray[np.bool_] = labels != IGNORED_LABEL
+    wrong = np.flatnonzero(loss_mask & (labels != tokens))
     if len(wrong):
         row = first + int(np.searchsorted(ends, wrong[0], side="right"))
         place = int(wrong[0] - (ends[row - first - 1] if row > first else 0))
         raise SourceError(
             f"row {row:,}: its label {place:,} is {labels[wrong[0]]}, and the token there is {tokens[wrong[0]]}. "
-            f"Labels stand at their own tokens, not shifted, with -100 for what is not learnt: save them so."
+            f"Labels stand at their own tokens, not shifted, with -100 for what has no loss: save them so."
         )
-    return learnt
+    return loss_mask

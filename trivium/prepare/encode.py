@@ -183,7 +183,7 @@ class ShardEncoder:
                 bad.append((number, f"a conversation that {ANY_MESSAGE.sub('has a message which', str(error))}"))
         tokens = _concatenated([each.tokens for each in rendered])
         lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
-        loss = np.concatenate([np.empty(0, np.uint8), *(each.learnt for each in rendered)])
+        loss = np.concatenate([np.empty(0, np.uint8), *(each.loss_mask for each in rendered)])
         return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
 
 

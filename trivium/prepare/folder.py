@@ -133,7 +133,7 @@ class Records:
             "tokens": prepared.manifest.tokens,
             "lines": prepared.lines,
             "text_bytes": prepared.text_bytes,
-            "left_out": asdict(prepared.bad),
+            "skipped": asdict(prepared.bad),
         }
         with draft(self.folder / SUMMARY) as file:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
@@ -173,7 +173,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
     try:
         content = json.loads((folder / SUMMARY).read_bytes())
         same = content["identity"] == identity
-        bad = from_json(**content["left_out"])
+        bad = from_json(**content["skipped"])
         prepared = Prepared(folder, read_manifest(folder / NAME), content["text_bytes"], content["lines"], bad)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(

@@ -84,7 +84,7 @@ def _run(run: Shown) -> dict[str, Any]:
                 ("resume", [event for event in run.log.resumes if event is not run.beginning]),
                 ("fork", [run.beginning] if run.beginning and run.beginning.get("resumed") else []),
                 ("spike", run.log.of("spiked")),
-                ("left out", run.log.of("left_out")),
+                ("left out", run.log.of("skipped")),
             )
             for event in events
         ],

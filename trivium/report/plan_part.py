@@ -189,15 +189,15 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
 def _given_rows(stage: Record) -> list[list[str]]:
     shares = stage["shares"] or {}
     rows = []
-    for number, name in enumerate(list(stage["given"]) or list(shares)):
-        given = stage["given"].get(name, {})
+    for number, name in enumerate(list(stage["uses"]) or list(shares)):
+        given = stage["uses"].get(name, {})
         rows.append(
             [
                 stage["name"] if number == 0 else "",
                 name,
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
                 _count(given.get("tokens")),
-                _count(given.get("learnt")),
+                _count(given.get("loss_tokens")),
                 _times(given.get("epochs")),
                 _times(given.get("epochs_so_far")),
                 *packed_figures(stage, given.get("figures")),

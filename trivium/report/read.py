@@ -21,9 +21,9 @@ SCALARS = (
     "loss",
     "mean_loss",
     "lr_multiplier",
-    "gradient_norm",
+    "grad_norm",
     "tokens",
-    "learnt",
+    "loss_tokens",
     "seconds",
     "waited",
     "tokens_per_second",
@@ -33,9 +33,9 @@ SCALARS = (
     "memory",
     "time",
 )
-TABLES = ("lr", "loss_by_source", "learnt_by_source", "epochs", "extra")
+TABLES = ("lr", "loss_by_source", "loss_tokens_by_source", "epochs", "extra")
 # Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
-UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "left_out")
+UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "skipped")
 TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step: the last one counts
 # Without these an event is of another program, or was changed by hand, and is passed over.
 NEEDED = {
@@ -152,7 +152,7 @@ class RunFiles:
         self.checkpoints = _states(self.folder)
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
-        for event in (*self.log.of("spiked"), *self.log.of("left_out")):
+        for event in (*self.log.of("spiked"), *self.log.of("skipped")):
             self._read_rows(event.get("rows"))
 
     def _read_rows(self, name: object) -> None:

@@ -53,7 +53,7 @@ def given_shares(run: Shown) -> list[Series]:
         return []
     edges = bucket_edges(len(columns), SHARE_BUCKETS)
     ends = np.append(edges[1:], len(columns)) - 1
-    learnt = {name: bucket_sums(columns.column(f"learnt_by_source/{name}"), edges) for name in run.sources}
+    learnt = {name: bucket_sums(columns.column(f"loss_tokens_by_source/{name}"), edges) for name in run.sources}
     total = np.maximum(1, sum(learnt.values()))
     planned = planned_learnt(run.plan)
     found = []
@@ -82,20 +82,20 @@ def planned_learnt(plan: Record) -> list[tuple[int, dict[str, float]]]:
 
 
 def _learnt_of_row(stage: Record, name: str) -> float:
-    given = stage["given"].get(name) or {}
-    if given.get("learnt") is None or not given["rows"]:
+    given = stage["uses"].get(name) or {}
+    if given.get("loss_tokens") is None or not given["rows"]:
         return float(stage["seq_len"])
-    return float(given["learnt"] / given["rows"])
+    return float(given["loss_tokens"] / given["rows"])
 
 
 def _learnt_series(run: Shown) -> Series:
     columns = run.log.steps
     if not len(columns):
-        return Series.of(run.label_of("learnt"), [], [])
+        return Series.of(run.label_of("loss_tokens"), [], [])
     edges = bucket_edges(len(columns), SHARE_BUCKETS)
-    slots, learnt = (bucket_sums(columns.column(name), edges) for name in ("tokens", "learnt"))
+    slots, learnt = (bucket_sums(columns.column(name), edges) for name in ("tokens", "loss_tokens"))
     ends = np.append(edges[1:], len(columns)) - 1
-    return Series(run.label_of("learnt"), columns.steps[ends], 100 * learnt / np.maximum(1, slots), run=run.number)
+    return Series(run.label_of("loss_tokens"), columns.steps[ends], 100 * learnt / np.maximum(1, slots), run=run.number)
 
 
 def _given_table(run: Shown) -> Table:
@@ -106,9 +106,9 @@ def _given_table(run: Shown) -> Table:
         inside = (steps > stage["start"]) & (steps <= stage["end"])
         if not inside.any():
             continue
-        names = [name for name in run.sources if (stage["given"].get(name) or {}).get("rows")]
-        given = {name: float(np.nansum(columns.column(f"learnt_by_source/{name}")[inside])) for name in names}
-        planned = {name: stage["given"][name]["learnt"] for name in names}
+        names = [name for name in run.sources if (stage["uses"].get(name) or {}).get("rows")]
+        given = {name: float(np.nansum(columns.column(f"loss_tokens_by_source/{name}")[inside])) for name in names}
+        planned = {name: stage["uses"][name]["loss_tokens"] for name in names}
         whole = int(inside.sum()) == stage["steps"]
         for number, name in enumerate(names):
             known = None not in planned.values()

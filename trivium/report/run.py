@@ -41,8 +41,8 @@ class Shown:
     def taken(self) -> int:
         """Steps that are behind it, with those that made no update."""
         updates: list[int] = self.log.steps.steps[-1:].tolist()
-        left_out: list[int] = [event["step"] for event in self.log.of("left_out")]
-        return max([0, *updates, *left_out])
+        skipped: list[int] = [event["step"] for event in self.log.of("skipped")]
+        return max([0, *updates, *skipped])
 
     @property
     def total_steps(self) -> int:

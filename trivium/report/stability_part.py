@@ -18,7 +18,7 @@ EXTRAS = {  # what engines add: a title and a note
 
 def stability_section(runs: list[Shown]) -> Section:
     """Gradient norms, spikes, steps that were left out and losses that were no number."""
-    norms = [Series(run.label_of("gradient norm"), *_positive(run, "gradient_norm"), run=run.number) for run in runs]
+    norms = [Series(run.label_of("gradient norm"), *_positive(run, "grad_norm"), run=run.number) for run in runs]
     rates = [Series(run.label_of("taken"), *run.log.steps.known("lr/matrix"), run=run.number) for run in runs]
     blocks: list[Block] = [
         Chart("gradient-norm", "Gradient norm", norms, "Before clipping.", scale="log"),
@@ -53,7 +53,7 @@ def _trouble_table(run: Shown) -> Table:
         [event["step"], "spike", f"{event['loss']:.4f}", f"over {event['limit']:.4f}", _rows(run, event)]
         for event in run.log.of("spiked")
     ]
-    rows += [[event["step"], "left out", "", event["why"], _rows(run, event)] for event in run.log.of("left_out")]
+    rows += [[event["step"], "left out", "", event["why"], _rows(run, event)] for event in run.log.of("skipped")]
     steps, loss = run.log.steps.steps, run.log.steps.column("loss")
     bad = ~np.isfinite(loss)
     rows += [

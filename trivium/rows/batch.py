@@ -30,7 +30,7 @@ class Batch:
         """Slots in a row."""
         return int(self.tokens.shape[1])
 
-    def learnt(self) -> int:
+    def loss_tokens(self) -> int:
         """Targets that are learnt."""
         return int(np.count_nonzero(self.targets != IGNORED))
 

@@ -21,7 +21,7 @@ class Figures:
     consumed: int = 0  # these, and those that crop dropped: not read again in this epoch
     pieces: int = 0
     cut: int = 0  # pieces whose document goes on behind them
-    learnt: int = 0  # tokens that have a target
+    loss_tokens: int = 0  # tokens that have a target
     unmasked: int = 0  # those of them that the source's loss bytes let through
 
 

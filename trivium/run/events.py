@@ -74,11 +74,11 @@ class StepTaken(Event):
     mean_loss: float  # debiased running mean
     lr: Mapping[str, float]
     lr_multiplier: float
-    gradient_norm: float
+    grad_norm: float
     tokens: int  # of this step, padding included
-    learnt: int
+    loss_tokens: int
     loss_by_source: Mapping[str, float]
-    learnt_by_source: Mapping[str, int]
+    loss_tokens_by_source: Mapping[str, int]
     epochs: Mapping[str, float]  # of each source, so far
     seconds: float
     waited: float  # seconds of it for data
@@ -88,7 +88,7 @@ class StepTaken(Event):
     flops: float  # so far
     training_seconds: float  # so far, without the first steps
     percent: float
-    memory: int  # bytes, of the rank that speaks
+    memory: int  # bytes, of the rank that is_main
     extra: Mapping[str, float] = field(default_factory=dict)
     slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
     slowest_seconds: float | None = None  # until it meets the others, a step
@@ -101,16 +101,16 @@ class StepTaken(Event):
         kl = f"kl {self.extra['kl']:.4f}  " if "kl" in self.extra else ""
         return (
             f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  {kl}"
-            f"lr {self.lr['matrix']:.3g}  norm {self.gradient_norm:.3g}  "
+            f"lr {self.lr['matrix']:.3g}  norm {self.grad_norm:.3g}  "
             f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut(Event):
+class Skipped(Event):
     """A step without an update; it counts, so that schedules and data stay aligned."""
 
-    kind: ClassVar[str] = "left_out"
+    kind: ClassVar[str] = "skipped"
     stage: str
     why: str
     rows: str | None = None  # a file that says what stood in them
@@ -276,7 +276,7 @@ EVENTS = (
     Started,
     StageBegan,
     StepTaken,
-    LeftOut,
+    Skipped,
     Spiked,
     Preempted,
     Evaluated,

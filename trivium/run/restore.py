@@ -23,13 +23,13 @@ class Damaged:
     fault: str
 
 
-def checkpoint_to_go_on_from(
+def find_resume_checkpoint(
     folder: RunFolder, second: RunFolder | None, references: Iterable[int], say: Say, ranks: Ranks
 ) -> Checkpoint | None:
     """The last sound checkpoint; None for a run that has none. What is damaged after it is set aside by rank 0."""
     sound, damaged = last_sound(folder, ranks)
     with ranks.as_one():
-        if ranks.speaks:
+        if ranks.is_main:
             sound = sound or _from_second_place(folder, second, damaged, references, say)
             if sound is None and damaged:
                 faults = "; ".join(each.fault for each in damaged)

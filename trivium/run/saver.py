@@ -92,7 +92,7 @@ class Saver:
 
         def commit(handle: SaveHandle) -> None:
             written = handle.wait()
-            if not self.ranks.speaks:
+            if not self.ranks.is_main:
                 return
             checkpoint = self.folder.commit(step, state, written)
             size = sum(file["bytes"] for file in checkpoint.files().values())
@@ -126,7 +126,7 @@ class Saver:
     def _open_draft(self, step: int) -> None:
         """An empty draft, before any rank writes into it; where it cannot be made, the save fails on all ranks."""
         why = None
-        if self.ranks.speaks:
+        if self.ranks.is_main:
             try:
                 self.folder.fresh_draft(step)
             except OSError as failure:
@@ -146,7 +146,7 @@ class Saver:
 
     def _failed(self, step: int, reason: str, failure: Exception) -> None:
         self._failure = failure
-        if not self.ranks.speaks:
+        if not self.ranks.is_main:
             return
         self.folder.drop_draft(step)  # gives back the room it took
         self._try_again_at = time.monotonic() + self._pause

@@ -32,7 +32,7 @@ class Rendered:
     """A conversation's tokens, and for each whether the assistant said it."""
 
     tokens: NDArray[np.uint32]
-    learnt: NDArray[np.uint8]
+    loss_mask: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Piece:
 
     what: str
     is_marker: bool
-    is_learnt: bool
+    has_loss: bool
 
 
 def render(conversation: Mapping[str, Any] | Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Rendered:
@@ -65,7 +65,7 @@ def render_prompt(
     templated = _templated(tokenizer)
     if templated is not None:
         return prompt_by_template(conversation, *templated)
-    pieces = [*_pieces(messages, tokenizer), Piece("assistant_start", is_marker=True, is_learnt=False)]
+    pieces = [*_pieces(messages, tokenizer), Piece("assistant_start", is_marker=True, has_loss=False)]
     return _joined(pieces, tokenizer).tokens
 
 
@@ -94,18 +94,18 @@ def _no_markers(missing: Sequence[Role]) -> SourceError:
 
 def _pieces(messages: Sequence[Message], tokenizer: Tokenizer) -> Iterator[Piece]:
     if tokenizer.special("bos") is not None:
-        yield Piece("bos", is_marker=True, is_learnt=False)
+        yield Piece("bos", is_marker=True, has_loss=False)
     for message in _without_system(messages, tokenizer):
         speaks = message.speaker == "assistant"
-        yield Piece(f"{message.speaker}_start", is_marker=True, is_learnt=False)
+        yield Piece(f"{message.speaker}_start", is_marker=True, has_loss=False)
         for part in message.parts:
-            is_learnt = speaks and part.kind != "result"
+            has_loss = speaks and part.kind != "result"
             if part.kind != "text":
-                yield Piece(f"{part.kind}_start", is_marker=True, is_learnt=is_learnt)
-            yield Piece(part.text, is_marker=False, is_learnt=is_learnt)
+                yield Piece(f"{part.kind}_start", is_marker=True, has_loss=has_loss)
+            yield Piece(part.text, is_marker=False, has_loss=has_loss)
             if part.kind != "text":
-                yield Piece(f"{part.kind}_end", is_marker=True, is_learnt=is_learnt)
-        yield Piece(f"{message.speaker}_end", is_marker=True, is_learnt=speaks)
+                yield Piece(f"{part.kind}_end", is_marker=True, has_loss=has_loss)
+        yield Piece(f"{message.speaker}_end", is_marker=True, has_loss=speaks)
 
 
 def _without_system(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequence[Message]:
@@ -120,8 +120,8 @@ def _without_system(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequen
 def _joined(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Rendered:
     texts = iter(tokenizer.encode([piece.what for piece in pieces if not piece.is_marker]))
     tokens = [_marker(piece.what, tokenizer) if piece.is_marker else next(texts) for piece in pieces]
-    learnt = np.repeat([piece.is_learnt for piece in pieces], [len(each) for each in tokens])
-    return Rendered(np.concatenate(tokens).astype(np.uint32), learnt.astype(np.uint8))
+    loss_mask = np.repeat([piece.has_loss for piece in pieces], [len(each) for each in tokens])
+    return Rendered(np.concatenate(tokens).astype(np.uint32), loss_mask.astype(np.uint8))
 
 
 def _marker(role: str, tokenizer: Tokenizer) -> NDArray[np.uint32]:

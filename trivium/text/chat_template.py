@@ -64,10 +64,10 @@ def render_by_template(
     text = template.write(messages)
     spans = list(_marked_spans(text) if template.has_generation else _prefix_spans(messages, template, text, tokenizer))
     tokens, starts = tokenizer.encode_template(_pieces(text))
-    learnt = np.zeros(len(tokens), np.uint8)
+    loss_mask = np.zeros(len(tokens), np.uint8)
     for begin, end in spans:
-        learnt[(starts >= begin) & (starts < end)] = 1
-    return tokens, learnt
+        loss_mask[(starts >= begin) & (starts < end)] = 1
+    return tokens, loss_mask
 
 
 def prompt_by_template(conversation: object, template: ChatTemplate, tokenizer: "FileTokenizer") -> NDArray[np.uint32]:

@@ -41,7 +41,7 @@ class TokenizerFiles:
     """Texts by the name of their file, and what could not be written."""
 
     files: Mapping[str, str]
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def tokenizer_files(tokenizer: Tokenizer, seq_len: int, before: Sequence[int]) -> TokenizerFiles:
@@ -157,7 +157,9 @@ def _writes_the_same(template: str, written: FileTokenizer, said: Mapping[str, s
     """Whether a conversation has the tokens that it was trained with."""
     asked = FileTokenizer(written.description, written.roles, ChatTemplate(template, said, is_asked=True))
     both = [render(TALK, each) for each in (asked, tokenizer)]
-    return all(np.array_equal(*arrays) for arrays in zip(*((each.tokens, each.learnt) for each in both), strict=True))
+    return all(
+        np.array_equal(*arrays) for arrays in zip(*((each.tokens, each.loss_mask) for each in both), strict=True)
+    )
 
 
 def _pretty(value: object) -> str:

@@ -69,7 +69,7 @@ class Packed:
         )
 
     def loss(self, tokens: Tokens) -> Iterator[Loss]:
-        """Which tokens are learnt, slice by slice."""
+        """Which tokens count in the loss, slice by slice."""
         assert self.mask is not None, "asked only where there is one"
         mask = map_npy(self.mask)
         if mask.shape != tokens.shape or mask.dtype.kind not in "biu":
@@ -80,18 +80,18 @@ class Packed:
         labels = mask.dtype.kind == "i" and mask.dtype.itemsize > 1
         for start in range(0, len(mask), SLICE):
             here, there = mask[start : start + SLICE], tokens[start : start + SLICE]
-            learnt = here != (IGNORED_LABEL if labels else 0)
-            fits = (here == there) | ~learnt if labels else here.astype(np.int64) <= 1
+            loss_mask = here != (IGNORED_LABEL if labels else 0)
+            fits = (here == there) | ~loss_mask if labels else here.astype(np.int64) <= 1
             if labels and not fits.all():
                 # Whole numbers of 0 and 1 may be a mask too.
-                learnt, fits = here == 1, (here == 0) | (here == 1)
+                loss_mask, fits = here == 1, (here == 0) | (here == 1)
             if not fits.all():
                 place = start + int(np.argmin(fits))
                 raise SourceError(
                     f"{self.mask}: value {place:,} is {mask[place]}, and the token there is {tokens[place]}. "
-                    f"A mask has 1 for what is learnt, or labels: the token itself, or -100. Write it again."
+                    f"A mask has 1 for what counts in the loss, or labels: the token itself, or -100. Write it again."
                 )
-            yield learnt.astype(np.uint8)
+            yield loss_mask.astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Padded:
         return (self.mask,)
 
     def documents(self, tokens: Tokens) -> Iterator[tuple[Tokens, Ends, Loss]]:
-        """Documents without padding, some rows at a time: tokens, lengths, and which are learnt."""
+        """Documents without padding, some rows at a time: tokens, lengths, and which are loss_mask."""
         mask = np.frombuffer(map_file(self.mask), np.uint8)
         if len(mask) != len(tokens) or len(tokens) != self.rows * self.width:
             raise SourceError(
@@ -118,14 +118,14 @@ class Padded:
         step = max(1, SLICE // max(1, self.width))
         for first in range(0, self.rows, step):
             part = slice(first * self.width, min(first + step, self.rows) * self.width)
-            learnt = mask[part].reshape(-1, self.width) != 0
+            loss_mask = mask[part].reshape(-1, self.width) != 0
             # What is masked behind the last learnt token is padding; before it, it is a prompt.
-            lengths = np.where(learnt.any(axis=1), self.width - np.argmax(learnt[:, ::-1], axis=1), 0)
+            lengths = np.where(loss_mask.any(axis=1), self.width - np.argmax(loss_mask[:, ::-1], axis=1), 0)
             kept = np.arange(self.width) < lengths[:, None]
             yield (
                 tokens[part].reshape(-1, self.width)[kept],
                 lengths[lengths > 0].astype(np.int64),
-                learnt[kept].astype(np.uint8),
+                loss_mask[kept].astype(np.uint8),
             )
 
 
@@ -191,5 +191,5 @@ def cached_documents(cache: Path, key: str, padded: Padded, tokens: Tokens) -> t
                 index.write((end + np.cumsum(lengths)).astype("<i8").data)
                 loss_file.write(loss.data)
                 end += len(part)
-    learnt, ends, kept = (map_file(path) for path in paths)
-    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(learnt, np.uint8)
+    loss_mask, ends, kept = (map_file(path) for path in paths)
+    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(loss_mask, np.uint8)

@@ -34,8 +34,8 @@ class Guard:
     settings: GuardSettings
     stage: int = -1
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    left_out_in_a_row: int = 0
-    left_out: list[tuple[int, int]] = field(default_factory=list)  # spans of steps, each with its first and its end
+    consecutive_skips: int = 0
+    skipped: list[tuple[int, int]] = field(default_factory=list)  # spans of steps, each with its first and its end
 
     def enter(self, stage: int) -> None:
         """Begin a stage; going on in its middle forgets nothing."""
@@ -43,7 +43,7 @@ class Guard:
             self.stage = stage
             self.losses.clear()
 
-    def leaves_out(self, step: int) -> bool:
+    def skips(self, step: int) -> bool:
         """Whether the config leaves out this step's rows."""
         return any(first <= step < end for first, end in self.settings.skip_steps)
 
@@ -67,41 +67,41 @@ class Guard:
 
     def took(self, step: int, stats: StepStats) -> None:
         """Remember a step; GuardError once too many in a row were left out."""
-        if stats.left_out is None:
-            self.left_out_in_a_row = 0
+        if stats.skipped is None:
+            self.consecutive_skips = 0
             self.losses.append(stats.loss)
             return
-        self.left_out_in_a_row += 1
-        first = step + 1 - self.left_out_in_a_row
-        self.left_out = [span for span in self.left_out if span[0] != first] + [(first, step + 1)]
-        if self.left_out_in_a_row >= self.settings.most_left_out:
+        self.consecutive_skips += 1
+        first = step + 1 - self.consecutive_skips
+        self.skipped = [span for span in self.skipped if span[0] != first] + [(first, step + 1)]
+        if self.consecutive_skips >= self.settings.max_consecutive_skips:
             spans = [list(span) for span in sorted((*self.settings.skip_steps, (first, step + 1)))]
             raise GuardError(
-                f"steps {first:,} to {step:,}: {stats.left_out}, {self.left_out_in_a_row:,} updates left out in a "
-                f"row (guard.most_left_out). Leave these rows out, and start the run again: "
+                f"steps {first:,} to {step:,}: {stats.skipped}, {self.consecutive_skips:,} updates skipped in a "
+                f"row (guard.max_consecutive_skips). Skip these rows, and start the run again: "
                 f"guard.skip_steps = {spans}. Or fork a checkpoint before them, and end the stage there: "
                 "one with a lower learning rate may follow."
             )
 
-    def passed_over(self) -> None:
+    def skip(self) -> None:
         """A step that the config leaves out: what went wrong before it has been looked at."""
-        self.left_out_in_a_row = 0
+        self.consecutive_skips = 0
 
     def state(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
         return {
             "stage": self.stage,
             "losses": list(self.losses),
-            "left_out_in_a_row": self.left_out_in_a_row,
-            "left_out": [list(span) for span in self.left_out],
+            "consecutive_skips": self.consecutive_skips,
+            "skipped": [list(span) for span in self.skipped],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.stage = int(state["stage"])
         self.losses = deque(_floats(state["losses"]), maxlen=RECENT_STEPS)
-        self.left_out_in_a_row = int(state["left_out_in_a_row"])
-        self.left_out = [(int(first), int(end)) for first, end in state["left_out"]]
+        self.consecutive_skips = int(state["consecutive_skips"])
+        self.skipped = [(int(first), int(end)) for first, end in state["skipped"]]
 
 
 def _floats(values: Sequence[Any]) -> list[float]:

@@ -12,8 +12,8 @@ def train(trainer: "Trainer") -> None:
         step = trainer.step
         if trainer.stage_begins(step):
             trainer.begin_stage(step)
-        if trainer.leaves_out(step):
-            trainer.pass_over(step)
+        if trainer.skips(step):
+            trainer.skip_step(step)
         else:
             trainer.meter.start()
             batch = trainer.batch(step)

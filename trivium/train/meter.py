@@ -51,7 +51,7 @@ class Meter:
         """One step is done: its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
-        of_reference = 0.0 if stage.said.kl is None else self.spec.forward_flops(stage.seq_len)
+        of_reference = 0.0 if stage.config.kl is None else self.spec.forward_flops(stage.seq_len)
         work = (self.spec.flops(stage.seq_len) + of_reference) * stage.step_tokens
         self.flops += work
         self.steps_here += 1
@@ -67,11 +67,11 @@ class Meter:
             mean_loss=self.weighted_loss / self.weight,
             lr=dict(now.lr),
             lr_multiplier=now.lr_multiplier,
-            gradient_norm=stats.gradient_norm,
+            grad_norm=stats.grad_norm,
             tokens=stage.step_tokens,
-            learnt=stats.learnt,
+            loss_tokens=stats.loss_tokens,
             loss_by_source=_by_source(stats),
-            learnt_by_source=dict(stats.learnt_by_source),
+            loss_tokens_by_source=dict(stats.loss_tokens_by_source),
             epochs=self.plan.epochs_before(step + 1),
             seconds=seconds,
             waited=self._waited,
@@ -88,7 +88,7 @@ class Meter:
 
 
 def _by_source(stats: StepStats) -> dict[str, float]:
-    nats, learnt = stats.nats_by_source, stats.learnt_by_source
+    nats, learnt = stats.nats_by_source, stats.loss_tokens_by_source
     return {name: nats[name] / learnt[name] for name in nats if learnt[name]}
 
 

@@ -47,7 +47,7 @@ class References:
 
     def of(self, stage: PlannedStage) -> FrozenModel | None:
         """The frozen model of a stage; None where it asks for none."""
-        if stage.said.kl is None:
+        if stage.config.kl is None:
             return None
         origin = self._origin(stage)
         if origin is None:
@@ -58,14 +58,16 @@ class References:
         if checkpoint is None:
             raise PlanError([_missing(stage, self.folder, origin.start)])
         before = self.plan.stages[origin.index - 1] if origin.index else None
-        return FrozenModel(checkpoint.engine, self.spec.rope if before is None else stage_rope(before.said, self.spec))
+        return FrozenModel(
+            checkpoint.engine, self.spec.rope if before is None else stage_rope(before.config, self.spec)
+        )
 
     def check(self, step: int) -> None:
         """Refuse what the steps from this one on will miss: a reference that is not there, not whole, or another."""
         problems = [
             problem
             for stage in self.plan.stages
-            if stage.said.kl is not None and (stage.end is None or stage.end > step)
+            if stage.config.kl is not None and (stage.end is None or stage.end > step)
             for problem in self._problems(stage, step)
         ]
         if problems:
@@ -112,18 +114,18 @@ class References:
 
     def _origin(self, stage: PlannedStage) -> PlannedStage | None:
         """The stage at whose beginning the reference is taken; None where it is given, or none is asked for."""
-        if stage.said.kl is None:
+        if stage.config.kl is None:
             return None
-        reference = stage.said.kl.reference
+        reference = stage.config.kl.reference
         if reference is None:
             return stage
         return next((each for each in self.plan.stages if each.name == reference.stage), None)
 
     def _given(self, stage: PlannedStage) -> dict[str, Any]:
         """A given reference, looked for once a run as long as the config says the same of it."""
-        assert stage.said.kl is not None
-        assert stage.said.kl.reference is not None
-        said = stage.said.kl.reference.model_dump(exclude_none=True)
+        assert stage.config.kl is not None
+        assert stage.config.kl.reference is not None
+        said = stage.config.kl.reference.model_dump(exclude_none=True)
         if self.found.get(stage.name, {}).get("said") != said:
             folder = weights_folder(Path(said["path"]), said.get("step"))
             self.found[stage.name] = {"said": said, "folder": str(folder), "fingerprint": fingerprint(folder)}

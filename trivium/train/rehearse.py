@@ -29,7 +29,7 @@ def rehearse_run(
             folder = Path(trainer.ranks.share(scratch)) / str(stage.index)
             table.add_row(*_rehearse_stage(trainer, stage, folder))
         trainer.ranks.meet()  # rank 0's folder goes when all are through
-    if trainer.ranks.speaks:
+    if trainer.ranks.is_main:
         console.print(table)
 
 

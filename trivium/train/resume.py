@@ -19,7 +19,7 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
             f"cannot resume at step {step:,}: the config ends at step {total:,}. "
             "Lengthen its last stage, or give run.name another name."
         )
-    if plan.fingerprint(step) == state["loader"]["fingerprint"] or passed_over_alike(state, plan):
+    if plan.fingerprint(step) == state["loader"]["fingerprint"] or skipped_alike(state, plan):
         return
     changed = changed_sources(state["sources"], plan.sources)
     if changed:
@@ -39,11 +39,11 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
     )
 
 
-def passed_over_alike(state: Mapping[str, Any], plan: Plan) -> bool:
+def skipped_alike(state: Mapping[str, Any], plan: Plan) -> bool:
     """Whether only `guard.skip_steps` differs, and only in steps that the guard had left out by itself."""
     was, now = dict(state["loader"]["record"]), dict(plan.record(int(state["step"])))
     differing = _steps(was.pop("guard.skip_steps", ())) ^ _steps(now.pop("guard.skip_steps", ()))
-    return first_difference(was, now) is None and differing <= _steps(state["guard"]["left_out"])
+    return first_difference(was, now) is None and differing <= _steps(state["guard"]["skipped"])
 
 
 def _steps(spans: Iterable[Sequence[int]]) -> set[int]:

@@ -33,7 +33,7 @@ def session(trainer: "Trainer") -> Iterator[None]:
     with trainer.ranks.watched(), _folder(trainer, name) as trainer.folder:
         processes = trainer.ranks.gather(this_process())
         with trainer.ranks.as_one():
-            if trainer.ranks.speaks:
+            if trainer.ranks.is_main:
                 trainer.folder.lock()
         try:
             with trainer.ranks.as_one():
@@ -99,7 +99,7 @@ def _folder(trainer: "Trainer", name: str) -> Iterator[RunFolder]:
     beside = next(each for each in (where, *where.absolute().parents) if each.is_dir())
     with ExitStack() as stack:
         path = None
-        if trainer.ranks.speaks:
+        if trainer.ranks.is_main:
             inside = None if trainer.ranks.size == 1 else beside
             path = stack.enter_context(tempfile.TemporaryDirectory(prefix=".dry-run-", dir=inside))
         yield RunFolder(Path(trainer.ranks.share(path) or ""))
@@ -121,7 +121,7 @@ def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None
     stacks = trainer.folder.path / "stacks"
     trainer.watchdog = Watchdog(60 * config.guard.stall_minutes, stacks, ranks.rank, processes)
     trainer.cadence = Cadence(config.checkpoint.every, ranks)
-    if ranks.speaks:
+    if ranks.is_main:
         _open_sinks(trainer, name)
 
 

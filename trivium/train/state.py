@@ -39,7 +39,7 @@ def state_of(trainer: "Trainer") -> dict[str, Any]:
     }
 
 
-def stand_at(trainer: "Trainer", checkpoint: Checkpoint) -> dict[str, str]:
+def load_checkpoint(trainer: "Trainer", checkpoint: Checkpoint) -> dict[str, str]:
     """Put a run and its engine where a checkpoint stands; refuses another past. What changed in the config since."""
     state = checkpoint.state()
     refuse_other_past(state, trainer.plan, str(trainer.folder.path))

@@ -59,7 +59,7 @@ class LiveView:
             self._stage = stage.index
             self._given = {}
             self._progress.reset(self._stage_bar, total=stage.steps, description=f"stage {stage.name}")
-        for name, count in event.learnt_by_source.items():
+        for name, count in event.loss_tokens_by_source.items():
             self._given[name] = self._given.get(name, 0) + count
         self._progress.update(self._run_bar, completed=event.step)
         self._progress.update(self._stage_bar, completed=event.step - (stage.start or 0))

@@ -12,7 +12,7 @@ STEP_FIGURES = (
     "loss",
     "mean_loss",
     "lr_multiplier",
-    "gradient_norm",
+    "grad_norm",
     "tokens_per_second",
     "flops_per_second",
     "mfu",

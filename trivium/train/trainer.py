@@ -28,16 +28,16 @@ from trivium.run.events import (
     Ended,
     Evaluated,
     Event,
-    LeftOut,
     Preempted,
     Said,
     Scored,
     Sink,
+    Skipped,
     Spiked,
     StageBegan,
 )
 from trivium.run.folder import RunFolder
-from trivium.run.restore import checkpoint_to_go_on_from, fetch_references
+from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.run.saver import Saver
 from trivium.train.cadence import Cadence
 from trivium.train.guard import Guard
@@ -48,7 +48,7 @@ from trivium.train.references import References
 from trivium.train.rows import row_list
 from trivium.train.scoring import Scoring
 from trivium.train.session import initial_weights, session, start_of
-from trivium.train.state import raw_config, stand_at, state_of
+from trivium.train.state import load_checkpoint, raw_config, state_of
 from trivium.train.transition import stage_changes
 from trivium.train.validation import evaluate, validation_batches
 from trivium.train.watchdog import Watchdog
@@ -178,17 +178,17 @@ class Trainer:
     def load(self) -> None:
         """Stand where the last sound checkpoint stands, or at the first step with initial weights."""
         second = None if self.saver.mirror is None else self.saver.mirror.target
-        checkpoint = checkpoint_to_go_on_from(self.folder, second, self.references.boundaries, self._say, self.ranks)
+        checkpoint = find_resume_checkpoint(self.folder, second, self.references.boundaries, self._say, self.ranks)
         if checkpoint is None:
             initial_weights(self)
         with self.ranks.as_one():
-            changes = {} if checkpoint is None else stand_at(self, checkpoint)
-            if second is not None and self.ranks.speaks:
+            changes = {} if checkpoint is None else load_checkpoint(self, checkpoint)
+            if second is not None and self.ranks.is_main:
                 past = [step for step in self.references.boundaries if step < self.step]
                 fetch_references(self.folder, second, past, self._say)
         with self.ranks.as_one():
             self.references.check(self.step)
-            if self.ranks.speaks:
+            if self.ranks.is_main:
                 self.folder.write_plan(tomli_w.dumps(raw_config(self.config)), plan_json(self.plan))
         self.tell(start_of(self, resumed=checkpoint is not None, changes=changes))
 
@@ -270,7 +270,7 @@ class Trainer:
         begins = step == stage.start
         before = self.plan.stages[stage.index - 1] if stage.index else None
         if begins and before is not None:
-            if self._entered == before.index and before.said.evaluate:
+            if self._entered == before.index and before.config.evaluate:
                 self.evaluate()
                 self.score()
             self.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=stage_changes(before, stage)))
@@ -281,23 +281,23 @@ class Trainer:
             if self.ranks.share(self.references.lacks(step)):
                 self.save("boundary")
         reference = self.references.of(stage)
-        self.engine.enter(stage_settings(stage.said, self.meter.spec, begins=begins, reference=reference))
+        self.engine.enter(stage_settings(stage.config, self.meter.spec, begins=begins, reference=reference))
         self._entered = stage.index
         self.guard.enter(stage.index)
-        if begins and stage.said.evaluate:
+        if begins and stage.config.evaluate:
             self.evaluate()
             self.score()
         if begins:
             self.sample()
         self.on_stage(stage)
 
-    def leaves_out(self, step: int) -> bool:
+    def skips(self, step: int) -> bool:
         """Whether the config leaves out this step's rows."""
-        return self.guard.leaves_out(step)
+        return self.guard.skips(step)
 
     def step_taken(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count the step and tell of it; one that went wrong with its rows."""
-        if stats.left_out is None:
+        if stats.skipped is None:
             self.step = step + 1
             taken = self.meter.took(step, now, stats)
             self.tell(replace(taken, **self.lag.took(taken.seconds - stats.waited)))
@@ -306,20 +306,20 @@ class Trainer:
                 stage = self.plan.stages[now.stage].name
                 self.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
         else:
-            self.step_left_out(step, stats.left_out, self._keep_rows(step))
+            self.step_skipped(step, stats.skipped, self._keep_rows(step))
         self.guard.took(step, stats)
         self.on_step(step, stats)
         self._agree()
 
-    def step_left_out(self, step: int, why: str, rows: str | None = None) -> None:
+    def step_skipped(self, step: int, why: str, rows: str | None = None) -> None:
         """Count a step that made no update, and tell of it."""
         self.step = step + 1
-        self.tell(LeftOut(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
+        self.tell(Skipped(step=step + 1, stage=self.plan.stage_at(step).name, why=why, rows=rows))
 
-    def pass_over(self, step: int) -> None:
+    def skip_step(self, step: int) -> None:
         """Count a step whose rows the config leaves out."""
-        self.step_left_out(step, "its rows are left out (guard.skip_steps)")
-        self.guard.passed_over()
+        self.step_skipped(step, "its rows are left out (guard.skip_steps)")
+        self.guard.skip()
         self._agree()
 
     def _agree(self) -> None:
@@ -348,7 +348,7 @@ class Trainer:
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         if self.finished and self._entered >= 0:
-            if self.stage.said.evaluate:
+            if self.stage.config.evaluate:
                 self.evaluate()
                 self.score()
             self.sample()
@@ -416,7 +416,7 @@ class Trainer:
 
     def _keep_rows(self, step: int) -> str | None:
         """Write down what stood in the rows of a step."""
-        if self.dry_run or not self.ranks.speaks:
+        if self.dry_run or not self.ranks.is_main:
             return None
         try:
             return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])

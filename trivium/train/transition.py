@@ -13,7 +13,7 @@ def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[
     """What differs between two stages: before and after, by key."""
     changes = {}
     for key in STAGE_CHANGES:
-        old, new = (getattr(each.said, key) for each in (before, stage))
+        old, new = (getattr(each.config, key) for each in (before, stage))
         if key == "batch_size":
             old, new = before.batch_size, stage.batch_size
         if old != new:

@@ -81,7 +81,7 @@ def validation_batches(
     nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 of which nothing is learnt.
     """
     for chosen in validation_rows(plan, stage):
-        masks_loss = (stage.said.loss_on or plan.sources[chosen.source].loss_on) != "all"
+        masks_loss = (stage.config.loss_on or plan.sources[chosen.source].loss_on) != "all"
         names = tuple(sorted(plan.config.sources))
         reader = RowReader(chosen.source, chosen.reading, names, masks_loss=masks_loss)
         for first in range(0, chosen.rows, batch_rows * num_ranks):

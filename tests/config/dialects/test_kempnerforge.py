@@ -135,9 +135,9 @@ def test_packed_rows_need_the_number_of_the_end_of_a_document(file: Path) -> Non
     )
     assert refusal(file) == [said]
     (only,) = plan_of(file, overrides=["sources.web.eos=50256"]).stages
-    assert (only.said.packing, only.said.documents) == ("concat", "masked")
+    assert (only.config.packing, only.config.documents) == ("concat", "masked")
     (joined,) = plan_of(written(file, '[data]\ndataset_path = "/d/web"')).stages
-    assert (joined.said.packing, joined.said.documents) == ("concat", "joined")
+    assert (joined.config.packing, joined.config.documents) == ("concat", "joined")
 
 
 def test_bin_files_do_not_say_their_integers(file: Path) -> None:

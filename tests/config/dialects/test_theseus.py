@@ -44,7 +44,7 @@ def test_an_entry_is_a_stage(file: Path) -> None:
     plan = plan_of(written(file))
     assert spans(plan) == [("stage-0", 0, 100), ("stage-1", 100, 110)]
     assert shares(plan) == [{"fineweb": 1.0}, {"mnli": 1.0}]
-    assert [stage.said.packing for stage in plan.stages] == ["concat", "pad"]
+    assert [stage.config.packing for stage in plan.stages] == ["concat", "pad"]
     assert [(stage.seq_len, stage.batch_size) for stage in plan.stages] == [(512, 8), (512, 8)]
     assert notes(file) == [FOLDER]
 
@@ -83,7 +83,7 @@ def test_a_stage_of_both_styles_is_padded(file: Path) -> None:
     both = [PMD | {"rate": 0.25}, PADDED | {"rate": 0.75}]
     plan = plan_of(written(file, training__dataset=[[PMD], both]))
     assert shares(plan)[1] == {"fineweb": 0.25, "mnli": 0.75}
-    assert plan.stages[1].said.packing == "pad"
+    assert plan.stages[1].config.packing == "pad"
 
 
 def test_validation_reads_the_other_split(file: Path) -> None:

@@ -484,7 +484,7 @@ def test_a_dialect_is_recognised_named_or_refused(file: Path) -> None:
 
 def test_rows_are_made_as_theirs_are(file: Path) -> None:
     (only,) = plan_of(file, stage("a", 0)).stages
-    assert (only.said.packing, only.said.documents) == ("concat", "joined")
+    assert (only.config.packing, only.config.documents) == ("concat", "joined")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_stage_is_compiled_once_and_another_shape_once_more(tmp_path: Path) ->
     engine.enter(STAGE)
     assert compiled(short) == [0]
     stopped = engine.step(short, replace(settings_at(3, lr=0.5, weight_decay=0.3), momentum=0.5, loss_limit=1e-3))
-    assert (stopped.compilations, stopped.left_out is None) == (0, False)
+    assert (stopped.compilations, stopped.skipped is None) == (0, False)
 
 
 def test_an_update_that_must_not_be_made_leaves_everything_as_it_was() -> None:
@@ -74,13 +74,13 @@ def test_an_update_that_must_not_be_made_leaves_everything_as_it_was() -> None:
     engine.step(batch, settings_at())
     before = {name: np.array(array) for name, array in named_leaves(engine.state).items()}
     stats = engine.step(batch, replace(settings_at(1), loss_limit=0.5))
-    assert stats.left_out == f"the loss is {stats.loss:.4f}, over the limit of 0.5000"
+    assert stats.skipped == f"the loss is {stats.loss:.4f}, over the limit of 0.5000"
     assert same(engine, before)
     rates = settings_at(1, lr=float("inf"))
-    assert engine.step(batch, rates).left_out is None  # the loss was fine: the weights are not, from here on
+    assert engine.step(batch, rates).skipped is None  # the loss was fine: the weights are not, from here on
     broken = {name: np.array(array) for name, array in named_leaves(engine.state).items()}
     stats = engine.step(batch, settings_at(2))
-    assert stats.left_out == "the loss is nan and the gradient's norm nan"
+    assert stats.skipped == "the loss is nan and the gradient's norm nan"
     assert same(engine, broken)
 
 

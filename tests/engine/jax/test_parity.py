@@ -33,7 +33,7 @@ def both(folder: Path, spec: ModelSpec = TINY, **settings: Any) -> tuple[TorchEn
 
 def torch_gradients(engine: TorchEngine, seed: int) -> dict[str, np.ndarray]:
     batch = make_batch(seed=seed)
-    engine._gradients(batch, 1 / batch.learnt())
+    engine._gradients(batch, 1 / batch.loss_tokens())
     gradients = {name: parameter.grad for name, parameter in engine.model.named_parameters()}
     return {name: gradient.numpy().copy() for name, gradient in gradients.items() if gradient is not None}
 
@@ -43,7 +43,7 @@ def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     rows = Rows.of(batch, engine.settings.micro_batch, engine.mesh)
     compiled = jax.jit(engine.program._gradients)
     with jax.set_mesh(engine.mesh):
-        gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.learnt()), engine.terms)
+        gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.loss_tokens()), engine.terms)
     return gradients
 
 

@@ -69,7 +69,7 @@ def measure(folder: Path) -> None:
         figures: dict[str, Any] = {kind: learn(kind, mesh, ranks.rank) for kind in KINDS}
         figures |= hand_on(folder, name, mesh, ranks.rank)
         figures["generated"] = generate(mesh, ranks)
-        if ranks.speaks:
+        if ranks.is_main:
             (folder / f"{name}.json").write_text(json.dumps(figures))
 
 
@@ -89,9 +89,9 @@ def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str,
     taken = []
     for step in steps:
         stats = engine.step(shard(make_batch(seed=step), engine.settings.mesh, rank), settings_at(step))
-        by_source = [dict(stats.nats_by_source), dict(stats.learnt_by_source)]
-        figures = {"loss": stats.loss, "norm": stats.gradient_norm, "z": stats.extra["z_loss"]}
-        taken.append(figures | {"by_source": by_source, "learnt": stats.learnt})
+        by_source = [dict(stats.nats_by_source), dict(stats.loss_tokens_by_source)]
+        figures = {"loss": stats.loss, "norm": stats.grad_norm, "z": stats.extra["z_loss"]}
+        taken.append(figures | {"by_source": by_source, "learnt": stats.loss_tokens})
     return taken
 
 

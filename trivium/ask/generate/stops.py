@@ -17,6 +17,6 @@ def turn_ends(tokenizer: Tokenizer) -> frozenset[int]:
     """The special token that the assistant's words end with, by markers or by the chat template; and a text's ends."""
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
     rendered = render(messages, tokenizer)
-    last = int(rendered.tokens[np.flatnonzero(rendered.learnt)[-1]])
+    last = int(rendered.tokens[np.flatnonzero(rendered.loss_mask)[-1]])
     is_special = tokenizer.token_bytes(tokenizer.vocab)[last] == 0
     return text_ends(tokenizer) | ({last} if is_special else set())

@@ -99,19 +99,21 @@ class JaxEngine:
         compiled = known.count - before
         limited_loss, meta = jax.device_get(tuple(found))
         figures = _figures(batch.sources, meta.by_source)
-        learnt, norm = int(meta.learnt), float(meta.gradient_norm)
-        loss = sum(part.nats for part in figures.values()) / max(1, learnt)
+        loss_tokens, norm = int(meta.loss_tokens), float(meta.grad_norm)
+        loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
         # The device decided by its own float32 figures: the reason is told by the same.
-        left_out = StepStats.why_left_out(float(limited_loss), norm, float(np.float32(now.loss_limit)))
-        assert (left_out is None) == bool(meta.made), "engine and host agree on what is left out"
+        skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
+        assert (skipped is None) == bool(meta.made), "engine and host agree on what is left out"
         return StepStats(
             loss=loss,
-            learnt=learnt,
-            gradient_norm=norm,
+            loss_tokens=loss_tokens,
+            grad_norm=norm,
             nats_by_source={source: part.nats for source, part in figures.items()},
-            learnt_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(loss, {name: float(total) / max(1, learnt) for name, total in meta.sums.items()}),
-            left_out=left_out,
+            loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
+            extra=self.stage.extra(
+                loss, {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
+            ),
+            skipped=skipped,
             compilations=compiled,
         )
 

@@ -23,10 +23,10 @@ UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two 
 
 
 class Targets(NamedTuple):
-    """What each hidden state is to predict, (tokens,); where `learnt` is False nothing is."""
+    """What each hidden state is to predict, (tokens,); where `loss_mask` is False nothing is."""
 
     tokens: Array
-    learnt: Array
+    loss_mask: Array
 
 
 class ReferenceStates(NamedTuple):
@@ -169,7 +169,7 @@ def _slice_losses(
     weights: Weights,
 ) -> tuple[tuple[Array, Array, Array, Array], Array]:
     """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by logit."""
-    targets, learnt = part.targets
+    targets, loss_mask = part.targets
     logits = _logits(part.hidden, matrix, vocab)
     if part.reference is None or reference_matrix is None or direction is None:
         exponents, sums, log_sums = exponentials(logits)
@@ -184,8 +184,8 @@ def _slice_losses(
         found = kl_and_its_gradient(logits, reference, targets, direction, weights)
         by_token = (found.nats, found.log_sums**2, found.reference_nats, found.kl)
         gradient = found.gradient
-    nats, z, reference_nats, kl = (jnp.where(learnt, values, 0) for values in by_token)
-    return (nats, z, reference_nats, kl), jnp.where(learnt[:, None], gradient, 0)
+    nats, z, reference_nats, kl = (jnp.where(loss_mask, values, 0) for values in by_token)
+    return (nats, z, reference_nats, kl), jnp.where(loss_mask[:, None], gradient, 0)
 
 
 def _logits(hidden: Array, matrix: Array, vocab: int) -> Array:

@@ -19,7 +19,7 @@ class Rows(NamedTuple):
 
     tokens: Array  # (S, B, T)
     targets: Array  # (S, B, T); 0 where nothing is learnt
-    learnt: Array  # (S, B, T) bool
+    loss_mask: Array  # (S, B, T) bool
     segments: Array  # (S, B, T)
     positions: Array  # (S, B, T)
     source: Array  # (S, B)
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
         passes = 1 if micro_batch is None else math.ceil(batch.num_rows / micro_batch)
         multiple = rows_multiple(mesh)
         size = math.ceil(batch.num_rows / passes / multiple) * multiple
-        learnt = batch.targets != IGNORED
+        loss_mask = batch.targets != IGNORED
 
         def put(array: NDArray[Any], empty: int) -> Array:
             filling = [(0, passes * size - len(array)), *[(0, 0)] * (array.ndim - 1)]
@@ -39,8 +39,8 @@ class Rows(NamedTuple):
 
         return cls(
             tokens=put(batch.tokens, 0),
-            targets=put(np.where(learnt, batch.targets, 0), 0),
-            learnt=put(learnt, 0),
+            targets=put(np.where(loss_mask, batch.targets, 0), 0),
+            loss_mask=put(loss_mask, 0),
             segments=put(batch.segments, PADDING),
             positions=put(batch.positions, 0),
             source=put(batch.source, NO_SOURCE),

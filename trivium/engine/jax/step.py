@@ -68,9 +68,9 @@ class BySource(NamedTuple):
 class Meta(NamedTuple):
     """What a step did, beside its loss."""
 
-    learnt: Array  # () tokens of the whole batch
+    loss_tokens: Array  # () tokens of the whole batch
     by_source: BySource
-    gradient_norm: Array  # () before clipping
+    grad_norm: Array  # () before clipping
     made: Array  # () bool: whether the update was made
     sums: Mapping[str, Array]  # over learnt tokens: z, and with a reference kl and reference_nats
 
@@ -124,8 +124,8 @@ class Program:
         self, state: TrainState, batch: Rows, key: Key, accumulate_steps: int, now: Now, terms: Terms, sources: int
     ) -> tuple[TrainState, Array, Meta]:
         assert len(batch.tokens) == accumulate_steps, "a batch has as many micro-batches as are accumulated"
-        learnt = batch.learnt.sum()
-        scale = 1 / jnp.maximum(1, learnt)
+        loss_tokens = batch.loss_mask.sum()
+        scale = 1 / jnp.maximum(1, loss_tokens)
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
         loss, norm = nats.sum() * scale, norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
@@ -133,7 +133,7 @@ class Program:
             clipped(gradients, norm, self.how.clip), state.opt_state, state.params, now
         )
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
-        meta = Meta(learnt, _by_source(batch, nats, sources), norm, made, sums)
+        meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)
 
     def _gradients(
@@ -175,7 +175,7 @@ class Program:
             hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
             reference = ReferenceStates(hidden, matrix)
         hidden, matrix = self._hidden(design, params, terms.rotation, part)
-        targets = Targets(part.targets.reshape(-1), part.learnt.reshape(-1))
+        targets = Targets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
         return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
 
     def _hidden(self, design: Design, params: Params, table: Rotation, part: Rows) -> tuple[Array, Array]:
@@ -195,13 +195,13 @@ class Program:
 
         def nats_of(part: Rows) -> Array:
             hidden, matrix = self._hidden(design, params, terms.rotation, part)
-            targets = Targets(part.targets.reshape(-1), part.learnt.reshape(-1))
+            targets = Targets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
             losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
             return losses.nats.reshape(part.tokens.shape)
 
         nats = keep_rows(lax.map(nats_of, batch), axis=1)
         by_source = _by_source(batch, nats.sum(axis=2), sources, token_bytes)
-        return by_source.nats.sum(), batch.learnt.sum(), ValMeta(keep_places(by_source), nats)
+        return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(keep_places(by_source), nats)
 
 
 def _by_source(batch: Rows, nats: Array, sources: int, token_bytes: Array | None = None) -> BySource:
@@ -211,11 +211,11 @@ def _by_source(batch: Rows, nats: Array, sources: int, token_bytes: Array | None
     def summed(by_row: Array) -> Array:
         return jnp.where(of_source, by_row[..., None], 0).sum(axis=(0, 1))
 
-    tokens = summed(batch.learnt.sum(axis=2))
+    tokens = summed(batch.loss_mask.sum(axis=2))
     figures = BySource(of_source.sum(axis=(0, 1)), tokens, summed(nats))
     if token_bytes is None:
         return figures
-    return figures._replace(bytes=summed(jnp.where(batch.learnt, token_bytes[batch.targets], 0).sum(axis=2)))
+    return figures._replace(bytes=summed(jnp.where(batch.loss_mask, token_bytes[batch.targets], 0).sum(axis=2)))
 
 
 @cache

@@ -85,25 +85,25 @@ class TorchEngine:
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
         arrived = time.perf_counter()
-        learnt = int(self.sharing.sum(np.array([batch.learnt()], np.float64)).item())
+        loss_tokens = int(self.sharing.sum(np.array([batch.loss_tokens()], np.float64)).item())
         waited = time.perf_counter() - arrived
         with exactly(self.settings.deterministic):
-            nats_by_row, terms = self._gradients(batch, 1 / max(1, learnt))
+            nats_by_row, terms = self._gradients(batch, 1 / max(1, loss_tokens))
             figures = summed_figures(self.sharing, batch.sources, figures_by_source(batch, nats_by_row))
-            loss = sum(part.nats for part in figures.values()) / max(1, learnt)
-            norm = self.optimizers.gradient_norm()
-            left_out = StepStats.why_left_out(loss, norm.item(), now.loss_limit)
-            if left_out is None:
+            loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
+            norm = self.optimizers.grad_norm()
+            skipped = StepStats.why_skipped(loss, norm.item(), now.loss_limit)
+            if skipped is None:
                 self.optimizers.step(now, norm)
             self.optimizers.forget()
         return StepStats(
             loss=loss,
-            learnt=learnt,
-            gradient_norm=norm.item(),
+            loss_tokens=loss_tokens,
+            grad_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
-            learnt_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(loss, self._shared_terms(terms, learnt)),
-            left_out=left_out,
+            loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
+            extra=self.stage.extra(loss, self._shared_terms(terms, loss_tokens)),
+            skipped=skipped,
             waited=waited if self.settings.mesh.size > 1 else 0.0,
         )
 
@@ -191,11 +191,11 @@ class TorchEngine:
             sums.append(_sums(losses))
         return _by_row(nats, batch.seq_len), _total(sums)
 
-    def _shared_terms(self, terms: Mapping[str, float], learnt: int) -> dict[str, float]:
+    def _shared_terms(self, terms: Mapping[str, float], loss_tokens: int) -> dict[str, float]:
         """Terms of the objective over all ranks, a learnt token."""
         if not terms:
             return {}
-        summed = self.sharing.sum(np.array(list(terms.values()), np.float64)) / max(1, learnt)
+        summed = self.sharing.sum(np.array(list(terms.values()), np.float64)) / max(1, loss_tokens)
         return dict(zip(terms, summed.tolist(), strict=True))
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows, bool]]:

@@ -53,7 +53,7 @@ class Optimizers:
             each.append(WideMuon(by_muon) if ours else Muon(by_muon))
         return each
 
-    def gradient_norm(self) -> Tensor:
+    def grad_norm(self) -> Tensor:
         """Over all parameters."""
         return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
 

@@ -65,11 +65,11 @@ class TorchRanks(Ranks):
             yield
         except Exception as error:
             first, text = self._first_failure(f"{type(error).__name__}: {error}")
-            if isinstance(error, TriviumError) and self.speaks:
+            if isinstance(error, TriviumError) and self.is_main:
                 raise
             if first == self.rank and not isinstance(error, TriviumError):
                 raise
-            if self.speaks or (first == 0 and self.rank == 1 and not isinstance(error, TriviumError)):
+            if self.is_main or (first == 0 and self.rank == 1 and not isinstance(error, TriviumError)):
                 raise RankError(f"rank {first} failed: {text}") from error
             raise SystemExit(2) from error
 

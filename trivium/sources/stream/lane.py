@@ -108,7 +108,7 @@ class Lane:
         self._of: tuple[int, int] | None = None  # the epoch and window of what is at hand
         self._packed: tuple[object, Window] | None = None
 
-    def stand_at(self, epoch: int, state: LaneState) -> None:
+    def load_checkpoint(self, epoch: int, state: LaneState) -> None:
         """Go on from there; what is at hand of the same window is kept."""
         if (epoch, state.window) != self._of or state.ended:
             self.close()
@@ -127,7 +127,7 @@ class Lane:
 
     def take(self, settings: RowSettings) -> LaneRow | None:
         """The next row; None where the lane's part has ended in this epoch."""
-        documents = self._at_hand()
+        documents = self._loaded()
         if documents is None:
             return None
         state, taken = self.state, self.state.taken
@@ -143,7 +143,7 @@ class Lane:
             self.state = LaneState(documents.after, state.window + 1, document)
         return LaneRow(packed.row_pieces(row), documents)
 
-    def _at_hand(self) -> Documents | None:
+    def _loaded(self) -> Documents | None:
         """The documents of the window that the state stands at."""
         if self.state.ended:
             return None

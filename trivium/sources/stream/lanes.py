@@ -161,7 +161,7 @@ class Lanes:
     def _stand_at(self, state: LanesState) -> None:
         self._epoch, self._turn = state.epoch, state.turn
         for lane, lane_state in zip(self._lanes, state.lanes, strict=True):
-            lane.stand_at(state.epoch, lane_state)
+            lane.load_checkpoint(state.epoch, lane_state)
         while self._states and self._states[-1].position >= state.position:
             self._states.pop()
         if self._states and self._states[-1].position != state.position - 1:
@@ -199,7 +199,7 @@ class Lanes:
             raise SourceError(f"{where} holds no document with any text, in no lane. Name another split or column.")
         self._epoch, self._turn = self._epoch + 1, 0
         for lane in self._lanes:
-            lane.stand_at(self._epoch, LaneState())
+            lane.load_checkpoint(self._epoch, LaneState())
         self._notes.put(f"all lanes have ended: starts over, epoch {self._epoch + 1}")
 
     def _tell_notes(self) -> None:
