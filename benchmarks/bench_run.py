@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
-from trivium.train.loop import train
+from trivium.train.loop import Loop, take_steps
 from trivium.train.trainer import Trainer
 
 CLIP = 1.0
@@ -121,10 +121,7 @@ class Stretches(Trainer):
         """Whether this stretch is over."""
         return self.step >= self.until
 
-    def finish(self) -> None:
-        """A stretch is not the run's end."""
-
     def take(self, steps: int) -> None:
-        """So many steps of the loop."""
+        """This many steps of the loop; a stretch is not the run's end."""
         self.until = self.step + steps
-        train(self)
+        take_steps(self, Loop(self, self.session))

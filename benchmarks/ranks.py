@@ -68,9 +68,9 @@ def on_a_rank(folder: Path, size: Size, rounds: int) -> None:
     steps = WARM_STEPS + rounds * size.stretch + 64
     trainer = Stretches(make_config(folder, size, name="ranks", steps=steps), show=False)
     rates: dict[str, list[float]] = {TRAINER: [], BARE: []}
-    with trainer.session():
+    with trainer.open_session():
         trainer.load()
-        bare = bare_fsdp(trainer.meter.spec, size.num_rows, size.seq_len)
+        bare = bare_fsdp(trainer.session.meter.spec, size.num_rows, size.seq_len)
         loops: dict[str, Callable[[int], None]] = {TRAINER: trainer.take, BARE: bare.take}
         for take in loops.values():
             take(WARM_STEPS)

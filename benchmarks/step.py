@@ -115,9 +115,9 @@ def compare_loops(folder: Path, size: Size, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in (TRAINER, BARE, NANOGPT, LLAMA)}
     of_peak: dict[str, list[float]] = {name: [] for name in rates}
     peaks: list[float] = []
-    with trainer.session():
+    with trainer.open_session():
         trainer.load()
-        spec = trainer.meter.spec
+        spec = trainer.session.meter.spec
         flops = flops_of_token(spec, size)
         loops: dict[str, Callable[[int], None]] = {
             TRAINER: trainer.take,
@@ -201,7 +201,7 @@ def resumed(folder: Path, size: Size, step: int) -> Config:
 def make_run(folder: str, size: Mapping[str, int], step: int) -> None:
     """Take one step, and save a checkpoint that says it is of another."""
     trainer = Stretches(resumed(Path(folder), Size(**size), step), show=False)
-    with trainer.session():
+    with trainer.open_session():
         trainer.load()
         trainer.take(1)
         trainer.step = step
@@ -214,7 +214,7 @@ def resume(folder: str, size: Mapping[str, int], step: int) -> dict[str, float]:
     marks = [time.perf_counter()]
     trainer = Stretches(config, show=False)
     marks.append(time.perf_counter())
-    with trainer.session():
+    with trainer.open_session():
         trainer.load()
         marks.append(time.perf_counter())
         trainer.take(1)
@@ -295,10 +295,10 @@ def compare_engines(folder: Path, size: Size, rounds: int) -> None:
         for engine in ("torch", "jax")
     )
     rates: dict[str, list[float]] = {name: [] for name in names}
-    with on_torch.session(), on_jax.session():
+    with on_torch.open_session(), on_jax.open_session():
         on_torch.load()
         on_jax.load()
-        spec, known = on_torch.meter.spec, compilations()
+        spec, known = on_torch.session.meter.spec, compilations()
         before = known.count, known.seconds
         on_jax.take(1)
         compiled = known.count - before[0], known.seconds - before[1]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from trivium.run.events import EventFile, Said, Started, StepTaken, read_events, steps_taken
-from trivium.train.track import figures
+from trivium.train.sinks import figures
 
 
 def step(number: int, loss: float = 1.0) -> StepTaken:

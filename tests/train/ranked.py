@@ -27,7 +27,7 @@ from trivium.rows.batch import Batch
 from trivium.run import saver
 from trivium.run.events import read_events, steps_taken
 from trivium.run.folder import RunFolder
-from trivium.train import lag
+from trivium.train import meter
 from trivium.train.trainer import Trainer
 
 ELASTIC = [  # ranks, layout, the step at which it stops
@@ -180,7 +180,7 @@ class Slow(Trainer):
 
 def lagging() -> None:
     """One rank of a launch whose rank 1 is slow, looked at more often than usual."""
-    lag.STEPS = 2
+    meter.LAG_STEPS = 2
     run("slow", kind=Slow)
 
 

@@ -172,10 +172,11 @@ def test_a_refused_launch_leaves_config_and_plan_as_they_were(folder: Path) -> N
 
 def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:  # noqa: F811
     class Signalled(Trainer):
-        def step_skipped(self, step: int, why: str, rows: str | None = None) -> None:
-            super().step_skipped(step, why, rows)
-            if step == 4:
+        @property
+        def done(self) -> bool:
+            if self.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
+            return super().done
 
     trainer = Signalled("run.toml", ["guard.skip_steps=[[3, 9]]"], show=False).run()
     assert (trainer.step, trainer.finished) == (5, False)
@@ -186,8 +187,7 @@ def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:  # noqa
         beats: ClassVar[list[float]] = []
 
         def val_step(self, batch: Any) -> Any:
-            assert self.watchdog is not None
-            self.beats.append(self.watchdog._last)
+            self.beats.append(self.session.watchdog._last)
             return super().val_step(batch)
 
     Timed("run.toml", ["engine.micro_batch=1"], show=False).run()

@@ -13,7 +13,7 @@ so that `state_dict` carries where its lanes stand.
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -102,16 +102,20 @@ class Loader:
                     future.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where `batches` stands, and what decided the steps before: all plain values."""
-        stage = self.plan.stage_at(min(self.step, self.plan.known_steps - 1))
+        """The step that `batches` gives next, and what decided the steps before: all plain values."""
+        return self.state_at(self.step)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The state before a step; of a stream, one whose rows are still in memory."""
+        stage = self.plan.stage_at(min(step, self.plan.known_steps - 1))
         with self._lock:
-            lanes = self.streams.state(self.step)
+            lanes = self.streams.state(step)
         return {
-            "step": self.step,
+            "step": step,
             "stage": stage.index,
             "stage_name": stage.name,
-            "fingerprint": self.plan.fingerprint(self.step),
-            "record": self.plan.record(self.step),
+            "fingerprint": self.plan.fingerprint(step),
+            "record": self.plan.record(step),
             "lanes": lanes,
         }
 
@@ -130,8 +134,12 @@ class Loader:
             taken = f", and steps 0 to {step - 1:,} have been taken" if step else ""
             found = difference or "its past is another"
             raise ResumeError(f"cannot go on at step {step:,}: {found}{taken}. Put it back, or start a new run.")
+        self.seek(step, state.get("lanes", {}))
+
+    def seek(self, step: int, lanes: Mapping[str, Any]) -> None:
+        """Continue from a step whose past the caller has checked; `lanes` are the streams' as `state_at` gave them."""
         with self._lock:
-            self.streams.load(state.get("lanes", {}), step)
+            self.streams.load(lanes, step)
         self.step = step
 
     def close(self) -> None:

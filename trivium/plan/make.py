@@ -1,8 +1,9 @@
 """Config + what is on disk -> Plan, or every reason why it cannot be."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, log10
+from typing import Any
 
 from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
@@ -26,17 +27,22 @@ LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 
 
 def make_plan(
-    config: Config, sources: Mapping[str, OpenSource] | None = None, file: str = "", *, fetch: bool = False
+    config: Config,
+    sources: Mapping[str, OpenSource] | None = None,
+    file: str = "",
+    *,
+    fetch: bool = False,
+    own: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
     `sources` are opened where they are not given, and prepared where they are text; `file` is the config's name,
-    for messages; `fetch` allows to load datasets from the Hub.
+    for messages; `fetch` allows to load datasets from the Hub; `own` is what a Trainer overrides, for the record.
     """
     taken = inherited(config)
     try:
         opened = open_sources(taken.config, fetch=fetch) if sources is None else sources
-        return Builder(taken.config, opened, taken).plan()
+        return replace(Builder(taken.config, opened, taken).plan(), own=dict(own or {}))
     except PlanError as error:
         problems = [*([] if taken.gap is None else [taken.gap]), *error.problems]
         in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in problems]

@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
@@ -29,6 +30,7 @@ class Plan:
     warnings: tuple[Problem, ...]
     gaps: tuple[Problem, ...]
     inherited: Inherited
+    own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
 
     @property
     def total_steps(self) -> int | None:
@@ -94,7 +96,8 @@ class Plan:
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""
         curves = self.learning_rate, self.momentum
-        return record(self.config, self.sources, self.stages, *curves, step, self._stream_tokenizer)
+        entries = record(self.config, self.sources, self.stages, *curves, step, self._stream_tokenizer)
+        return {**entries, **self.own} if step else entries
 
     @cached_property
     def _stream_tokenizer(self) -> str | None:

@@ -1,12 +1,13 @@
 """events.jsonl: everything that happened in a run, typed and append-only.
 
-One line an event, flushed as it is written. A run that was killed may leave a torn last line: the next
-writer ends it, and readers pass over what is no event. A resume writes the step it starts from; readers
-keep a step's last record.
+This module owns them: the schema (a class for each kind), the writer, and the one reader. One line an event, flushed
+as it is written, by any thread. A run that was killed may leave a truncated last line: the next writer ends it, and
+readers skip what is not an event. A resume writes the step it starts from; readers keep a step's last record.
 """
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -90,6 +91,7 @@ class StepTaken(Event):
     percent: float
     memory: int  # bytes, of the rank that is_main
     extra: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was given
     slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
     slowest_seconds: float | None = None  # until it meets the others, a step
     median_seconds: float | None = None
@@ -163,11 +165,11 @@ class SaveFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated(Event):
-    """Validation figures: nats a token and bits a byte, overall and by source."""
+    """Validation figures: nats a token and bits a byte, overall and by source; and an evaluator's scores."""
 
     kind: ClassVar[str] = "evaluated"
     stage: str  # whose rows they are of: where two stages meet each has its own
-    loss: float
+    loss: float | None  # None where nothing is held out, and the evaluator alone was asked
     bits_per_byte: float | None
     loss_by_source: Mapping[str, float]
     bits_per_byte_by_source: Mapping[str, float | None]
@@ -175,8 +177,16 @@ class Evaluated(Event):
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def without_validation(cls, step: int, stage: str) -> "Evaluated":
+        """An evaluation in which nothing was held out."""
+        nothing: dict[str, Any] = {"loss": None, "bits_per_byte": None, "tokens": 0, "seconds": 0.0}
+        return cls(step=step, stage=stage, loss_by_source={}, bits_per_byte_by_source={}, **nothing)
+
     def line(self) -> str:
         """`step 500: validation 3.2100 (web 3.1, code 3.4)`."""
+        if self.loss is None:
+            return f"step {self.step:,}: " + ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
         bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
         return f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
@@ -301,11 +311,12 @@ class Sink(Protocol):
 
 
 class EventFile:
-    """The run's events.jsonl, open for appending; lines for which the disk has no room wait until it has."""
+    """The run's events.jsonl, open for appending by any thread; lines that find no room on the disk wait for it."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._lock = threading.Lock()  # the loop writes, and so do the threads that save and copy
         self._waiting = b""
         if self._file.tell() and not _ends_a_line(path):
             self._put(b"\n")
@@ -316,12 +327,13 @@ class EventFile:
         self._put(json.dumps(line).encode() + b"\n")
 
     def _put(self, more: bytes) -> None:
-        self._waiting += more
-        try:
-            while self._waiting:
-                self._waiting = self._waiting[self._file.write(self._waiting) :]
-        except OSError:
-            pass  # a full disk ends no run; the next event tries again
+        with self._lock:
+            self._waiting += more
+            try:
+                while self._waiting:
+                    self._waiting = self._waiting[self._file.write(self._waiting) :]
+            except OSError:
+                pass  # a full disk ends no run; the next event tries again
 
     def close(self) -> None:
         """Flush to the disk."""
@@ -336,16 +348,19 @@ def _ends_a_line(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """A line's event; None for a line that is not one, such as what a kill has truncated."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and event.get("event") in KINDS else None
+
+
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line of an events file, in the order in which they were written."""
+    """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill
-            if isinstance(event, dict) and event.get("event") in KINDS:
-                yield event
+        yield from filter(None, map(parse_event, file))
 
 
 def steps_taken(path: Path) -> dict[int, dict[str, Any]]:

@@ -159,6 +159,11 @@ class RunFolder:
         ]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
+    def last_step(self) -> int | None:
+        """The step of the last complete checkpoint."""
+        checkpoints = self.checkpoints()
+        return checkpoints[-1].step if checkpoints else None
+
     def draft_path(self, step: int) -> Path:
         """Where a checkpoint is written before it is one."""
         return self.checkpoints_folder / f".draft-{step:08d}"

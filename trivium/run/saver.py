@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trivium.config.schema import Cadence as CadenceConfig
 from trivium.engine.base import Engine, SaveHandle
 from trivium.engine.ranks import Ranks
 from trivium.errors import SaveError
@@ -37,6 +38,27 @@ class Retention:
         always = self.boundaries | {self.total_steps} | ({best} if best is not None else set())
         milestones = {step for step in steps if self.milestones is not None and step % self.milestones == 0}
         return set(steps[-self.keep :]) | (always & set(steps)) | milestones
+
+
+class Cadence:
+    """When a checkpoint is due: every n steps, or every n minutes."""
+
+    def __init__(self, every: CadenceConfig | None, ranks: Ranks | None = None) -> None:
+        self._every = every
+        self._ranks = ranks or Ranks()
+        self._last = time.monotonic()
+
+    def due(self, steps: int) -> bool:
+        """Whether a checkpoint is due after this many steps."""
+        if self._every is None:
+            return False
+        if self._every.steps is not None:
+            return steps % self._every.steps == 0
+        minutes = self._ranks.share((time.monotonic() - self._last) / 60)  # clocks differ: one of them decides
+        if self._every.minutes is None or minutes < self._every.minutes:
+            return False
+        self._last = time.monotonic()
+        return True
 
 
 class Saver:

@@ -1,30 +1,223 @@
-"""The loop: reads as a sentence, knows no framework."""
+"""The loop: reads as a sentence, knows no framework.
 
-from typing import TYPE_CHECKING
+A step is a batch, its settings and an update; around it come stages, evaluations, scores and checkpoints. What people
+override is the Trainer's; what is open while it trains is the Session's; what happens between two steps is here.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from trivium.engine.base import StepSettings, StepStats
+from trivium.engine.make import stage_settings
+from trivium.plan.stage import PlannedStage
+from trivium.run.events import Ended, Preempted, Skipped, Spiked, StageBegan
+from trivium.train.meter import peak_memory
+from trivium.train.rows import row_list
+from trivium.train.session import Session
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
+STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
 
-def train(trainer: "Trainer") -> None:
-    """Take every step from where the run stands to its end, or to where it is told to stop."""
+
+def train(trainer: "Trainer", session: Session) -> None:
+    """Take every step to the run's end, or until it is told to stop."""
+    loop = Loop(trainer, session)
+    take_steps(trainer, loop)
+    loop.finish()
+
+
+def take_steps(trainer: "Trainer", loop: "Loop") -> None:
+    """Step after step until the trainer is done."""
+    session = loop.session
     while not trainer.done:
         step = trainer.step
-        if trainer.stage_begins(step):
-            trainer.begin_stage(step)
-        if trainer.skips(step):
-            trainer.skip_step(step)
+        if loop.stage_begins(step):
+            loop.begin_stage(step)
+        if session.guard.skips(step):
+            loop.skip(step)
         else:
-            trainer.meter.start()
+            session.meter.start()
             batch = trainer.batch(step)
-            trainer.meter.got_batch()
-            now = trainer.settings_at(step)
+            session.meter.got_batch()
+            now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit)
             stats = trainer.train_step(batch, now)
-            trainer.step_taken(step, now, stats)
-        if trainer.evaluates_at(step + 1):
+            loop.took(step, now, stats)
+        if loop.evaluates_at(step + 1):
             trainer.evaluate()
-        if trainer.scores_at(step + 1):
-            trainer.score()
-        if trainer.saves_at(step + 1):
+        if loop.scores_at(step + 1):
+            loop.score()
+        if loop.saves_at(step + 1):
             trainer.save("cadence")
-    trainer.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What happens between the steps of one launch."""
+
+    trainer: "Trainer"
+    session: Session
+
+    def stage_begins(self, step: int) -> bool:
+        """Whether the engine has yet to enter the stage of this step."""
+        return self.trainer.plan.stage_at(step).index != self.session.entered
+
+    def begin_stage(self, step: int) -> None:
+        """Enter a stage: at its first step with a boundary checkpoint, after a resume in its middle without."""
+        trainer, session = self.trainer, self.session
+        stage = trainer.plan.stage_at(step)
+        begins = step == stage.start
+        before = trainer.plan.stages[stage.index - 1] if stage.index else None
+        if begins and before is not None:
+            if session.entered == before.index:
+                self._evaluate_stage(before)
+            changes = stage_changes(before, stage)
+            session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
+            if session.entered == before.index:
+                trainer.save("boundary")
+        elif begins:
+            session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
+            if session.ranks.share(session.references.lacks(step)):
+                trainer.save("boundary")
+        reference = session.references.of(stage)
+        session.engine.enter(stage_settings(stage.config, session.meter.spec, begins=begins, reference=reference))
+        session.entered = stage.index
+        session.guard.enter(stage.index)
+        if begins:
+            self._evaluate_stage(stage)
+            self.sample()
+        trainer.on_stage(stage)
+
+    def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
+        """Count a step and report it; one that went wrong with its rows."""
+        trainer, session = self.trainer, self.session
+        trainer.step = step + 1
+        taken = None if stats.skipped is not None else session.meter.took(step, now, stats)
+        trainer.on_step(step, stats)
+        stage = trainer.plan.stages[now.stage].name
+        if taken is None:
+            session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped or "", rows=self._keep_rows(step)))
+        else:
+            lag = session.lag.took(taken.seconds - stats.waited)
+            session.tell(replace(taken, figures=dict(trainer.figures), **lag))
+            if session.guard.is_spike(stats):
+                limit, rows = session.guard.spike_limit, self._keep_rows(step)
+                session.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        trainer.figures.clear()
+        session.guard.took(step, stats)
+        self._agree()
+
+    def skip(self, step: int) -> None:
+        """Count a step whose rows the config skips."""
+        self.trainer.step = step + 1
+        why = "its rows are skipped (guard.skip_steps)"
+        self.session.tell(Skipped(step=step + 1, stage=self.trainer.plan.stage_at(step).name, why=why))
+        self.session.guard.skip()
+        self._agree()
+
+    def evaluates_at(self, steps: int) -> bool:
+        """Whether an evaluation is due after this many steps."""
+        every = self.trainer.config.evaluate.every
+        return every is not None and steps % every == 0
+
+    def scores_at(self, steps: int) -> bool:
+        """Whether tasks are scored after this many steps."""
+        every = self.trainer.config.evaluate.tasks_every
+        return every is not None and steps % every == 0
+
+    def saves_at(self, steps: int) -> bool:
+        """Whether a checkpoint is due after this many steps; boundaries and the end have their own."""
+        milestones = self.trainer.config.checkpoint.milestones
+        is_milestone = milestones is not None and steps % milestones == 0
+        is_due = self.session.cadence.due(steps) or is_milestone or self.session.saves_again
+        return steps != self.trainer.plan.total_steps and is_due
+
+    def score(self) -> None:
+        """Score the tasks that the config names, once a step."""
+        trainer, session = self.trainer, self.session
+        if session.scored_at != trainer.step:
+            session.scored_at = trainer.step
+            event = session.scoring.score(trainer.step, trainer.stage.seq_len, session.beat)
+            if event is not None:
+                session.tell(event)
+
+    def sample(self) -> None:
+        """Report what the model writes after the config's prompts."""
+        for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage.seq_len):
+            self.session.tell(event)
+
+    def finish(self) -> None:
+        """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
+        trainer, session = self.trainer, self.session
+        if trainer.finished and session.entered >= 0:
+            self._evaluate_stage(trainer.stage)
+            self.sample()
+        if not trainer.finished:
+            signals = [each for each in session.ranks.gather(session.signal) if each is not None]
+            session.tell(Preempted(step=trainer.step, signal=signals[0] if signals else "told to stop"))
+        session.saver.wait()
+        if not session.ranks.share(session.folder.last_step() == trainer.step):
+            trainer.save("final" if trainer.finished else "stopped")
+        session.saver.close()
+        session.tell(
+            Ended(
+                step=trainer.step,
+                finished=trainer.finished,
+                steps=trainer.step,
+                peak_memory=peak_memory(),
+                training_seconds=session.meter.training_seconds,
+                best=session.best,
+                world_size=session.ranks.size,
+            )
+        )
+
+    def _evaluate_stage(self, stage: PlannedStage) -> None:
+        """Evaluate and score at a stage's first or last step, where it asks for that."""
+        if stage.config.evaluate:
+            self.trainer.evaluate()
+            self.score()
+
+    def _agree(self) -> None:
+        """What one rank may know alone all ranks know: a signal, and a save that is to be tried again."""
+        trainer, session = self.trainer, self.session
+        stopping = trainer.stopping or session.signal is not None
+        trainer.stopping, session.saves_again = session.ranks.agree(stopping, session.saver.wants_to_try_again)
+
+    def _keep_rows(self, step: int) -> str | None:
+        """Write down which documents were in the rows of a step."""
+        trainer, session = self.trainer, self.session
+        if trainer.dry_run or not session.ranks.is_main:
+            return None
+        try:
+            return session.folder.write_rows(step, [asdict(row) for row in row_list(trainer.plan, step)])
+        except OSError as failure:  # a full disk; they can be had at any time
+            how = f"trivium inspect {session.folder.path} --step {step} shows them"
+            session.say(f"the rows of step {step:,} are not written down: {failure.strerror}; {how}")
+            return None
+
+
+def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
+    """What differs between two stages: before and after, by key."""
+    changes = {}
+    for key in STAGE_CHANGES:
+        old, new = (getattr(each.config, key) for each in (before, stage))
+        if key == "batch_size":
+            old, new = before.batch_size, stage.batch_size
+        if old != new:
+            changes[key] = (_plain(old), _plain(new))
+    if before.shares != stage.shares:
+        changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
+    if before.seed != stage.seed:
+        changes["seed"] = (before.seed, stage.seed)
+    return changes
+
+
+def _shown_shares(stage: PlannedStage) -> dict[str, float]:
+    return {name: round(float(share), 6) for name, share in (stage.shares or {}).items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value

@@ -1,18 +1,24 @@
-"""What a step cost and how far the run is: times, speeds, running mean, epochs."""
+"""What a step cost, and which rank is slow: times, speeds, running mean, epochs."""
 
 import resource
+import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trivium.engine.base import StepSettings, StepStats
+from trivium.engine.ranks import Ranks
 from trivium.model.spec import ModelSpec
 from trivium.plan.plan import Plan
 from trivium.run.events import StepTaken
 
 MEAN_DECAY = 0.9
-WARM_STEPS = 10  # of each launch: compiling and warming up is no training time
+WARM_STEPS = 10  # of each launch: compiling and warming up is not training time
+LAG_STEPS = 10  # between two comparisons of all ranks
+LAG = 1.2  # of the median
+LAG_REPORTS = 3  # comparisons in which the same rank lags before it is reported
 
 
 @dataclass(slots=True)
@@ -85,6 +91,40 @@ class Meter:
             extra=dict(stats.extra),
             compilations=stats.compilations,
         )
+
+
+@dataclass(slots=True)
+class Lag:
+    """Finds the rank that the others wait for.
+
+    Ranks that share a model pass through it together: the time of a step is the same for all of them. What differs is
+    how long each takes from one exchange to the next by itself: its batch, its update, its disk, its machine.
+    """
+
+    ranks: Ranks
+    say: Callable[[str], None]
+    _seconds: list[float] = field(default_factory=list)
+    _looks: int = 0
+    _last: int | None = None
+
+    def took(self, seconds: float) -> dict[str, Any]:
+        """Count a step's own seconds; returns what its event reports of the slowest rank, where one lags."""
+        self._seconds.append(seconds)
+        if self.ranks.size == 1 or len(self._seconds) < LAG_STEPS:
+            return {}
+        means = self.ranks.gather(statistics.fmean(self._seconds))
+        self._seconds.clear()
+        slowest = max(range(len(means)), key=means.__getitem__)
+        median = statistics.median_low(means)
+        if means[slowest] < LAG * median:
+            self._looks, self._last = 0, None
+            return {}
+        self._looks = self._looks + 1 if slowest == self._last else 1
+        self._last = slowest
+        if self._looks == LAG_REPORTS:
+            times = f"{means[slowest]:.3f} s where half of them take {median:.3f} s or less"
+            self.say(f"rank {slowest} is slow: the others wait for it, {times}")
+        return {"slowest_rank": slowest, "slowest_seconds": means[slowest], "median_seconds": median}
 
 
 def _by_source(stats: StepStats) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Two steps of every stage at its real shapes, today, so that stage three does not run out of memory next week."""
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trivium.plan.stage import PlannedStage
+from trivium.train.loop import Loop
 from trivium.train.meter import peak_memory
 from trivium.train.trainer import Trainer
 
@@ -18,27 +18,29 @@ REHEARSED_STEPS = 2
 def rehearse_run(
     config: Path, overrides: Sequence[str], console: Console, *, dialect: str | None, world_size: int | None
 ) -> None:
-    """Go through every stage in a scratch folder: steps, an evaluation, a save, a load."""
+    """Go through every stage in a temporary folder: steps, an evaluation, a save, a load."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("stage", "rows x length", "seconds a step", "evaluation", "save", "load", "peak memory"):
         table.add_column(header, justify="left" if header == "stage" else "right")
     trainer = Trainer(config, overrides, dialect=dialect, world_size=world_size, dry_run=True, show=False)
-    with trainer.session(), tempfile.TemporaryDirectory() as scratch:
+    with trainer.open_session() as session:
         trainer.load()
+        loop = Loop(trainer, session)
         for stage in trainer.plan.stages:
-            folder = Path(trainer.ranks.share(scratch)) / str(stage.index)
-            table.add_row(*_rehearse_stage(trainer, stage, folder))
-        trainer.ranks.meet()  # rank 0's folder goes when all are through
+            # Within the dry run's folder, which all ranks see: they may be on many machines.
+            table.add_row(*_rehearse_stage(loop, stage, session.folder.path / f"rehearsed-{stage.index}"))
+        trainer.ranks.meet()  # rank 0 deletes the folder when all are through
     if trainer.ranks.is_main:
         console.print(table)
 
 
-def _rehearse_stage(trainer: Trainer, stage: PlannedStage, folder: Path) -> tuple[str, ...]:
+def _rehearse_stage(loop: Loop, stage: PlannedStage, folder: Path) -> tuple[str, ...]:
     assert stage.start is not None
     assert stage.end is not None
+    trainer = loop.trainer
     trainer.step = stage.start
     trainer.loader.streams.jump(stage.start)
-    trainer.begin_stage(stage.start)
+    loop.begin_stage(stage.start)
     steps = range(stage.start, min(stage.end, stage.start + REHEARSED_STEPS))
     started = time.perf_counter()
     for step in steps:

@@ -1,13 +1,170 @@
-"""May a run go on with this config? The past is fixed, the future is open."""
+"""A run <-> its part of a checkpoint: what is saved, what is loaded, and whether a run may go on with this config.
 
+The past is fixed, the future is open: a config that changes a step that has been taken is refused by key. What the
+engine keeps is its own; here are the plain values beside it, in `state.json`.
+"""
+
+import json
+import platform
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
+from trivium.ask.convert import readable_weights
 from trivium.config.problems import show_value
-from trivium.errors import ResumeError
+from trivium.config.schema import Config
+from trivium.errors import ResumeError, UsageError
+from trivium.model.folder import is_saved
+from trivium.plan.export import plan_json
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
+from trivium.run.events import Evaluated, Started
+from trivium.run.folder import Checkpoint
+from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.sources.open import OpenSource
+from trivium.train.setup import init_folder, larger_micro_batch, refuse_damaged_init
+
+if TYPE_CHECKING:
+    from trivium.train.session import Session
+    from trivium.train.trainer import Trainer
+
+
+def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
+    """What a checkpoint keeps of a run beside what the engine keeps, at the trainer's step."""
+    loader = trainer.loader.state_at(trainer.step)
+    return {
+        "step": trainer.step,
+        "stage": loader["stage"],
+        "stage_name": loader["stage_name"],
+        "loader": loader,
+        "sources": {
+            name: {"fingerprint": source.fingerprint, "documents": source.documents, "tokens": source.tokens}
+            for name, source in trainer.plan.sources.items()
+        },
+        "config": raw_config(trainer.config),
+        "references": session.references.found,
+        "meter": session.meter.state(),
+        "guard": session.guard.state(),
+        "best": session.best,
+        "best_step": session.saver.best_step,
+        "validation": None if session.last_evaluation is None else asdict(session.last_evaluation),
+        "own": _plain(trainer.state()),
+        "versions": versions(),
+        "world_size": trainer.ranks.size,
+        "settings": bit_settings(trainer),
+    }
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """A user's own state, which must come back as it was."""
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"Trainer.state(): {error}. Return a dict of numbers, texts, lists and dicts.") from None
+    if kept != state:
+        raise UsageError("Trainer.state(): JSON would change it. Use lists for tuples, and texts for keys.")
+    return kept
+
+
+def restore(trainer: "Trainer", session: "Session") -> None:
+    """Load the last sound checkpoint, or initial weights where there is none, and report how the launch begins."""
+    mirror, ranks = session.saver.mirror, trainer.ranks
+    second = None if mirror is None else mirror.target
+    boundaries = session.references.boundaries
+    checkpoint = find_resume_checkpoint(session.folder, second, boundaries, session.say, ranks)
+    if checkpoint is None:
+        load_initial_weights(trainer, session)
+    with ranks.as_one():
+        changes = {} if checkpoint is None else load_checkpoint(trainer, session, checkpoint)
+        if second is not None and ranks.is_main:
+            fetch_references(session.folder, second, [step for step in boundaries if step < trainer.step], session.say)
+    with ranks.as_one():
+        session.references.check(trainer.step)
+        if ranks.is_main:
+            session.folder.write_plan(tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan))
+    session.tell(
+        Started(
+            step=trainer.step,
+            run=trainer.config.run.name or "run",
+            resumed=checkpoint is not None,
+            total_steps=trainer.plan.total_steps or 0,
+            world_size=ranks.size,
+            versions=versions(),
+            settings=bit_settings(trainer),
+            changes=changes,
+            lineage=session.folder.lineage,
+        )
+    )
+
+
+def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoint) -> dict[str, str]:
+    """Put a run and its engine at a checkpoint's step; refuses another past. Returns what changed in the config."""
+    state = checkpoint.state()
+    refuse_other_past(state, trainer.plan, str(session.folder.path))
+    step = int(state["step"])
+    trainer.loader.seek(step, state["loader"].get("lanes", {}))
+    if is_saved(checkpoint.engine):
+        session.engine.load(checkpoint.engine)
+    else:  # a fork from another engine: the weights alone
+        session.engine.start_from(checkpoint.engine)
+    trainer.step = step
+    session.meter.load_state(state["meter"])
+    session.guard.load_state(state["guard"])
+    session.best = dict(state["best"])
+    session.saver.best_step = state["best_step"]
+    session.last_evaluation = None if state["validation"] is None else Evaluated(**state["validation"])
+    session.references.found = dict(state.get("references", {}))
+    trainer.load_state(state["own"])
+    changes = changed_keys(state["config"], raw_config(trainer.config))
+    now = {"world_size": trainer.ranks.size, "layout": bit_settings(trainer)["layout"]}
+    return changes | changed_keys({"world_size": state["world_size"], "layout": state["settings"]["layout"]}, now)
+
+
+def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
+    """Load the weights that `model.init` names, with the optimizer's state where asked; else the seed's stay."""
+    config, ranks = trainer.config, trainer.ranks
+    with ranks.as_one():
+        folder = init_folder(config)
+        if folder is not None:
+            refuse_damaged_init(folder, ranks)
+    if folder is None:
+        return
+    with (
+        readable_weights(folder, config.engine.name, session.folder.path / ".weights", ranks) as readable,
+        ranks.as_one(),
+    ):
+        (session.engine.load if config.model.init_optimizer else session.engine.start_from)(readable)
+    session.say(f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}")
+    warning = larger_micro_batch(config, folder)
+    if warning is not None:
+        session.say(warning)
+
+
+def bit_settings(trainer: "Trainer") -> dict[str, Any]:
+    """What may change the bits of a run, but never its batches."""
+    keys = ("device", "precision", "micro_batch", "compile", "deterministic")
+    engine = trainer.config.engine
+    return {"engine": engine.name, **{key: getattr(engine, key) for key in keys}, "layout": trainer.mesh.said()}
+
+
+def raw_config(config: Config) -> dict[str, Any]:
+    """A config as it was given."""
+    raw: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    return raw
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's bits depend on: Python's, and those of the packages that compute."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("trivium", "numpy", "numba", "torch", "jax"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:

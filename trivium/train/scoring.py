@@ -4,7 +4,7 @@ Nothing of training changes by it: no draw, no weight, no place in the data.
 """
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,11 @@ from trivium.ask.score.examine import Examinee, examine
 from trivium.ask.score.questions import exam_tokenizer, open_exams
 from trivium.ask.score.task_score import overall
 from trivium.config.schema import Config
+from trivium.engine.base import Engine
+from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem
 from trivium.model.spec import ModelSpec
 from trivium.run.events import Sampled, Scored
-
-if TYPE_CHECKING:
-    from trivium.train.trainer import Trainer
 
 TEMPERATURE = 0.8  # of texts that are sampled
 
@@ -31,62 +30,75 @@ TEMPERATURE = 0.8  # of texts that are sampled
 class Scoring:
     """What a run's model is asked; opened once, when the run starts."""
 
-    def __init__(self, config: Config, spec: ModelSpec, shortest: int) -> None:
-        """`shortest` are the tokens of a row in the stage that has the fewest."""
-        self._said = config.evaluate
+    def __init__(
+        self,
+        config: Config,
+        spec: ModelSpec,
+        shortest: int,
+        engine: Engine,
+        ranks: Ranks,
+        reader: tuple[int, int],
+    ) -> None:
+        """`shortest` is the row length of the shortest stage; `reader` this rank's number among those that read."""
+        self._engine = engine
+        self._ranks = ranks
+        self._reader, self._readers = reader
+        self._settings = config.evaluate
         self._config = config
         self._spec = spec
-        if self._said.tasks or self._said.prompts:
+        if self._settings.tasks or self._settings.prompts:
             self._tokenizer = exam_tokenizer(config)
         self._prompts = self._prompt_tokens(max(spec.max_seq_len, shortest))
-        self._exams = open_exams(self._said.tasks, self._said.questions, self._tokenizer) if self._said.tasks else []
+        self._exams = (
+            open_exams(self._settings.tasks, self._settings.questions, self._tokenizer) if self._settings.tasks else []
+        )
 
-    def score(self, trainer: "Trainer") -> Scored | None:
+    def score(self, step: int, seq_len: int, beat: Callable[[], None]) -> Scored | None:
         """The scores of every task, on all ranks; None where the config names none."""
         if not self._exams:
             return None
         started = time.perf_counter()
-        seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
+        seq_len = max(self._spec.max_seq_len, seq_len)
         who = Examinee(
-            trainer.engine,
+            self._engine,
             self._tokenizer,
             seq_len,
-            min(self._said.answer_tokens, seq_len - 1),
-            trainer.ranks,
-            trainer.loader.rank,
-            trainer.loader.world_size,
+            min(self._settings.answer_tokens, seq_len - 1),
+            self._ranks,
+            self._reader,
+            self._readers,
         )
         scores = {}
         for exam in self._exams:
             scores[exam.name] = examine(who, exam)
-            trainer.beat()
+            beat()
         return Scored(
-            step=trainer.step,
+            step=step,
             scores={name: score.figures() for name, score in scores.items()},
             overall=overall(scores),
             seconds=time.perf_counter() - started,
         )
 
-    def sample(self, trainer: "Trainer") -> list[Sampled]:
+    def sample(self, step: int, seq_len: int) -> list[Sampled]:
         """A text after each prompt, the same draws every time; written by the rank that reads first."""
-        prompts = self._said.prompts or ()
+        prompts = self._settings.prompts or ()
         if not prompts:
             return []
-        seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
+        seq_len = max(self._spec.max_seq_len, seq_len)
         words = self._tokenizer
-        room = min(self._said.answer_tokens, seq_len - max(len(each) for each in self._prompts))
-        own = self._prompts if trainer.loader.rank == 0 else []
+        room = min(self._settings.answer_tokens, seq_len - max(len(each) for each in self._prompts))
+        own = self._prompts if self._reader == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
         writing = Writing(room, text_ends(words), sampling, vocab=words.vocab)
-        rows = generate(trainer.engine, own, writing, ranks=trainer.ranks)
+        rows = generate(self._engine, own, writing, ranks=self._ranks)
         return [
-            Sampled(step=trainer.step, prompt=prompt, text=words.decode(row.tokens))
+            Sampled(step=step, prompt=prompt, text=words.decode(row.tokens))
             for prompt, (row,) in zip(prompts, rows, strict=False)  # none on other ranks
         ]
 
     def _prompt_tokens(self, row: int) -> list[NDArray[np.uint32]]:
         """The tokens of every prompt; PlanError with each that leaves no room in a row."""
-        prompts = self._said.prompts or ()
+        prompts = self._settings.prompts or ()
         if not prompts:
             return []
         before = begins_with(self._config, self._tokenizer)

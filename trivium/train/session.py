@@ -1,102 +1,154 @@
-"""One launch of a run: its folder locked, its parts made, its sinks open; and how it begins."""
+"""One launch of a run: its folder locked, its engine made, its sinks open; closed again whatever happens.
+
+A `Session` is everything that is open while a run trains. It is made once, by `open_session`, and handed to whoever
+needs it; nothing is filled in later but where the launch is (`entered`, `scored_at`, `best`, ...).
+"""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trivium.ask.convert import readable_weights
-from trivium.run.events import EventFile, Said, Started
+from trivium.engine.base import Engine
+from trivium.engine.ranks import Ranks
+from trivium.run.events import Evaluated, Event, EventFile, Said
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
-from trivium.run.saver import Retention, Saver
-from trivium.run.versions import versions
-from trivium.train.cadence import Cadence, stops_on_signals
-from trivium.train.meter import Meter
+from trivium.run.saver import Cadence, Retention, Saver
+from trivium.train.guard import Guard
+from trivium.train.meter import Lag, Meter
 from trivium.train.references import References
+from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
-from trivium.train.setup import init_folder, larger_micro_batch, refuse_damaged_init, run_engine
-from trivium.train.state import engine_facts, raw_config
-from trivium.train.terminal import terminal_view
-from trivium.train.track import tracker_sinks
-from trivium.train.watchdog import Process, Watchdog, this_process
+from trivium.train.setup import run_engine
+from trivium.train.signals import stops_on_signals
+from trivium.train.sinks import Sinks, terminal_view, trackers
+from trivium.train.watchdog import Watchdog, this_process
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
+BEST = "validation loss"
+
+
+@dataclass(slots=True)
+class Session:
+    """What is open while a run trains, and where this launch is."""
+
+    folder: RunFolder
+    ranks: Ranks
+    engine: Engine
+    meter: Meter
+    scoring: Scoring
+    references: References
+    saver: Saver
+    cadence: Cadence
+    guard: Guard
+    lag: Lag
+    watchdog: Watchdog
+    sinks: Sinks
+    say: Callable[[str], None]  # tell the user something
+    entered: int = -1  # the stage that the engine is in
+    scored_at: int = -1  # the step at which tasks were last scored
+    saves_again: bool = False  # a save has failed, and is due again
+    signal: str | None = None  # the signal that told this rank to stop
+    best: dict[str, float] = field(default_factory=dict)
+    last_evaluation: Evaluated | None = None
+
+    def tell(self, event: Event) -> None:
+        """Write an event to the file, the terminal and the trackers."""
+        self.sinks.write(event)
+
+    def beat(self) -> None:
+        """Tell the watchdog of progress: for what takes long without an event."""
+        self.watchdog.beat()
+
+    def stop(self, signal: str) -> None:
+        """Called by a signal, in the middle of anything: leaves a mark and no more."""
+        self.signal = signal
+
+    def evaluated(self, event: Evaluated) -> None:
+        """Keep and report an evaluation; a better one than before marks the best checkpoint."""
+        self.last_evaluation = event
+        if event.loss is not None and event.loss < self.best.get(BEST, float("inf")):
+            self.best[BEST] = event.loss
+            self.saver.best_step = event.step
+        self.tell(event)
+
 
 @contextmanager
-def session(trainer: "Trainer") -> Iterator[None]:
-    """The run's folder, locked; its parts, made; signals that stop it after a step."""
-    name = trainer.config.run.name or "run"
-    with trainer.ranks.watched(), _folder(trainer, name) as trainer.folder:
-        processes = trainer.ranks.gather(this_process())
-        with trainer.ranks.as_one():
-            if trainer.ranks.is_main:
-                trainer.folder.lock()
-        try:
-            with trainer.ranks.as_one():
-                _set_up(trainer, name, processes)
-            with stops_on_signals(trainer.stop):
-                yield
-            trainer.saver.close()
-        finally:
-            if trainer.watchdog is not None:
-                trainer.watchdog.close()
-            trainer.close_batches()
-            for sink in trainer.sinks:
-                sink.close()
-            trainer.sinks = []
-            trainer.folder.unlock()
-        trainer.ranks.meet()  # a launcher may end all ranks when one has ended
+def open_session(trainer: "Trainer") -> Iterator[Session]:
+    """Lock the run's folder and make everything that training needs; signals stop the run after a step."""
+    ranks = trainer.ranks
+    with ranks.watched(), _folder(trainer) as folder, ExitStack() as stack:
+        with ranks.as_one():
+            if ranks.is_main:
+                folder.lock()
+        stack.callback(folder.unlock)
+        processes = ranks.gather(this_process())
+        stall_seconds = 60 * trainer.config.guard.stall_minutes
+        with ranks.as_one():
+            watchdog = Watchdog(stall_seconds, folder.path / "stacks", ranks.rank, processes)
+            sinks = Sinks(watchdog.beat)
+            stack.callback(sinks.close)
+            stack.callback(watchdog.close)
+            session = _session(trainer, folder, watchdog, sinks)
+        trainer.loader.say = session.say
+        with stops_on_signals(session.stop):
+            yield session
+        session.saver.close()
+        stack.close()
+        ranks.meet()  # a launcher may end all ranks when one has ended
 
 
-def initial_weights(trainer: "Trainer") -> None:
-    """Take the weights that `model.init` names, with the optimizer's state where asked; else they are the seed's."""
-    with trainer.ranks.as_one():
-        folder = init_folder(trainer.config)
-        if folder is not None:
-            refuse_damaged_init(folder, trainer.ranks)
-    if folder is None:
-        return
-    warm = trainer.config.model.init_optimizer
-    scratch = trainer.folder.path / ".weights"
-    with (
-        readable_weights(folder, trainer.config.engine.name, scratch, trainer.ranks) as readable,
-        trainer.ranks.as_one(),
-    ):
-        (trainer.engine.load if warm else trainer.engine.start_from)(readable)
-    trainer.tell(Said(step=0, text=f"weights {'and optimizer ' if warm else ''}from {folder}"))
-    warning = larger_micro_batch(trainer.config, folder)
-    if warning is not None:
-        trainer.tell(Said(step=0, text=warning))
+def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: Sinks) -> Session:
+    config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
+    own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
+    engine, spec = run_engine(config, plan, own_optimizer, trainer.mesh)
+    peak = engine.peak_flops()
+    references = References(plan, spec, folder)
+    boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
+    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.milestones)
 
+    def say(text: str) -> None:
+        sinks.write(Said(step=trainer.step, text=text))
 
-def start_of(trainer: "Trainer", *, resumed: bool, changes: Mapping[str, str]) -> Started:
-    """What is told of a launch before its first step."""
-    return Started(
-        step=trainer.step,
-        run=trainer.config.run.name or "run",
-        resumed=resumed,
-        total_steps=trainer.plan.total_steps or 0,
-        world_size=trainer.ranks.size,
-        versions=versions(),
-        settings=engine_facts(trainer),
-        changes=dict(changes),
-        lineage=trainer.folder.lineage,
+    reader = trainer.loader.rank, trainer.loader.world_size
+    session = Session(
+        folder=folder,
+        ranks=ranks,
+        engine=engine,
+        meter=Meter(plan, spec, None if peak is None else peak * trainer.mesh.size),
+        scoring=Scoring(config, spec, min(stage.seq_len for stage in plan.stages), engine, ranks, reader),
+        references=references,
+        saver=Saver(folder, retention, sinks.write, _mirror(trainer, sinks), ranks),
+        cadence=Cadence(config.checkpoint.every, ranks),
+        guard=Guard(config.guard),
+        lag=Lag(ranks, say),
+        watchdog=watchdog,
+        sinks=sinks,
+        say=say,
     )
+    if ranks.is_main:
+        with written_to(folder.path):
+            sinks.add(EventFile(folder.events))
+        sinks.add(*trackers(config.track, folder.path, config.run.name or "run", raw_config(config), say))
+        if trainer.show:
+            sinks.add(terminal_view(plan, config.track.every))
+    return session
 
 
 @contextmanager
-def _folder(trainer: "Trainer", name: str) -> Iterator[RunFolder]:
-    """The run's folder; of a dry run a scratch one, which all ranks see and which is gone when all are through."""
-    where = Path(trainer.config.run.folder)
+def _folder(trainer: "Trainer") -> Iterator[RunFolder]:
+    """The run's folder; of a dry run a temporary one that all ranks see, deleted when all are through."""
+    parent = Path(trainer.config.run.folder)
     if not trainer.dry_run:
-        yield RunFolder(where / name)
+        yield RunFolder(parent / (trainer.config.run.name or "run"))
         return
     # Many ranks may be on many machines: they meet where the run's own folder would be.
-    beside = next(each for each in (where, *where.absolute().parents) if each.is_dir())
+    beside = next(each for each in (parent, *parent.absolute().parents) if each.is_dir())
     with ExitStack() as stack:
         path = None
         if trainer.ranks.is_main:
@@ -105,42 +157,13 @@ def _folder(trainer: "Trainer", name: str) -> Iterator[RunFolder]:
         yield RunFolder(Path(trainer.ranks.share(path) or ""))
 
 
-def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None:
-    config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
-    optimizer = trainer.optimizer()
-    own = None if isinstance(optimizer, str) else optimizer
-    trainer.engine, spec = run_engine(config, plan, own, trainer.mesh)
-    peak = trainer.engine.peak_flops()
-    trainer.meter = Meter(plan, spec, None if peak is None else peak * trainer.mesh.size)
-    trainer.scoring = Scoring(config, spec, min(stage.seq_len for stage in plan.stages))
-    trainer.references = References(plan, spec, trainer.folder)
-    starts = frozenset(stage.start for stage in plan.stages if stage.start)
-    boundaries = starts | trainer.references.boundaries
-    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.milestones)
-    trainer.saver = Saver(trainer.folder, retention, trainer.tell, _mirror(trainer, name), ranks)
-    stacks = trainer.folder.path / "stacks"
-    trainer.watchdog = Watchdog(60 * config.guard.stall_minutes, stacks, ranks.rank, processes)
-    trainer.cadence = Cadence(config.checkpoint.every, ranks)
-    if ranks.is_main:
-        _open_sinks(trainer, name)
-
-
-def _open_sinks(trainer: "Trainer", name: str) -> None:
-    with written_to(trainer.folder.path):
-        trainer.sinks = [EventFile(trainer.folder.events)]
-    trackers = trainer.config.track.sinks
-    trainer.sinks += tracker_sinks(trackers, trainer.folder.path, name, raw_config(trainer.config))
-    if trainer.show:
-        trainer.sinks.append(terminal_view(trainer.plan, trainer.config.track.every))
-
-
-def _mirror(trainer: "Trainer", name: str) -> Mirror | None:
+def _mirror(trainer: "Trainer", sinks: Sinks) -> Mirror | None:
     """The second place for checkpoints, where the config names one."""
-    said = trainer.config.checkpoint.copy_to
-    if said is None or trainer.dry_run:
+    target = trainer.config.checkpoint.copy_to
+    if target is None or trainer.dry_run:
         return None
 
     def failed(checkpoint: Checkpoint, why: str) -> None:
-        trainer.tell(Said(step=checkpoint.step, text=f"not copied to {said}: {why}"))
+        sinks.write(Said(step=checkpoint.step, text=f"not copied to {target}: {why}"))
 
-    return Mirror(RunFolder(Path(said) / name), failed)
+    return Mirror(RunFolder(Path(target) / (trainer.config.run.name or "run")), failed)

@@ -1,0 +1,253 @@
+"""Where the events of a launch go: the file, the terminal, TensorBoard, wandb.
+
+The terminal gets a live view, or plain lines where it is a pipe. Trackers get figures by name, every `track.every`
+steps; one that fails is reported once and never ends a run.
+"""
+
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from trivium.config.numbers import show_count
+from trivium.config.schema import Track
+from trivium.errors import ConfigError, Problem
+from trivium.plan.plan import Plan
+from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
+
+STEP_FIGURES = (
+    "loss",
+    "mean_loss",
+    "lr_multiplier",
+    "grad_norm",
+    "tokens_per_second",
+    "flops_per_second",
+    "mfu",
+    "seconds",
+    "waited",
+    "memory",
+)
+
+
+def figures(event: Event) -> dict[str, float]:
+    """An event's numbers by name: `train/loss`, `train/loss/web`, `validation/bits_per_byte/web`."""
+    found: dict[str, Any] = {}
+    if isinstance(event, StepTaken):
+        found = {f"train/{name}": getattr(event, name) for name in STEP_FIGURES}
+        found |= _under("train/loss", event.loss_by_source) | _under("train/epochs", event.epochs)
+        found |= _under("train/lr", event.lr) | _under("train", event.extra) | _under("train", event.figures)
+    elif isinstance(event, Evaluated):
+        found = {"validation/loss": event.loss, "validation/bits_per_byte": event.bits_per_byte}
+        found |= _under("validation/loss", event.loss_by_source)
+        found |= _under("validation/bits_per_byte", event.bits_per_byte_by_source)
+        found |= _under("scores", event.scores)
+    elif isinstance(event, Scored):
+        found = _under("scores", {name: score["score"] for name, score in event.scores.items()})
+        found["scores/centred"] = event.overall
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _under(prefix: str, values: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+class Sinks:
+    """All sinks of a launch; none on ranks other than the first. Whatever is written is progress."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self._beat = beat
+        self._sinks: list[Sink] = []
+
+    def add(self, *sinks: Sink) -> None:
+        """Write to these too from now on."""
+        self._sinks += sinks
+
+    def write(self, event: Event) -> None:
+        """Give an event to every sink."""
+        self._beat()
+        for sink in self._sinks:
+            sink.write(event)
+
+    def close(self) -> None:
+        """Close them all."""
+        for sink in self._sinks:
+            sink.close()
+        self._sinks = []
+
+
+class Tracker:
+    """A tracker of experiments: figures of every `every`th step, and of all evaluations and scores."""
+
+    def __init__(self, every: int, say: Callable[[str], None]) -> None:
+        self._every = every
+        self._say = say
+        self._failed = False
+
+    def write(self, event: Event) -> None:
+        """Log the event's figures."""
+        found = figures(event)
+        if not found or (isinstance(event, StepTaken) and event.step % self._every):
+            return
+        try:
+            self.log(found, event.step)
+        except Exception as failure:  # a network, a full disk: whatever a tracker raises must not end a run
+            if not self._failed:
+                self._failed = True
+                self._say(f"{type(self).__name__} failed, and may lack figures from here on: {failure}")
+
+    @abstractmethod
+    def log(self, found: Mapping[str, float], step: int) -> None:
+        """Hand figures over."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish."""
+
+
+class TensorBoard(Tracker):
+    """A tensorboard event file in the run's folder."""
+
+    def __init__(self, folder: Path, every: int, say: Callable[[str], None]) -> None:
+        super().__init__(every, say)
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            raise _missing("tensorboard") from None
+        self._protos = event_pb2, summary_pb2
+        self._writer = EventFileWriter(str(folder / "tensorboard"))
+
+    def log(self, found: Mapping[str, float], step: int) -> None:
+        """Add scalars."""
+        events, summaries = self._protos
+        values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in found.items()]
+        self._writer.add_event(events.Event(wall_time=time.time(), step=step, summary=summaries.Summary(value=values)))
+
+    def close(self) -> None:
+        """Flush the file."""
+        self._writer.close()
+
+
+class Wandb(Tracker):
+    """A wandb run that is resumed when the run is."""
+
+    def __init__(
+        self, folder: Path, name: str, config: Mapping[str, Any], every: int, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(every, say)
+        try:
+            import wandb
+        except ImportError:
+            raise _missing("wandb") from None
+        self._run = wandb.init(id=name, name=name, resume="allow", dir=str(folder), config=dict(config))
+
+    def log(self, found: Mapping[str, float], step: int) -> None:
+        """Log to wandb."""
+        self._run.log(dict(found), step=step)
+
+    def close(self) -> None:
+        """Finish the wandb run."""
+        self._run.finish()
+
+
+def trackers(track: Track, folder: Path, run: str, config: Mapping[str, Any], say: Callable[[str], None]) -> list[Sink]:
+    """The trackers that the config names."""
+    return [
+        TensorBoard(folder, track.every, say) if name == "tensorboard" else Wandb(folder, run, config, track.every, say)
+        for name in track.sinks
+    ]
+
+
+def _missing(package: str) -> ConfigError:
+    what = f"{package} is not installed: pip install 'trivium[track]', or take it out."
+    return ConfigError([Problem("track.sinks", what)])
+
+
+class Lines:
+    """Prints one line for each event, and one for every `every`th step."""
+
+    def __init__(self, every: int, file: TextIO | None = None) -> None:
+        self._every = every
+        self._file = file or sys.stdout
+
+    def write(self, event: Event) -> None:
+        """Print an event's line."""
+        if not isinstance(event, StepTaken) or event.step % self._every == 0:
+            print(event.line(), file=self._file, flush=True)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class LiveView:
+    """Progress of run and stage, loss, speed, shares planned and given; other events scroll by above."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan = plan
+        self._given: dict[str, int] = {}
+        self._stage = -1
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=console)
+        self._run_bar = self._progress.add_task("run", total=plan.total_steps)
+        self._stage_bar = self._progress.add_task("stage", total=1)
+        self._live = Live(Group(self._progress), console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def write(self, event: Event) -> None:
+        """Take one event into the view."""
+        if not isinstance(event, StepTaken):
+            self._live.console.print(Text(event.line()))
+            return
+        stage = self._plan.stage_at(event.step - 1)
+        if stage.index != self._stage:
+            self._stage = stage.index
+            self._given = {}
+            self._progress.reset(self._stage_bar, total=stage.steps, description=f"stage {stage.name}")
+        for name, count in event.loss_tokens_by_source.items():
+            self._given[name] = self._given.get(name, 0) + count
+        self._progress.update(self._run_bar, completed=event.step)
+        self._progress.update(self._stage_bar, completed=event.step - (stage.start or 0))
+        self._live.update(Group(self._progress, self._figures(event)))
+
+    def _figures(self, event: StepTaken) -> Table:
+        table = Table.grid(padding=(0, 2))
+        mfu = "" if event.mfu is None else f"mfu {event.mfu:.1%}"
+        speed = f"{show_count(event.tokens_per_second)} tokens/s"
+        _add(table, f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
+        if event.extra:
+            _add(table, *(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
+        shares = self._plan.stage_at(event.step - 1).shares or {}
+        whole = max(1, sum(self._given.values()))
+        for name, share in shares.items():
+            given = self._given.get(name, 0) / whole
+            loss = event.loss_by_source.get(name)
+            shown = "" if loss is None else f"loss {loss:.4f}"
+            _add(table, name, f"share {float(share):.1%}", f"read {given:.1%}", shown)
+        return table
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._live.stop()
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def terminal_view(plan: Plan, every: int) -> Sink:
+    """The live view where there is a terminal, else lines."""
+    console = Console()
+    return LiveView(plan, console) if console.is_terminal else Lines(every)
