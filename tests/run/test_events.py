@@ -1,36 +1,12 @@
 """events.jsonl: append-only, torn lines tolerated, a step's last record counts."""
 
 import json
+import threading
 from pathlib import Path
 
-from trivium.run.events import EventFile, Said, Started, StepTaken, read_events, steps_taken
+from tests.support.step_events import step
+from trivium.run.events import EventFile, Said, Started, read_events, steps_taken
 from trivium.train.sinks import figures
-
-
-def step(number: int, loss: float = 1.0) -> StepTaken:
-    return StepTaken(
-        step=number,
-        stage="general",
-        loss=loss,
-        mean_loss=loss,
-        lr={"matrix": 0.02, "rest": 3e-4},
-        lr_multiplier=1.0,
-        grad_norm=0.5,
-        tokens=2048,
-        loss_tokens=2000,
-        loss_by_source={"web": loss},
-        loss_tokens_by_source={"web": 2000},
-        epochs={"web": 0.25},
-        seconds=0.5,
-        waited=0.001,
-        tokens_per_second=4096.0,
-        flops_per_second=1e9,
-        mfu=None,
-        flops=1e10,
-        training_seconds=3.0,
-        percent=10.0,
-        memory=1000,
-    )
 
 
 def started(number: int, resumed: bool) -> Started:
@@ -84,3 +60,23 @@ def test_trackers_get_figures_by_name() -> None:
     assert found["train/lr/matrix"] == 0.02
     assert found["train/epochs/web"] == 0.25
     assert "train/mfu" not in found
+
+
+def test_several_threads_write_every_event_once(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "events.jsonl")
+    begin = threading.Barrier(4)
+
+    def write(first: int) -> None:
+        begin.wait()
+        for number in range(first, first + 1000):
+            file.write(step(number))
+
+    threads = [threading.Thread(target=write, args=(1000 * each,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file.close()
+    steps = [event["step"] for event in read_events(tmp_path / "events.jsonl")]
+    assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == 4000
+    assert sorted(steps) == list(range(4000))

@@ -1,0 +1,224 @@
+"""What people override in a Trainer, and what they get from it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.corpus import write_source
+from trivium.engine.base import OptimizerSettings
+from trivium.errors import PlanError, ResumeError, UsageError
+from trivium.run.events import read_events, steps_taken
+from trivium.run.folder import RunFolder
+from trivium.train.trainer import Trainer
+
+CONFIG = """
+[run]
+name = "run"
+[model]
+layers = 1
+width = 16
+heads = 2
+vocab = 512
+[schedule]
+shape = "constant"
+[engine]
+device = "cpu"
+[evaluate]
+every = 2
+tokens = 32
+[sources.web]
+kind = "tokens"
+path = "web"
+[[stages]]
+name = "one"
+steps = 6
+mixture = { web = 1.0 }
+seq_len = 8
+batch_size = 2
+"""
+EVENTS = Path("runs/run/events.jsonl")
+HOLDS_OUT = "sources.web.validation=0.3"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a source of forty documents and a config of six steps, which holds nothing out."""
+    write_source(tmp_path / "web", [[9] * 40], "uint16")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def halve(step: int) -> float:
+    return 0.5
+
+
+def third(step: int) -> float:
+    return 1 / 3
+
+
+class Own(Trainer):
+    """Stops after some steps; its schedule and optimizer are chosen by a test."""
+
+    shape: Callable[[int], float] | None = None
+    settings: OptimizerSettings | None = None
+    stop_after = -1
+    calls: list[str]
+
+    def optimizer(self) -> Any:
+        self.calls = [*getattr(self, "calls", []), "optimizer"]
+        return self.settings
+
+    def schedule(self) -> Any:
+        self.calls.append("schedule")
+        return type(self).shape
+
+    def on_step(self, step: int, stats: object) -> None:
+        self.stopping = step + 1 == self.stop_after
+
+
+def start(kind: type[Own], *overrides: str, stop_after: int = -1) -> Own:
+    trainer = kind("run.toml", overrides, show=False)
+    trainer.stop_after = stop_after
+    trainer.run()
+    return trainer
+
+
+class Halved(Own):
+    shape = staticmethod(halve)
+
+
+class Thirds(Own):
+    shape = staticmethod(third)
+
+
+def test_an_own_optimizer_and_schedule_are_asked_for_once(folder: Path) -> None:
+    trainer = start(Halved)
+    assert trainer.calls == ["optimizer", "schedule"]
+    assert {step["lr_multiplier"] for step in steps_taken(EVENTS).values()} == {0.5}
+
+
+def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
+    start(Halved, stop_after=3)
+    with pytest.raises(ResumeError) as error:
+        start(Thirds)
+    assert 'Trainer.schedule was "halve" and is now "third"' in str(error.value)
+    assert start(Halved).finished
+
+
+def test_other_own_settings_of_the_optimizer_are_refused_by_key(folder: Path) -> None:
+    class First(Own):
+        settings = OptimizerSettings(betas=(0.9, 0.99))
+
+    class Second(Own):
+        settings = OptimizerSettings(betas=(0.8, 0.99))
+
+    start(First, stop_after=2)
+    with pytest.raises(ResumeError) as error:
+        start(Second)
+    assert "Trainer.optimizer.betas was [0.9, 0.99] and is now [0.8, 0.99]" in str(error.value)
+    assert start(First).finished
+
+
+class Counting(Own):
+    """Keeps state of its own: how many tokens it has seen."""
+
+    seen = 0
+
+    def on_step(self, step: int, stats: Any) -> None:
+        self.seen += stats.loss_tokens
+        self.log(seen=self.seen)
+        super().on_step(step, stats)
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_own_state_goes_through_the_checkpoint_and_own_figures_into_the_events(folder: Path) -> None:
+    whole = start(Counting, "run.name=whole")
+    stopped = start(Counting, stop_after=3)
+    resumed = start(Counting)
+    assert 0 < stopped.seen < resumed.seen == whole.seen
+    figures = [step["figures"] for step in steps_taken(EVENTS).values()]
+    assert figures == [step["figures"] for step in steps_taken(Path("runs/whole/events.jsonl")).values()]
+    assert figures[-1] == {"seen": float(whole.seen)}
+
+
+def test_own_state_that_would_not_come_back_as_it_was_is_refused(folder: Path) -> None:
+    class Wrong(Own):
+        def state(self) -> dict[str, Any]:
+            return {"pair": (1, 2)}
+
+    with pytest.raises(UsageError) as error:
+        start(Wrong)
+    assert str(error.value) == "Trainer.state(): JSON would change it. Use lists for tuples, and texts for keys."
+
+
+def test_there_is_no_batch_after_the_last_step_nor_of_documents_that_nobody_holds_out(folder: Path) -> None:
+    trainer = Trainer("run.toml", show=False)
+    for step in (6, 7):
+        with pytest.raises(PlanError, match=f"there is no step {step}: the last of the 6 is step 5"):
+            trainer.batch(step)
+    assert trainer.batch(5).num_rows == 2
+    with pytest.raises(PlanError, match="there is no step 6"):
+        trainer.batch(6)
+    assert trainer.batch(2).num_rows == 2
+    with pytest.raises(UsageError) as error:
+        trainer.batch(0, "validation")
+    assert str(error.value).startswith('batch: split is "validation", but no source of this stage holds documents out.')
+    assert Trainer("run.toml", [HOLDS_OUT], show=False).batch(0, "validation").num_rows > 0
+
+
+class Scored(Own):
+    def evaluator(self) -> Any:
+        return lambda trainer: {"double": 2.0 * trainer.step}
+
+
+@pytest.mark.parametrize("overrides", [(), (HOLDS_OUT,)])
+def test_an_evaluator_is_asked_at_every_evaluation_whether_documents_are_held_out_or_not(
+    folder: Path, overrides: tuple[str, ...]
+) -> None:
+    trainer = start(Scored, *overrides)
+    evaluated = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
+    assert [(event["step"], event["scores"]) for event in evaluated] == [
+        (2, {"double": 4.0}),
+        (4, {"double": 8.0}),
+        (6, {"double": 12.0}),
+    ]
+    assert all((event["loss"] is None) == (not overrides) for event in evaluated)
+    assert ("validation loss" in trainer.session.best) == bool(overrides)
+
+
+def test_a_checkpoint_keeps_the_last_evaluation_as_figures(folder: Path) -> None:
+    start(Own, HOLDS_OUT, stop_after=3)
+    (checkpoint,) = RunFolder(Path("runs/run")).checkpoints()
+    kept = json.loads((checkpoint.path / "state.json").read_text())["validation"]
+    (evaluated,) = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
+    assert kept == {key: value for key, value in evaluated.items() if key not in ("event", "time")}
+    resumed = Own("run.toml", [HOLDS_OUT], show=False)
+    with resumed.open_session() as session:
+        resumed.load()
+        assert session.last_evaluation is not None
+        assert session.last_evaluation.loss == kept["loss"]
+
+
+def test_saving_moves_nothing(folder: Path) -> None:
+    trainer = Own("run.toml", show=False)
+    with trainer.open_session():
+        trainer.load()
+        trainer.loader.step = 4
+        trainer.save()
+        assert trainer.loader.step == 4
+    (checkpoint,) = RunFolder(Path("runs/run")).checkpoints()
+    assert checkpoint.state()["loader"]["step"] == 0
+
+
+def test_a_trainer_that_was_not_started_says_so(folder: Path) -> None:
+    with pytest.raises(UsageError, match="the trainer has not been started"):
+        _ = Trainer("run.toml", show=False).engine

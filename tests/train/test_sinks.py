@@ -1,0 +1,60 @@
+"""Where events go: trackers' figures every nth step, and a tracker that fails."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support.step_events import step
+from trivium.config.schema import Track
+from trivium.run.events import Evaluated
+from trivium.train.sinks import Tracker, trackers
+
+EVALUATED = Evaluated.without_validation(5, "general")
+
+
+class Kept(Tracker):
+    """Keeps what it is given; fails where it is told to."""
+
+    fails_at: tuple[int, ...] = ()
+
+    def __init__(self, every: int) -> None:
+        self.said: list[str] = []
+        self.steps: list[int] = []
+        super().__init__(every, self.said.append)
+
+    def log(self, found: Mapping[str, float], step: int) -> None:
+        if step in self.fails_at:
+            raise ConnectionError("no route to host")
+        self.steps.append(step)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_tracker_gets_every_nth_step_and_all_evaluations() -> None:
+    tracker = Kept(3)
+    for number in range(1, 8):
+        tracker.write(step(number))
+    tracker.write(replace(EVALUATED, loss=1.0))
+    assert tracker.steps == [3, 6, 5]
+
+
+def test_a_tracker_that_fails_is_reported_once_and_ends_nothing() -> None:
+    tracker = Kept(1)
+    tracker.fails_at = (2, 3)
+    for number in range(1, 5):
+        tracker.write(step(number))
+    assert tracker.steps == [1, 4]
+    assert tracker.said == ["Kept failed, and may lack figures from here on: no route to host"]
+
+
+def test_track_every_reaches_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (board,) = trackers(Track(sinks=("tensorboard",), every=4), tmp_path, "run", {}, print)
+    for number in range(1, 10):
+        board.write(step(number))
+    board.close()
+    read = EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert [scalar.step for scalar in read.Scalars("train/loss")] == [4, 8]
