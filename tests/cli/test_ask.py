@@ -155,7 +155,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
             "hf: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
         ),
         (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Leave --step out."),
-        (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. There is: 2, 4."),
+        (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. It has: 2, 4."),
         (("sample", "runs/small", "--system", "Be kind."), "sample: --system goes with --chat."),
         (
             ("sample", "runs/small", "--prompt", "a", "--prompt-file", "prompts.txt"),

@@ -49,7 +49,7 @@ def test_a_step_that_was_taken_again_counts_by_its_last_record(tmp_path: Path) -
 
 def test_lines_for_the_terminal() -> None:
     assert step(41, 4.12345).line() == ("step 41 (10%)  general  loss 4.1235  lr 0.02  norm 0.5  4,096 tokens/s")
-    assert started(4, True).line() == "r: goes on at step 4 of 10"
+    assert started(4, True).line() == "r: resumes at step 4 of 10"
     assert Said(step=7, text="something").line() == "step 7: something"
 
 

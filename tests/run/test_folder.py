@@ -55,9 +55,9 @@ HARMS: list[tuple[str, Callable[[Path], object], str]] = [
     (WEIGHTS, lambda path: path.write_text("weight"), "had 7 bytes, has 6"),
     (WEIGHTS, lambda path: path.write_text("Weights"), "its content has changed since it was written"),
     (WEIGHTS, lambda path: path.unlink(), "is missing"),
-    (COMPLETE, torn, "is torn, or not what was written"),
-    (COMPLETE, lambda path: path.write_bytes(b""), "is torn, or not what was written"),
-    (COMPLETE, lambda path: path.write_text("[1]"), "is torn, or not what was written"),
+    (COMPLETE, torn, "is corrupt: truncated, or changed since it was written"),
+    (COMPLETE, lambda path: path.write_bytes(b""), "is corrupt: truncated, or changed since it was written"),
+    (COMPLETE, lambda path: path.write_text("[1]"), "is corrupt: truncated, or changed since it was written"),
 ]
 
 
@@ -95,7 +95,7 @@ def test_where_no_checkpoint_is_sound_the_run_is_refused(tmp_path: Path) -> None
     torn(last / COMPLETE)
     with pytest.raises(ResumeError) as error:
         go_on_from(folder)
-    faults = f"{last / COMPLETE}: is torn, or not what was written; {first / WEIGHTS}: is missing"
+    faults = f"{last / COMPLETE}: is corrupt: truncated, or changed since it was written; {first / WEIGHTS}: is missing"
     assert str(error.value) == (
         f"{folder.path}: no checkpoint is sound, and a run never starts over by itself: {faults}. "
         "Put one back, or give run.name another name."
@@ -117,7 +117,7 @@ def test_the_second_place_helps_out_with_its_last_sound_copy_and_the_references(
         [
             f"{copies[12]}: is damaged ({copies[12] / WEIGHTS}: had 7 bytes, has 6), and not copied from there.",
             (
-                f"{own}: is damaged ({own / COMPLETE}: is torn, or not what was written); "
+                f"{own}: is damaged ({own / COMPLETE}: is corrupt: truncated, or changed since it was written); "
                 "it is set aside as damaged-step-00000009."
             ),
             f"checkpoint of step 5 copied from {second.path}",
@@ -185,7 +185,7 @@ def test_a_checkpoint_is_found_by_its_run_its_step_or_its_own_folder(tmp_path: P
     assert find_checkpoint(folder.checkpoints()[0].path, None).step == 5
     with pytest.raises(ResumeError) as error:
         find_checkpoint(folder.path, 7)
-    assert str(error.value) == f"{folder.path}: has no checkpoint of step 7. There is: 5, 9."
+    assert str(error.value) == f"{folder.path}: has no checkpoint of step 7. It has: 5, 9."
     shutil.rmtree(folder.path)
     with pytest.raises(ResumeError) as error:
         find_checkpoint(folder.path, None)
@@ -231,7 +231,7 @@ def test_only_folders_named_by_their_step_are_checkpoints(tmp_path: Path) -> Non
     damaged = path.with_name("damaged-step-00000009")
     with pytest.raises(ResumeError) as error:
         find_checkpoint(damaged, None)
-    assert str(error.value) == f"{damaged}: is no checkpoint. Give a run's folder, or one of its step-... folders."
+    assert str(error.value) == f"{damaged}: is not a checkpoint. Give a run's folder, or one of its step-... folders."
     with pytest.raises(ResumeError) as error:
         find_checkpoint(path, 9)
     assert str(error.value) == f"{path}: is the checkpoint of step 5, not 9. Leave the step out."

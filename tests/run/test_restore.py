@@ -42,7 +42,7 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     state.write_text("")
     with pytest.raises(ResumeError) as error:
         start_from_run()
-    assert str(error.value) == f"{state}: is torn, or not what was written. {ADVICE}"
+    assert str(error.value) == f"{state}: is corrupt: truncated, or changed since it was written. {ADVICE}"
     assert [each["step"] for each in RunFiles(RUN).checkpoints] == [6, 11, 15, 18]
 
 

@@ -23,7 +23,7 @@ def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> Non
     said = fork_run(Path("runs/run/checkpoints/step-00000011"), None, CONFIG, other)
     assert said == (
         "runs/other: forked from runs/run at step 11. "
-        "Go on with: trivium train run.toml run.name=other 'stages.2.mixture={ web = 1.0 }'"
+        "Continue with: trivium train run.toml run.name=other 'stages.2.mixture={ web = 1.0 }'"
     )
     assert json.loads(Path("runs/other/lineage.json").read_text())["run"] == "runs/run"
     Trainer("run.toml", other, show=False).run()
@@ -62,7 +62,7 @@ def test_a_fork_needs_a_name_and_a_checkpoint_of_its_own(folder: Path) -> None: 
     assert str(error.value) == "runs/run: is a run already. Give run.name another name in run.toml."
     with pytest.raises(ResumeError) as error:
         fork_run(Path("runs/run"), 10, CONFIG, ["run.name=other"])
-    assert str(error.value) == "runs/run: has no checkpoint of step 10. There is: 6, 11, 15, 18, 19."
+    assert str(error.value) == "runs/run: has no checkpoint of step 10. It has: 6, 11, 15, 18, 19."
     weights = next(RunFolder(Path("runs/run")).checkpoints()[-1].engine.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     with pytest.raises(ResumeError) as error:
@@ -118,5 +118,5 @@ def test_runs_are_listed_with_stage_state_and_lineage(
     held.unlock()
     with pytest.raises(UsageError) as error:
         list_runs(Path("nowhere"))
-    assert str(error.value) == "nowhere: is no folder. Give the one that run.folder names."
+    assert str(error.value) == "nowhere: is not a folder. Give the one that run.folder names."
     assert json.loads(Path("runs/fork/lineage.json").read_text())["step"] == 15

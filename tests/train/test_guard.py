@@ -330,7 +330,7 @@ def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path,
         Full("run.toml", [f"run.folder={small_disk}"], show=False).run()
     where = small_disk / "run/checkpoints"
     assert str(error.value).startswith(f"{where}: the checkpoint of step 19 (final) cannot be written: ")
-    assert str(error.value).endswith("Make room, and start the run again: it goes on from its last checkpoint.")
+    assert str(error.value).endswith("Make room, and start the run again: it resumes from its last checkpoint.")
     assert RunFolder(small_disk / "run").checkpoints()[-1].step == 15
 
 

@@ -126,7 +126,7 @@ def test_a_run_goes_from_engine_to_engine_and_back(folder: Path) -> None:
     there = ["engine.name=jax", "run.name=there"]
     assert fork_run(Path("runs/run"), 6, Path("run.toml"), there) == (
         "runs/there: forked from runs/run at step 6, its weights alone, from torch to jax with a fresh optimizer. "
-        "Go on with: trivium train run.toml engine.name=jax run.name=there"
+        "Continue with: trivium train run.toml engine.name=jax run.name=there"
     )
     # The reference of the stage comes along, in the same form.
     taken = RunFolder(Path("runs/there")).checkpoints()
@@ -137,7 +137,7 @@ def test_a_run_goes_from_engine_to_engine_and_back(folder: Path) -> None:
     again = ["engine.name=jax", "run.name=again"]
     assert fork_run(Path("runs/there"), 6, Path("run.toml"), again) == (
         "runs/again: forked from runs/there at step 6, its weights alone, with a fresh optimizer. "
-        "Go on with: trivium train run.toml engine.name=jax run.name=again"
+        "Continue with: trivium train run.toml engine.name=jax run.name=again"
     )
     assert (RunFolder(Path("runs/again")).lineage or {})["optimizer"] == "fresh"
     Trainer("run.toml", there, show=False).run()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -80,7 +80,10 @@ class Own(Trainer):
         self.stopping = step + 1 == self.stop_after
 
 
-def start(kind: type[Own], *overrides: str, stop_after: int = -1) -> Own:
+Kind = TypeVar("Kind", bound=Own)
+
+
+def start(kind: type[Kind], *overrides: str, stop_after: int = -1) -> Kind:
     trainer = kind("run.toml", overrides, show=False)
     trainer.stop_after = stop_after
     trainer.run()

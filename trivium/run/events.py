@@ -31,7 +31,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(Event):
-    """The run begins, or goes on from a checkpoint."""
+    """The run starts, or resumes from a checkpoint."""
 
     kind: ClassVar[str] = "started"
     run: str
@@ -44,8 +44,8 @@ class Started(Event):
     lineage: Mapping[str, Any] | None = None  # the run and step that this one was forked from
 
     def line(self) -> str:
-        """`small: goes on at step 4,000 of 10,000`."""
-        how = f"goes on at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
+        """`small: resumes at step 4,000 of 10,000`."""
+        how = f"resumes at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
         changed = f"; changed: {', '.join(self.changes)}" if self.changes else ""
         return f"{self.run}: {how}{changed}"
 
@@ -115,7 +115,7 @@ class Skipped(Event):
     kind: ClassVar[str] = "skipped"
     stage: str
     why: str
-    rows: str | None = None  # a file that says what stood in them
+    rows: str | None = None  # the file that lists the documents of its rows
 
     def line(self) -> str:
         """`step 41: no update: the loss is nan and the gradient's norm nan (rows/step-00000040.json)`."""
@@ -152,7 +152,7 @@ class Preempted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveFailed(Event):
-    """A checkpoint could not be written; the run goes on, and tries again."""
+    """A checkpoint could not be written; the run continues, and tries again."""
 
     kind: ClassVar[str] = "save_failed"
     why: str

@@ -26,6 +26,7 @@ from trivium.files import FileFacts, draft, flush_file, flush_folder, hash_file
 COMPLETE = "COMPLETE"
 LINEAGE = "lineage.json"
 LOCK = ".lock"
+CORRUPT = "is corrupt: truncated, or changed since it was written"
 NAME = re.compile(r"step-(\d+)")  # of a checkpoint's folder
 
 
@@ -49,7 +50,7 @@ class Checkpoint:
         except (OSError, ValueError):
             state = None
         if not isinstance(state, dict):
-            raise ResumeError(f"{path}: is torn, or not what was written. Put it back, or give another checkpoint.")
+            raise ResumeError(f"{path}: {CORRUPT}. Put it back, or give another checkpoint.")
         return state
 
     def files(self) -> dict[str, FileFacts]:
@@ -58,11 +59,11 @@ class Checkpoint:
         return listed
 
     def verify(self, part: int = 0, parts: int = 1) -> str | None:
-        """What is wrong with the first file that is not as it was written; None where all are. Or of every nth file."""
+        """What is wrong with the first file that is not as it was written, or None. Or look at every nth file."""
         try:
             listed = [(name, was["bytes"], was["hash"]) for name, was in self.files().items()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return f"{self.path / COMPLETE}: is torn, or not what was written"
+            return f"{self.path / COMPLETE}: {CORRUPT}"
         for name, size, content in listed[part::parts]:
             path = self.path / name
             if not path.is_file():
@@ -130,7 +131,7 @@ class RunFolder:
                 shutil.rmtree(old, ignore_errors=True)
 
     def unlock(self) -> None:
-        """Let others in; of a launch that was refused before it wrote anything, nothing stays."""
+        """Let others in; a launch that was refused before it wrote anything leaves nothing behind."""
         if self._lock is None:
             return
         with suppress(OSError):
@@ -196,7 +197,7 @@ class RunFolder:
             flush_folder(folder)
         final = self.checkpoints_folder / f"step-{step:08d}"
         old = self.checkpoints_folder / f".old-{final.name}"
-        if final.exists():  # the same step again, after a resume; `_put_back` mends a kill between the renames
+        if final.exists():  # the same step again, after a resume; `_clear_up` repairs a kill between the renames
             final.rename(old)
         draft_folder.rename(final)
         flush_folder(self.checkpoints_folder)
@@ -204,7 +205,7 @@ class RunFolder:
         return Checkpoint(step, final)
 
     def set_aside(self, checkpoint: Checkpoint) -> Path:
-        """Take a damaged checkpoint out of the way, and leave it to be looked at; where it is now."""
+        """Rename a damaged checkpoint out of the way; returns its new path."""
         aside = checkpoint.path.with_name(f"damaged-{checkpoint.path.name}")
         shutil.rmtree(aside, ignore_errors=True)
         checkpoint.path.rename(aside)
@@ -243,7 +244,7 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything of a run is there."""
+        """Whether the folder holds anything of a run."""
         return self.path.exists() and any(each.name != LOCK for each in self.path.iterdir())
 
     @contextmanager
@@ -268,7 +269,7 @@ class RunFolder:
         return json.loads(path.read_text()) if path.is_file() else None
 
     def write_rows(self, step: int, rows: list[dict[str, Any]]) -> str:
-        """Keep what stood in the rows of a step that went wrong; gives the file's name within the run."""
+        """Keep a list of the rows of a step that went wrong; returns the file's name within the run."""
         name = f"rows/step-{step:08d}.json"
         with draft(self.path / name) as file:
             file.write(json.dumps(rows, indent=1).encode())
@@ -296,14 +297,14 @@ def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
     by_step = {checkpoint.step: checkpoint for checkpoint in found}
     if step not in by_step:
         known = ", ".join(f"{each:,}" for each in by_step)
-        raise ResumeError(f"{path}: has no checkpoint of step {step:,}. There is: {known}.")
+        raise ResumeError(f"{path}: has no checkpoint of step {step:,}. It has: {known}.")
     return by_step[step]
 
 
 def _given_checkpoint(path: Path, step: int | None) -> Checkpoint:
     name = NAME.fullmatch(path.name)
     if name is None or not (path / COMPLETE).is_file():
-        raise ResumeError(f"{path}: is no checkpoint. Give a run's folder, or one of its step-... folders.")
+        raise ResumeError(f"{path}: is not a checkpoint. Give a run's folder, or one of its step-... folders.")
     if step not in (None, int(name[1])):
         raise ResumeError(f"{path}: is the checkpoint of step {int(name[1]):,}, not {step:,}. Leave the step out.")
     return Checkpoint(int(name[1]), path)
@@ -311,7 +312,7 @@ def _given_checkpoint(path: Path, step: int | None) -> Checkpoint:
 
 @contextmanager
 def written_to(path: Path) -> Iterator[None]:
-    """What a folder that cannot be written to says, in one sentence."""
+    """SaveError that names a folder which cannot be written to."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from trivium.run.folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is."""
+    """One line of the list: where a run is."""
 
     name: str
     state: str  # running, finished, stopped, or broken off
@@ -28,12 +28,12 @@ class RunState:
 def list_runs(folder: Path) -> list[RunState]:
     """Every run in a folder, by name."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: is no folder. Give the one that run.folder names.")
+        raise UsageError(f"{folder}: is not a folder. Give the one that run.folder names.")
     return [run_state(path) for path in sorted(folder.iterdir()) if (path / "plan.json").is_file() or _forked(path)]
 
 
 def run_state(path: Path) -> RunState:
-    """What a run's events say of it."""
+    """A run's line, from its events and checkpoints."""
     folder = RunFolder(path)
     step, stage = 0, ""
     total: int | None = None

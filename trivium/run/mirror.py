@@ -1,7 +1,7 @@
 """A second place for a run's checkpoints, copied there in the background.
 
 Copies are whole or absent, as the originals are, and follow their retention; the oldest come first, so that the
-references of a stage with KL are there before what needs them. A copy that fails is told of and
+references of a stage with KL arrive before what needs them. A copy that fails is reported and
 tried again with the next checkpoint; training never waits for it but at the run's end.
 """
 

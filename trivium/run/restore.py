@@ -1,6 +1,6 @@
-"""A run's folder -> the checkpoint that a launch goes on from: the last one whose files are as they were written.
+"""A run's folder -> the checkpoint that a launch resumes from: the last one whose files are as they were written.
 
-One that is damaged is set aside, since it would stand in the way of those that come: it counts as the last one, and
+One that is damaged is set aside, since it would be in the way of later ones: it counts as the last one, and
 retention would keep it and drop a good one. Where no checkpoint is sound, the second place is looked into; where none
 is there either the run is refused, and never starts over by itself.
 """

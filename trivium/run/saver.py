@@ -1,9 +1,9 @@
 """Checkpoints of a run: one save at a time, whole or absent, and which of them stay.
 
-`save` returns when training may go on; a thread waits for the engine's files, adds the run's state and
-commits. A save that fails (a full disk) leaves the checkpoints before it as they are, is told of, and is tried
+`save` returns when training may continue; a thread waits for the engine's files, adds the run's state and
+commits. A save that fails (a full disk) leaves the checkpoints before it as they are, is reported, and is tried
 again after a pause that doubles each time. Of many ranks all write their parts; rank 0 commits, once all of these
-are whole, and alone tells of what failed and when to try again. A save in the foreground is over for all at once.
+are whole, and alone reports what failed and when to try again. A save in the foreground is over for all at once.
 """
 
 import threading
@@ -62,7 +62,7 @@ class Cadence:
 
 
 class Saver:
-    """Writes a run's checkpoints, one after the other; a save that fails is told of and tried again."""
+    """Writes a run's checkpoints, one after the other; a save that fails is reported and tried again."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Saver:
         def attempt(act: Callable[[], None]) -> None:
             try:
                 act()
-            except Exception as failure:  # a full disk shows itself in many ways; training goes on whatever it is
+            except Exception as failure:  # a full disk shows itself in many ways; training continues whatever it is
                 self._failed(step, reason, failure)
 
         attempt(write)
@@ -163,7 +163,7 @@ class Saver:
             if must_succeed and self._failure is not None:
                 raise SaveError(
                     f"{self.folder.checkpoints_folder}: the checkpoint of step {step:,} ({reason}) cannot be written: "
-                    f"{self._failure}. Make room, and start the run again: it goes on from its last checkpoint."
+                    f"{self._failure}. Make room, and start the run again: it resumes from its last checkpoint."
                 ) from self._failure
 
     def _failed(self, step: int, reason: str, failure: Exception) -> None:

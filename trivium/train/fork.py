@@ -2,7 +2,7 @@
 
 The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to) and a `lineage.json`
 that names the run and step it came from. What differs in the past is refused by key, as a resume would. Where the new
-run has another engine, the copies hold the weights alone, and the optimizer begins anew. All of it is written to a
+run has another engine, the copies hold the weights alone, and the optimizer starts fresh. All of it is written to a
 draft beside the new folder and renamed: a fork is whole or absent.
 """
 
@@ -22,11 +22,11 @@ from trivium.train.resume import refuse_other_past
 
 
 def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:
-    """Start another run from a run's checkpoint; says where it is."""
+    """Start another run from a run's checkpoint; returns a sentence that says where it is."""
     checkpoint = find_checkpoint(run, step)
-    said = load(config, overrides).config
-    plan = make_plan(said, file=config.name)
-    new = RunFolder(Path(said.run.folder) / (said.run.name or "run"))
+    asked = load(config, overrides).config
+    plan = make_plan(asked, file=config.name)
+    new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:
         raise ResumeError(f"{new.path}: is a run already. Give run.name another name in {config.name}.")
@@ -39,24 +39,24 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
     lineage = {"run": str(own), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
     how = ""
-    if is_foreign(checkpoint.engine, said.engine.name):
+    if is_foreign(checkpoint.engine, asked.engine.name):
         lineage |= {"engine": saved_by(checkpoint.engine), "optimizer": "fresh"}
-        how = f", its weights alone, from {lineage['engine']} to {said.engine.name} with a fresh optimizer"
+        how = f", its weights alone, from {lineage['engine']} to {asked.engine.name} with a fresh optimizer"
     elif not is_saved(checkpoint.engine):
         lineage |= {"optimizer": "fresh"}
         how = ", its weights alone, with a fresh optimizer"
     with written_to(new.path), new.whole() as unfinished:
         (unfinished.path / LINEAGE).write_text(json.dumps(lineage, indent=1))
         for each in (*references, checkpoint):
-            take = take_weights if is_foreign(each.engine, said.engine.name) else RunFolder.take
+            take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take
             take(unfinished, each)
-    go_on = shlex.join(["trivium", "train", str(config), *overrides])
-    return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Go on with: {go_on}"
+    command = shlex.join(["trivium", "train", str(config), *overrides])
+    return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Continue with: {command}"
 
 
 def _run_of(given: Path, checkpoint: Checkpoint) -> Path:
     """The run's own folder, also where one of its checkpoints was given."""
     if checkpoint.path != given:
         return given
-    is_said = given.parent.name == "checkpoints" and len(given.parts) > 2
-    return (given if is_said else given.resolve()).parent.parent
+    in_run = given.parent.name == "checkpoints" and len(given.parts) > 2
+    return (given if in_run else given.resolve()).parent.parent

@@ -1,12 +1,12 @@
 """Which steps go wrong, and what is done about it.
 
-A step whose loss or gradient is not finite is left out: no weight moves, and the step counts, so that schedules
-and data stay aligned. So many in a row end the run. A spike is a loss far above the stage's recent ones: more than
-`spike_deviations` robust deviations (1.4826 x the median distance from the median) above their median. Losses of
-another stage say nothing, so that each stage starts afresh and is judged once it has `GRACE_STEPS` of its own.
+A step whose loss or gradient is not finite is skipped: no weight moves, and the step counts, so that schedules and data
+stay aligned. `max_consecutive_skips` of them in a row end the run. A spike is a loss far above the stage's recent ones:
+more than `spike_deviations` robust deviations (1.4826 x the median distance from the median) above their median. Losses
+of another stage say nothing, so that each stage starts afresh and is judged once it has `GRACE_STEPS` of its own.
 
-What the guard knows is in each checkpoint: a resume judges as the run would have. The steps that it left out are
-there too: whether it or `skip_steps` leaves out a step makes no difference to any bit, so that these may be written
+What the guard knows is in each checkpoint: a resume judges as the run would have. The steps that it skipped are
+there too: whether it or `skip_steps` skips a step makes no difference to any bit, so that these may be written
 into the config of a run that has passed them.
 """
 
@@ -24,7 +24,7 @@ from trivium.errors import GuardError
 RECENT_STEPS = 64
 GRACE_STEPS = 16
 NORMAL = 1.4826  # the median distance from the median, times this, is a normal distribution's deviation
-SMALLEST_RISE = 0.05  # of the median: where losses hardly differ, less than that is no spike
+SMALLEST_RISE = 0.05  # of the median: where losses hardly differ, less than that is not a spike
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class Guard:
     skipped: list[tuple[int, int]] = field(default_factory=list)  # spans of steps, each with its first and its end
 
     def enter(self, stage: int) -> None:
-        """Begin a stage; going on in its middle forgets nothing."""
+        """Begin a stage; a resume in its middle forgets nothing."""
         if stage != self.stage:
             self.stage = stage
             self.losses.clear()
 
     def skips(self, step: int) -> bool:
-        """Whether the config leaves out this step's rows."""
+        """Whether the config skips this step."""
         return any(first <= step < end for first, end in self.settings.skip_steps)
 
     @property
@@ -66,7 +66,7 @@ class Guard:
         return stats.loss > self.spike_limit
 
     def took(self, step: int, stats: StepStats) -> None:
-        """Remember a step; GuardError once too many in a row were left out."""
+        """Remember a step; GuardError once too many in a row were skipped."""
         if stats.skipped is None:
             self.consecutive_skips = 0
             self.losses.append(stats.loss)
@@ -84,7 +84,7 @@ class Guard:
             )
 
     def skip(self) -> None:
-        """A step that the config leaves out: what went wrong before it has been looked at."""
+        """Count a step that the config skips: the user has looked at what went wrong before it."""
         self.consecutive_skips = 0
 
     def state(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Guard:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore from a checkpoint."""
         self.stage = int(state["stage"])
         self.losses = deque(_floats(state["losses"]), maxlen=RECENT_STEPS)
         self.consecutive_skips = int(state["consecutive_skips"])

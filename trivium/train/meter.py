@@ -23,7 +23,7 @@ LAG_REPORTS = 3  # comparisons in which the same rank lags before it is reported
 
 @dataclass(slots=True)
 class Meter:
-    """Goes along with the run; what is in `state` survives a resume."""
+    """Measures a run's steps; what is in `state` survives a resume."""
 
     plan: Plan
     spec: ModelSpec
@@ -41,7 +41,7 @@ class Meter:
         return {key: getattr(self, key) for key in ("weighted_loss", "weight", "flops", "training_seconds")}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Restore from a checkpoint."""
         for key, value in state.items():
             setattr(self, key, value)
 
@@ -54,7 +54,7 @@ class Meter:
         self._waited = time.perf_counter() - self._mark
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> StepTaken:
-        """One step is done: its event."""
+        """Count a step; returns its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
         of_reference = 0.0 if stage.config.kl is None else self.spec.forward_flops(stage.seq_len)
@@ -128,8 +128,8 @@ class Lag:
 
 
 def _by_source(stats: StepStats) -> dict[str, float]:
-    nats, learnt = stats.nats_by_source, stats.loss_tokens_by_source
-    return {name: nats[name] / learnt[name] for name in nats if learnt[name]}
+    nats, tokens = stats.nats_by_source, stats.loss_tokens_by_source
+    return {name: nats[name] / tokens[name] for name in nats if tokens[name]}
 
 
 def memory_in_use() -> int:
@@ -142,6 +142,6 @@ def memory_in_use() -> int:
 
 
 def peak_memory() -> int:
-    """The most that this process has had in memory."""
+    """The most bytes that this process has had in memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -2,7 +2,7 @@
 
 A stage's reference is the run's own checkpoint of the step at which a stage began, or a given folder. The first is
 written at that step and stays; nothing ever takes it again. The second is found once, when the run starts, and kept
-in every checkpoint with a fingerprint: a run that it points to may go on, and the reference stays what it was.
+in every checkpoint with a fingerprint: the run that it points to may continue, and the reference stays what it was.
 """
 
 import json
@@ -122,13 +122,13 @@ class References:
         return next((each for each in self.plan.stages if each.name == reference.stage), None)
 
     def _given(self, stage: PlannedStage) -> dict[str, Any]:
-        """A given reference, looked for once a run as long as the config says the same of it."""
+        """A given reference, found once a run, as long as the config names the same one."""
         assert stage.config.kl is not None
         assert stage.config.kl.reference is not None
-        said = stage.config.kl.reference.model_dump(exclude_none=True)
-        if self.found.get(stage.name, {}).get("said") != said:
-            folder = weights_folder(Path(said["path"]), said.get("step"))
-            self.found[stage.name] = {"said": said, "folder": str(folder), "fingerprint": fingerprint(folder)}
+        asked = stage.config.kl.reference.model_dump(exclude_none=True)
+        if self.found.get(stage.name, {}).get("asked") != asked:
+            folder = weights_folder(Path(asked["path"]), asked.get("step"))
+            self.found[stage.name] = {"asked": asked, "folder": str(folder), "fingerprint": fingerprint(folder)}
         return self.found[stage.name]
 
     def _checkpoint(self, step: int) -> Checkpoint | None:

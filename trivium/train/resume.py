@@ -1,4 +1,4 @@
-"""A run <-> its part of a checkpoint: what is saved, what is loaded, and whether a run may go on with this config.
+"""A run <-> its part of a checkpoint: what is saved, what is loaded, and whether a run may continue with this config.
 
 The past is fixed, the future is open: a config that changes a step that has been taken is refused by key. What the
 engine keeps is its own; here are the plain values beside it, in `state.json`.
@@ -197,7 +197,7 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
 
 
 def skipped_alike(state: Mapping[str, Any], plan: Plan) -> bool:
-    """Whether only `guard.skip_steps` differs, and only in steps that the guard had left out by itself."""
+    """Whether only `guard.skip_steps` differs, and only in steps that the guard had skipped by itself."""
     was, now = dict(state["loader"]["record"]), dict(plan.record(int(state["step"])))
     differing = _steps(was.pop("guard.skip_steps", ())) ^ _steps(now.pop("guard.skip_steps", ()))
     return first_difference(was, now) is None and differing <= _steps(state["guard"]["skipped"])

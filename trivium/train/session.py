@@ -1,7 +1,7 @@
 """One launch of a run: its folder locked, its engine made, its sinks open; closed again whatever happens.
 
 A `Session` is everything that is open while a run trains. It is made once, by `open_session`, and handed to whoever
-needs it; nothing is filled in later but where the launch is (`entered`, `scored_at`, `best`, ...).
+needs it; only where the launch is changes later (`entered`, `scored_at`, `best`, ...).
 """
 
 import tempfile

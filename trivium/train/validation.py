@@ -75,10 +75,10 @@ def _shares(config: Config, stage: PlannedStage) -> Mapping[str, Fraction]:
 def validation_batches(
     plan: Plan, stage: PlannedStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
 ) -> Iterator[Batch]:
-    """The batches of one evaluation, each of one source; on many ranks a shard of so many rows of each.
+    """The batches of one evaluation, each of one source; on many ranks a shard of `batch_rows` rows of each.
 
     Shards are of one size, since all ranks must pass together: where rows run out, some are read that count for
-    nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 of which nothing is learnt.
+    nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 without any target.
     """
     for chosen in validation_rows(plan, stage):
         masks_loss = (stage.config.loss_on or plan.sources[chosen.source].loss_on) != "all"

@@ -1,4 +1,4 @@
-"""A run that stops making progress ends, and leaves behind where each rank stood.
+"""A run that stops making progress ends, and leaves the stacks of each rank behind.
 
 A thread looks at the time of the last beat. A rank that hangs holds up all others at their next exchange, so that
 each rank's watchdog ends its own process. A process that the system has stopped can write nothing: the first watchdog
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STALLED = 4  # the exit code
-LOOKS = 20  # so many times within the limit
+LOOKS = 20  # times within the limit
 ASKS = signal.SIGUSR2  # of another rank: write your stacks
 PATIENCE = 10.0  # seconds for the stacks of others
 
@@ -41,7 +41,7 @@ def this_process() -> Process:
 
 
 class Watchdog:
-    """Ends the process when `beat` has not been called for so long; `processes` are those of all ranks."""
+    """Ends the process when `beat` has not been called within the limit; `processes` are those of all ranks."""
 
     def __init__(self, limit_seconds: float, folder: Path, rank: int, processes: Sequence[Process]) -> None:
         self._limit = limit_seconds
@@ -63,7 +63,7 @@ class Watchdog:
         self._thread.start()
 
     def beat(self) -> None:
-        """There is progress."""
+        """Note progress."""
         self._last = time.monotonic()
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Watchdog:
         os._exit(STALLED)
 
     def _ask_neighbours(self) -> None:
-        """Have the other ranks of this machine write where they stand, also one that is stopped."""
+        """Have the other ranks of this machine write their stacks, also one that is stopped."""
         for number in self._neighbours.values():
             with suppress(OSError):  # one that has ended
                 os.kill(number, ASKS)
