@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
-from trivium.rows.blocks import FILE_SHIFT, IN_LAST, LENGTH_SHIFT, FileTable, Spans
+from trivium.rows.blocks import FileTable, Spans
 from trivium.rows.kernels import address_of, compiled
+from trivium.rows.piece import pack_word
 from trivium.sources.open import OpenSource
 
 Int64s = NDArray[np.int64]
@@ -55,16 +56,16 @@ class SimulatedBlocks:
 
     def spans(self, blocks: Int64s) -> Spans:
         """The documents that start in these blocks."""
-        return Spans(*_find_spans(blocks, ENDS, self.tokens))
+        return Spans(_find_spans(blocks, ENDS, self.tokens))
 
 
 @compiled
-def _find_spans(blocks: Int64s, ends: Int64s, tokens: int) -> tuple[Int64s, Int64s]:
+def _find_spans(blocks: Int64s, ends: Int64s, tokens: int) -> Int64s:
     """Two passes over the blocks: how many documents, then which."""
     count = 0
     for block in blocks:
         count += _first_from(ends, min((block + 1) * BLOCK_TOKENS, tokens)) - _first_from(ends, block * BLOCK_TOKENS)
-    words, lengths = np.empty((count, 2), np.int64), np.empty(count, np.int64)
+    pieces = np.empty((count, 2), np.int64)
     place = 0
     for block in blocks:
         first, last = (
@@ -74,11 +75,11 @@ def _find_spans(blocks: Int64s, ends: Int64s, tokens: int) -> tuple[Int64s, Int6
         for document in range(first, last):
             within = document % PERIOD_DOCUMENTS
             file = document // PERIOD_DOCUMENTS % FILES
-            words[place, 0] = ends[within - 1] if within else 0
-            lengths[place] = ends[within] - words[place, 0]
-            words[place, 1] = (np.int64(file) << FILE_SHIFT) | (lengths[place] << LENGTH_SHIFT) | IN_LAST
+            start = ends[within - 1] if within else 0
+            pieces[place, 0] = start
+            pieces[place, 1] = pack_word(file, ends[within] - start, True, False)
             place += 1
-    return words, lengths
+    return pieces
 
 
 @compiled

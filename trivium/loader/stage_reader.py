@@ -18,6 +18,7 @@ from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
 from trivium.rows.kernels import address_of, carray, compiled, pointer
+from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.reading import Reading
 from trivium.rows.window import Window
 from trivium.sources.stream.lanes import Lanes, file_table
@@ -189,7 +190,7 @@ def _find(
             if slots[source, slot, SLOT_FIRST] <= position < slots[source, slot, SLOT_END]:
                 within = position - slots[source, slot, SLOT_FIRST]
                 row_starts = carray(pointer(slots[source, slot, SLOT_ROW_STARTS]), (within + 2,), np.int64)
-                rows[row, ROW_ADDRESS] = slots[source, slot, SLOT_PIECES] + row_starts[within] * 16
+                rows[row, ROW_ADDRESS] = slots[source, slot, SLOT_PIECES] + row_starts[within] * PIECE_BYTES
                 rows[row, ROW_PIECES] = row_starts[within + 1] - row_starts[within]
                 rows[row, ROW_FILES] = slots[source, slot, SLOT_FILES]
                 found = True

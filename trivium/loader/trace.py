@@ -17,7 +17,8 @@ from trivium.loader.loader import Loader
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, Segment
 from trivium.rows.batch import IGNORED
-from trivium.rows.blocks import FILE_SHIFT, LENGTH_SHIFT, WORD_MASK, FileBlocks
+from trivium.rows.blocks import FileBlocks
+from trivium.rows.piece import file_of, length_of
 from trivium.rows.reading import BlockOrder, Reading
 from trivium.sources.stream.lanes import LaneRows
 from trivium.text.tokenizer import Tokenizer
@@ -159,9 +160,9 @@ def _stream_row(rows: LaneRows, position: int) -> _RowRead:
 def _pieces(read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32]) -> Iterator[PieceAddress]:
     column = 0
     for offset, word in read.pieces.tolist():
-        file, length = word >> FILE_SHIFT, (word & WORD_MASK) >> LENGTH_SHIFT
+        length = length_of(word)
         stop = min(column + length, len(tokens))  # a row of crop has one token more, which is a target only
-        document = read.document_at(file, offset)
+        document = read.document_at(file_of(word), offset)
         yield PieceAddress(
             file=document.file,
             document=document.number,

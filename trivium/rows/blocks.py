@@ -22,47 +22,41 @@ from numpy.typing import NDArray
 from trivium.errors import SourceError
 from trivium.rows.kernels import address_of, carray, compiled, pointer
 from trivium.rows.order import uniform, uniforms
+from trivium.rows.piece import file_of, is_in_last, length_of, pack_word
 from trivium.seeds import derive_key
 from trivium.tokenfiles.open import TokenFile
 
 Int64s = NDArray[np.int64]
 
 
-# Where a stretch of tokens is, in two words: the offset of its first token in its file, and
-# file << 32 | length << 2 | in_last << 1 | goes_on. `in_last`: it is of the last span of its document. `goes_on`:
-# the document has a next token behind it, which is the target of its last one.
-FILE_SHIFT = 32
-WORD_MASK = (1 << FILE_SHIFT) - 1
-LENGTH_SHIFT = 2
-IN_LAST = 2
-GOES_ON = 1
-LONGEST = 2**30 - 1
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """Stretches of documents, each in one file."""
 
-    words: Int64s  # (spans, 2) as above
-    length: Int64s  # tokens of each, at least 1
+    pieces: Int64s  # (spans, 2), two words each, as `piece` lays them out; none is empty
 
     def __len__(self) -> int:
-        return len(self.length)
+        return len(self.pieces)
 
     @property
     def file(self) -> Int64s:
         """The file of each."""
-        return self.words[:, 1] >> FILE_SHIFT
+        return file_of(self.pieces[:, 1])
 
     @property
     def offset(self) -> Int64s:
         """Its first token, counted from the file's start."""
-        return self.words[:, 0]
+        return self.pieces[:, 0]
+
+    @property
+    def length(self) -> Int64s:
+        """Tokens of each."""
+        return length_of(self.pieces[:, 1])
 
     @property
     def is_last(self) -> NDArray[np.bool_]:
         """Whether its document ends with it."""
-        flags: NDArray[np.bool_] = self.words[:, 1] & IN_LAST != 0
+        flags: NDArray[np.bool_] = is_in_last(self.pieces[:, 1])
         return flags
 
 
@@ -163,10 +157,10 @@ class FileBlocks:
         self._check_files(blocks)
         limit, wanted = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
         files = self._ends_at, self._num_documents, self._num_tokens, self._first_block, self._keys
-        words, lengths, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted)
+        pieces, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted)
         if damaged >= 0:
             raise self._damaged_index(int(blocks[damaged]))
-        return Spans(words, lengths)
+        return Spans(pieces)
 
     def _damaged_index(self, block: int) -> SourceError:
         number = int(np.searchsorted(self._first_block, block, side="right")) - 1
@@ -269,10 +263,10 @@ def _find_spans(
     block_tokens: int,
     limit: np.uint64,
     wanted: bool,
-) -> tuple[Int64s, Int64s, int]:
+) -> tuple[Int64s, int]:
     """Two passes over the blocks: how many spans at the most, then the spans.
 
-    No end is trusted: a document that ends before it starts, or behind its file, stops the search. The third
+    No end is trusted: a document that ends before it starts, or behind its file, stops the search. The second
     value is the place in `blocks` where that was, or -1.
     """
     most = 0
@@ -283,7 +277,7 @@ def _find_spans(
         ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
         first_document[index] = _first_above(ends, begin)
         most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
-    words, lengths = np.empty((most, 2), np.int64), np.empty(most, np.int64)
+    pieces = np.empty((most, 2), np.int64)
     count = 0
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
@@ -293,7 +287,7 @@ def _find_spans(
         start = ends[number - 1] if number else 0
         while number < ends.size:
             if not 0 <= start <= ends[number] <= num_tokens[file]:
-                return words[:0], lengths[:0], index
+                return pieces[:0], index
             # The piece of a long document that starts in this block; of a document that starts here, its first.
             piece = (
                 start if start >= begin else start + (begin - start + block_tokens - 1) // block_tokens * block_tokens
@@ -303,13 +297,12 @@ def _find_spans(
                     break
             elif piece < ends[number] and (limit == 0 or (uniform(keys[file], number) < limit) == wanted):
                 if count == most:
-                    return words[:0], lengths[:0], index
+                    return pieces[:0], index
                 stop = min(piece + block_tokens, ends[number])
-                flag = IN_LAST if stop == ends[number] else GOES_ON
-                words[count, 0] = piece
-                words[count, 1] = (np.int64(file) << FILE_SHIFT) | ((stop - piece) << LENGTH_SHIFT) | flag
-                lengths[count] = stop - piece
+                is_last = stop == ends[number]
+                pieces[count, 0] = piece
+                pieces[count, 1] = pack_word(file, stop - piece, is_last, not is_last)
                 count += 1
             start = ends[number]
             number += 1
-    return words[:count], lengths[:count], -1
+    return pieces[:count], -1

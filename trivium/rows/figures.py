@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.blocks import FILE_SHIFT, GOES_ON, LENGTH_SHIFT, WORD_MASK
 from trivium.rows.kernels import carray, compiled, pointer
+from trivium.rows.piece import continues, file_of, length_of
 from trivium.rows.window import Window
 
 Int64s = NDArray[np.int64]
@@ -20,7 +20,7 @@ class Figures:
     tokens: int = 0  # laid in rows
     consumed: int = 0  # these, and those that crop dropped: not read again in this epoch
     pieces: int = 0
-    cut: int = 0  # pieces whose document goes on behind them
+    cut: int = 0  # pieces whose document continues behind them
     loss_tokens: int = 0  # tokens that have a target
     unmasked: int = 0  # those of them that the source's loss bytes let through
 
@@ -59,15 +59,15 @@ def _count(
         column = 0
         for piece in range(row_starts[row], row_starts[row + 1]):
             word = pieces[piece, 1]
-            length = (word & WORD_MASK) >> LENGTH_SHIFT
+            length = length_of(word)
             # As `gather` does it: of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
-            targeted = inputs if inputs < length or word & GOES_ON else inputs - 1
+            targeted = inputs if inputs < length or continues(word) else inputs - 1
             column += inputs
             into[TOKENS] += length
-            into[CUT] += word & GOES_ON
+            into[CUT] += continues(word)
             into[LEARNT] += targeted
-            into[UNMASKED] += _unmasked(loss[word >> FILE_SHIFT], pieces[piece, 0] + 1, targeted)
+            into[UNMASKED] += _unmasked(loss[file_of(word)], pieces[piece, 0] + 1, targeted)
             into[CONSUMED] += length
         into[ROWS] += 1
         into[PIECES] += row_starts[row + 1] - row_starts[row]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.rows.batch import IGNORED, PADDING
-from trivium.rows.blocks import FILE_SHIFT, GOES_ON, LENGTH_SHIFT, WORD_MASK
 from trivium.rows.kernels import carray, compiled, pointer
+from trivium.rows.piece import continues, file_of, length_of
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -29,11 +29,11 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
         column = 0
         for piece in range(pieces.shape[0]):
             word = pieces[piece, 1]
-            file = carray(pointer(rows[row, ROW_FILES] + (word >> FILE_SHIFT) * FILE_BYTES), (3,), np.int64)
-            length = (word & WORD_MASK) >> LENGTH_SHIFT
+            file = carray(pointer(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES), (3,), np.int64)
+            length = length_of(word)
             # Of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
-            targeted = inputs if inputs < length or word & GOES_ON else inputs - 1
+            targeted = inputs if inputs < length or continues(word) else inputs - 1
             stop = column + inputs
             _copy(file[0], file[1], pieces[piece, 0], tokens[column:stop])
             _copy(file[0], file[1], pieces[piece, 0] + 1, targets[column : column + targeted])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -21,6 +21,11 @@ carray = cast(Callable[..., Any], numba.carray)  # type: ignore[attr-defined]
 def compiled(function: Function) -> Function:
     """Compile with numba on first use; bounds are not checked, so callers must pass arrays that fit."""
     return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def formula(function: Function) -> Function:
+    """One definition for two uses: kernels inline it, and Python calls it with numbers or with whole arrays."""
+    return register_jitable(function)
 
 
 @intrinsic

@@ -1,8 +1,7 @@
 """A window's spans -> its rows, packed and shuffled, as the gather reads them.
 
-A row is a run of pieces. A piece is two numbers: where its tokens start in the file, and the file and
-length in one word. The rows stand in the order in which they are read. A window of 16M tokens takes about
-a millisecond and half a megabyte.
+A row is a run of pieces, two words each (see `piece`). The rows are in the order in which they are read. A window of
+16M tokens takes about a millisecond and half a megabyte.
 """
 
 import threading
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.blocks import FILE_SHIFT, GOES_ON, IN_LAST, LENGTH_SHIFT, LONGEST, WORD_MASK, Spans
+from trivium.rows.blocks import Spans
 from trivium.rows.kernels import compiled
 from trivium.rows.order import uniform
 from trivium.rows.packing import Policy, pack
+from trivium.rows.piece import MAX_LENGTH, continues, file_of, is_in_last, length_of, make_pieces, pack_word, part_of
 
 Int64s = NDArray[np.int64]
-OFFSET_BITS = 40  # a file has fewer tokens than this many bits count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,18 +38,12 @@ class Window:
     @property
     def lengths(self) -> Int64s:
         """Tokens of each piece."""
-        return (self.pieces[:, 1] & WORD_MASK) >> LENGTH_SHIFT
+        return length_of(self.pieces[:, 1])
 
     @property
     def files(self) -> Int64s:
         """The file of each piece."""
-        return self.pieces[:, 1] >> FILE_SHIFT
-
-    @property
-    def goes_on(self) -> NDArray[np.bool_]:
-        """Whether each piece's document has a next token."""
-        flags: NDArray[np.bool_] = self.pieces[:, 1] & GOES_ON != 0
-        return flags
+        return file_of(self.pieces[:, 1])
 
     @property
     def nbytes(self) -> int:
@@ -62,16 +55,17 @@ class Window:
         return self.pieces[self.row_starts[row] : self.row_starts[row + 1]]
 
     def leftover(self, first_row: int) -> Spans:
-        """What the rows from `first_row` on have not read yet, as spans, pieces of one document joined again."""
+        """The spans of the rows from `first_row` on, of which there is one; neighbouring pieces are joined again."""
         start = self.row_starts[first_row]
-        lengths, goes_on = self.lengths[start:], self.goes_on[start:]
+        offsets, words = self.pieces[start:].T
+        lengths, continued = length_of(words), continues(words)
         # What crop drops belongs to the row that drops it: a row that is not read has dropped nothing.
         last_pieces = self.row_starts[first_row + 1 :] - 1 - start
         cut = self.dropped[first_row:]
         lengths[last_pieces] += cut
-        in_last = self.pieces[start:, 1] & IN_LAST != 0
-        goes_on[last_pieces[cut > 0]] = ~in_last[last_pieces[cut > 0]]
-        return _joined(self.files[start:], self.pieces[start:, 0], lengths, goes_on)
+        cropped = last_pieces[cut > 0]
+        continued[cropped] = ~is_in_last(words[cropped])
+        return _joined(file_of(words), offsets, lengths, continued)
 
 
 class WindowCache:
@@ -100,18 +94,17 @@ class WindowCache:
         return window
 
 
-def _joined(files: Int64s, offsets: Int64s, lengths: Int64s, goes_on: NDArray[np.bool_]) -> Spans:
+def _joined(files: Int64s, offsets: Int64s, lengths: Int64s, continued: NDArray[np.bool_]) -> Spans:
     """Pieces in the order of the files; neighbours within a document become one span."""
-    order = np.argsort((files << OFFSET_BITS) | offsets)
-    files, offsets, lengths, goes_on = files[order], offsets[order], lengths[order], goes_on[order]
-    touches = (files[1:] == files[:-1]) & (offsets[1:] == offsets[:-1] + lengths[:-1]) & goes_on[:-1]
-    firsts = np.flatnonzero(np.concatenate(([True], ~touches)) if len(files) else np.zeros(0, np.bool_))
+    order = np.lexsort((offsets, files))
+    files, offsets, lengths, continued = files[order], offsets[order], lengths[order], continued[order]
+    touches = (files[1:] == files[:-1]) & (offsets[1:] == offsets[:-1] + lengths[:-1]) & continued[:-1]
+    firsts = np.flatnonzero(np.concatenate(([True], ~touches)))
     lasts = np.append(firsts[1:], len(files)) - 1
     whole = offsets[lasts] + lengths[lasts] - offsets[firsts]
-    assert whole.max(initial=0) <= LONGEST, "a window holds no longer stretch"
-    flags = np.where(goes_on[lasts], GOES_ON, IN_LAST)
-    words = np.stack((offsets[firsts], (files[firsts] << FILE_SHIFT) | (whole << LENGTH_SHIFT) | flags), axis=1)
-    return Spans(words, whole)
+    assert whole.max() <= MAX_LENGTH, "a window holds no longer stretch"
+    words = pack_word(files[firsts], whole, ~continued[lasts], continued[lasts])
+    return Spans(make_pieces(offsets[firsts], words))
 
 
 def make_window(spans: Spans, policy: Policy, seq_len: int, key: int) -> Window:
@@ -119,7 +112,7 @@ def make_window(spans: Spans, policy: Policy, seq_len: int, key: int) -> Window:
     packing = pack(policy, spans.length, seq_len)
     order = shuffled(packing.num_rows, key)
     packed = packing.row_starts, packing.span, packing.start, packing.length
-    row_starts, pieces = _lay(*packed, order, spans.words)
+    row_starts, pieces = _lay(*packed, order, spans.pieces)
     return Window(seq_len, row_starts, pieces, packing.dropped[order])
 
 
@@ -155,12 +148,10 @@ def _lay(
     for row in range(order.size):
         row_starts[row] = count
         for piece in range(packed_starts[order[row]], packed_starts[order[row] + 1]):
-            word = spans[span[piece], 1]
-            begin, tokens = np.int64(start[piece]), np.int64(length[piece])
-            ends = word & IN_LAST and begin + tokens == (word & WORD_MASK) >> LENGTH_SHIFT
-            where = word >> FILE_SHIFT << FILE_SHIFT
-            pieces[count, 0] = spans[span[piece], 0] + begin
-            pieces[count, 1] = where | (tokens << LENGTH_SHIFT) | (word & IN_LAST) | (0 if ends else GOES_ON)
+            offset, word = spans[span[piece]]
+            begin = np.int64(start[piece])
+            pieces[count, 0] = offset + begin
+            pieces[count, 1] = part_of(word, begin, np.int64(length[piece]))
             count += 1
     row_starts[order.size] = count
     return row_starts, pieces

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.streams import make_stream, write_jsonl
 from trivium.errors import ResumeError, SourceError
-from trivium.rows.blocks import FILE_SHIFT, LENGTH_SHIFT, WORD_MASK
+from trivium.rows.piece import file_of, length_of
 from trivium.rows.reading import RowSettings
 from trivium.sources.stream.lanes import LaneRows, Lanes, Stretch
 
@@ -36,10 +36,10 @@ def addresses(rows: LaneRows) -> list[Row]:
     for number, epoch in enumerate(rows.epochs):
         pieces = []
         for offset, word in rows.window.row_pieces(number).tolist():
-            documents = rows.documents[word >> FILE_SHIFT]
+            documents = rows.documents[file_of(word)]
             index = int((documents.ends <= offset).sum())
             start = offset - (int(documents.ends[index - 1]) if index else 0)
-            length = (word & WORD_MASK) >> LENGTH_SHIFT
+            length = length_of(word)
             pieces.append((int(documents.files[index]), int(documents.examples[index]), start, start + length))
         found.append((epoch, tuple(pieces)))
     return found

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.rows.blocks import IN_LAST, LENGTH_SHIFT, Spans
+from trivium.rows.blocks import Spans
+from trivium.rows.piece import MAX_LENGTH, make_pieces, pack_word
 from trivium.rows.reading import RowSettings
 from trivium.rows.window import Window, make_window
 from trivium.seeds import derive_key
@@ -81,8 +82,8 @@ class Documents:
     def spans(self) -> Spans:
         """Each document as one span."""
         lengths = np.diff(self.ends, prepend=0)
-        words = np.stack((self.ends - lengths, (lengths << LENGTH_SHIFT) | IN_LAST), axis=1)
-        return Spans(words, lengths)
+        assert lengths.max() <= MAX_LENGTH, "a document of a stream is read into memory whole"
+        return Spans(make_pieces(self.ends - lengths, pack_word(0, lengths, True, False)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.errors import ResumeError, SourceError
-from trivium.rows.blocks import FILE_SHIFT, WORD_MASK
 from trivium.rows.kernels import address_of
+from trivium.rows.piece import make_pieces, with_file
 from trivium.rows.reading import RowSettings
 from trivium.rows.window import Window
 from trivium.sources.stream.dataset import Stream
@@ -221,10 +221,9 @@ def _side_by_side(first: int, seq_len: int, taken: list[LaneRow], epochs: tuple[
         if key not in number_of:
             number_of[key] = len(documents)
             documents.append(row.documents)
-        words = row.pieces.copy()
-        words[:, 1] = (words[:, 1] & WORD_MASK) | (number_of[key] << FILE_SHIFT)
-        pieces.append(words)
-    row_starts = np.cumsum([0, *(len(words) for words in pieces)], dtype=np.int64)
+        offsets, words = row.pieces.T
+        pieces.append(make_pieces(offsets, with_file(words, number_of[key])))
+    row_starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
     window = Window(seq_len, row_starts, np.concatenate(pieces), np.zeros(len(taken), np.int32))
     return LaneRows(first, window, tuple(documents), epochs)
 
