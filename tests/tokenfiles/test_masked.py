@@ -122,12 +122,12 @@ def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> 
     folder = write_padded(tmp_path / "a")
     (folder / "shape.json").write_text('{"train": [5, 4]}')
     assert refusal(folder) == (
-        f"{folder}/train.bin: has 64 bytes, and shape.json says 5 rows of 4 tokens. "
+        f"{folder}/train.bin: has 64 bytes, and shape.json gives 5 rows of 4 tokens. "
         "That is neither 2, 4 nor 8 bytes a token: write both again."
     )
     (folder / "shape.json").unlink()
     assert refusal(folder) == (
-        f"{folder}/train.bin.mask: is a mask of padded rows, and {folder}/shape.json does not say how long these are "
+        f"{folder}/train.bin.mask: is a mask of padded rows, and {folder}/shape.json does not give their shape "
         f"([Errno 2] No such file or directory: '{folder}/shape.json'). "
         'Write {"train": [rows, tokens of a row]} there, or delete the mask to read a flat file.'
     )
