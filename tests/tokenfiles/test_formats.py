@@ -6,21 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.writers import write_bin, write_ds, write_megatron, write_npy
-from trivium.errors import SourceError
-from trivium.tokenfiles.open import TokenFileSettings, open_source
-
-TEN = [[7, 1, 0], [2, 0], [3, 3, 3, 0], [0], [9, 0], [4, 5, 6, 0], [8, 0], [1, 0], [6, 6, 0], [5, 0]]
-
-
-@pytest.fixture
-def refusal(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    def refuse(path: Path, settings: TokenFileSettings | None = None) -> str:
-        with pytest.raises(SourceError) as caught:
-            open_source(path, settings, tmp_path_factory.mktemp("cache"))
-        return str(caught.value)
-
-    return refuse
+from tests.support.writers import TEN, write_bin, write_ds, write_megatron, write_npy
+from trivium.tokenfiles.open import TokenFileSettings
 
 
 def test_a_bin_without_dtype_asks_for_it(tmp_path: Path, refusal: Callable[..., str]) -> None:

@@ -29,11 +29,6 @@ EITHER_WAY = "Delete it to have the files measured, or prepare the source again.
 
 
 @pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
 def web(tmp_path: Path) -> Path:
     """A source of two files, the second with a loss."""
     write_ds(tmp_path / "web" / "0.ds", FIRST)

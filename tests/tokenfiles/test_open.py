@@ -10,32 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.writers import flat, write_bin, write_ds, write_megatron, write_npy
+from tests.support.writers import TEN, documents_of, flat, write_bin, write_ds, write_megatron, write_npy
 from trivium.errors import SourceError
 from trivium.tokenfiles import ends as ends_module
 from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
-
-TEN = [[7, 1, 0], [2, 0], [3, 3, 3, 0], [0], [9, 0], [4, 5, 6, 0], [8, 0], [1, 0], [6, 6, 0], [5, 0]]
-
-
-@pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def refusal(cache: Path) -> Callable[..., str]:
-    def refuse(path: Path, settings: TokenFileSettings | None = None) -> str:
-        with pytest.raises(SourceError) as caught:
-            open_source(path, settings, cache)
-        return str(caught.value)
-
-    return refuse
-
-
-def documents_of(file: TokenFile) -> list[list[int]]:
-    starts = [0, *file.ends[:-1].tolist()]
-    return [file.tokens[start:end].tolist() for start, end in zip(starts, file.ends.tolist(), strict=True)]
 
 
 def only(path: Path, settings: TokenFileSettings | None, cache: Path) -> TokenFile:
