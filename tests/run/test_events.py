@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from trivium.run.events import EventFile, Said, Started, StepTaken, read_events, steps_taken
+from tests.support.events import steps_taken
+from trivium.run.events import EventFile, Said, Started, StepTaken, read_events
 from trivium.train.track import figures
 
 

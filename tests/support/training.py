@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.corpus import write_source
-from trivium.run.events import steps_taken
+from tests.support.events import steps_taken
 from trivium.train.trainer import Trainer
 
 FOUR_STAGES = """

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from tests.support.events import steps_taken
 from trivium import run_folder
 from trivium.files import hash_file
 from trivium.model.folder import saved_by
-from trivium.run.events import steps_taken
 from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 

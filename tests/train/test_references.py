@@ -16,11 +16,12 @@ import xxhash
 from rich.console import Console
 from safetensors.torch import load_file
 
+from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
 from tests.support.training import write_references
 from trivium.ask.export import export_checkpoint
 from trivium.errors import PlanError, ResumeError
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.references import trained_rope
 from trivium.train.rehearse import rehearse_run

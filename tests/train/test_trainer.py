@@ -15,6 +15,7 @@ import transformers
 from rich.console import Console
 
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
 from tests.support.training import losses, train
 from trivium.ask.export import export_checkpoint
@@ -22,7 +23,7 @@ from trivium.config.load import load_config
 from trivium.config.schema import Config
 from trivium.errors import ResumeError, UsageError
 from trivium.rows.batch import IGNORED, Batch
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
