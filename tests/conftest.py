@@ -1,9 +1,10 @@
-"""What all tests have: a cache folder of their own, Ctrl-C for what they start, no deadline in Hypothesis.
+"""What all tests have: a cache folder of their own, one thread, Ctrl-C for what they start, no deadline in Hypothesis.
 
 A kernel's first call compiles, which no deadline allows for. `--hypothesis-profile fast` tries fewer examples, where a
 test does not say how many it wants.
 """
 
+import os
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for all that it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# For the tests and all that they start: small models need no more, and `-n auto` has a process on every core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("trivium", deadline=None, print_blob=True)
 settings.register_profile("fast", settings.get_profile("trivium"), max_examples=20)
 settings.load_profile("trivium")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.events import steps_taken
 from tests.support.scripts import make_data
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 

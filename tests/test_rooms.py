@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "trivium"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "trivium"
 
 # From the top of the house down. A room may use those before it, and none may use those after it.
 ROOMS = (
@@ -109,6 +110,25 @@ def test_a_framework_is_known_inside_its_engine_alone(framework: str) -> None:
         if module.split(".")[0] == framework
     ]
     assert elsewhere == []
+
+
+def imported_tests(source: str) -> list[str]:
+    """Imports of a test module: what tests share belongs in a conftest.py or in tests/support."""
+    return [
+        f"{line}: {module}" for line, module in imports(source) if module.startswith("tests.") and ".test_" in module
+    ]
+
+
+def test_no_test_imports_from_another_test() -> None:
+    found = {
+        path.relative_to(TESTS).as_posix(): wrong
+        for path in sorted(TESTS.rglob("*.py"))
+        if (wrong := imported_tests(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+    for source in ("from tests.train.test_trainer import folder", "from tests.train import test_trainer"):
+        assert imported_tests(source)
+    assert not imported_tests("from tests.support.training import write_sources")
 
 
 def test_no_room_is_crowded() -> None:

@@ -1,11 +1,11 @@
-"""What trivium says when something cannot work.
+"""What trivium raises when something cannot work.
 
     TriviumError
       ConfigError    what the user wrote; carries every problem at once
       SourceError    what is on disk
-      PlanError      what cannot be planned, or a plan asked for what it does not know
+      PlanError      what cannot be planned, or a question that a plan cannot answer
       UsageError     what was asked of a command
-      ResumeError    a run that cannot go on with this config
+      ResumeError    a run that cannot continue with this config
       GuardError     a run that was ended because its steps go wrong
       SaveError      a checkpoint that had to be written and could not be
       RankError      what went wrong on another rank
@@ -29,7 +29,7 @@ class Problem:
 
 
 class TriviumError(Exception):
-    """Anything a user can mend; the command line prints it without a traceback and exits with 2."""
+    """Anything a user can fix; the command line prints it without a traceback and exits with 2."""
 
 
 class ProblemsError(TriviumError):
@@ -58,7 +58,7 @@ class UsageError(TriviumError):
 
 
 class ResumeError(TriviumError):
-    """The run cannot go on with this config."""
+    """The run cannot continue with this config."""
 
 
 class GuardError(TriviumError):
@@ -66,8 +66,8 @@ class GuardError(TriviumError):
 
 
 class SaveError(TriviumError):
-    """A checkpoint without which the run cannot go on could not be written."""
+    """A checkpoint without which the run cannot continue could not be written."""
 
 
 class RankError(TriviumError):
-    """Another rank of this launch could not go on."""
+    """Another rank of this launch could not continue."""

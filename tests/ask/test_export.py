@@ -19,7 +19,7 @@ from trivium.ask.generate.stops import turn_ends
 from trivium.ask.open import Model, open_model
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch.engine import TorchEngine
-from trivium.text.chat import NEEDED, render, render_prompt
+from trivium.text.chat import REQUIRED_MARKERS, render, render_prompt
 from trivium.text.tokenizer import Tokenizer
 from trivium.text.tokenizer_export import tokenizer_files
 
@@ -178,7 +178,7 @@ def test_a_tokenizer_that_would_give_other_tokens_is_left_out(tmp_path: Path) ->
     tokenizer = opened(kind="tiktoken", path=str(ranks), pattern=r"[[:alpha:]]+|[^[:alpha:]]+")
     written = tokenizer_files(tokenizer, 128, ())
     assert written.files == {}
-    assert written.skipped == ("the tokenizer, whose pattern splits text otherwise in the other library",)
+    assert written.skipped == ("the tokenizer, whose pattern splits text differently in the other library",)
 
 
 def test_a_template_that_would_give_other_tokens_is_left_out(tmp_path: Path) -> None:
@@ -186,7 +186,8 @@ def test_a_template_that_would_give_other_tokens_is_left_out(tmp_path: Path) -> 
     described = piece_level()
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     described["added_tokens"] += [
-        {"id": 400 + number, "content": f"<|{role}|>", "special": True, **flags} for number, role in enumerate(NEEDED)
+        {"id": 400 + number, "content": f"<|{role}|>", "special": True, **flags}
+        for number, role in enumerate(REQUIRED_MARKERS)
     ]
     described["normalizer"] = None
     described["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}

@@ -17,10 +17,11 @@ from rich.console import Console
 
 from tests.support.browser import until
 from tests.support.command_line import trivium
+from tests.support.events import steps_taken
 from trivium.config.load import load
 from trivium.demo.demo import SMALL, Size, run_demo, write_config
 from trivium.report.compare import compare_runs
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 
 
 @pytest.mark.parametrize("size", [Size(), SMALL], ids=["whole", "small"])

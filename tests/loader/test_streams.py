@@ -1,7 +1,6 @@
 """A stream in a mixture: the same rows for any ranks, stops, kills and prefetch; a small state."""
 
 import base64
-import hashlib
 import json
 import re
 import subprocess
@@ -13,42 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.corpus import make_config, write_source
-from tests.support.streams import write_jsonl
-from trivium.config.schema import Config
+from tests.support.scripts import ROOT
+from tests.support.streams import BATCH_FIELDS, batch_hash, stream_config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader.loader import Loader
 from trivium.loader.trace import places_of, rows_of
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
-from trivium.rows.batch import PADDING, Batch
-
-ROOT = Path(__file__).parents[2]
-FIELDS = ("tokens", "targets", "segments", "positions", "source")
-STAGES: list[dict[str, object]] = [
-    {"steps": 7, "seq_len": 32, "batch_size": 6, "mixture": {"web": 0.5, "code": 0.5}},
-    {"steps": 6, "seq_len": 48, "batch_size": 6, "mixture": {"web": 0.75, "code": 0.25}, "packing": "concat"},
-    {"steps": 3, "seq_len": 48, "batch_size": 6, "mixture": {"code": 1.0}},
-    {"steps": 8, "seq_len": 32, "batch_size": 12, "mixture": {"web": 0.9, "code": 0.1}, "seed": 3},
-]
-
-
-def stream_config(folder: Path, stages: list[dict[str, object]] | None = None, **said: Any) -> Config:
-    rng = np.random.default_rng(0)
-    if not (folder / "web").exists():
-        write_jsonl(folder / "web", [rng.integers(6, 60, 30).tolist() for _ in range(3)])
-        write_source(folder / "code", [rng.integers(1, 60, 40).tolist()], "uint16")
-    sources = {
-        "web": {"kind": "stream", "dataset": str(folder / "web"), "lanes": 4, "shuffle_documents": 8, **said},
-        "code": {"kind": "tokens", "path": str(folder / "code")},
-    }
-    return make_config(
-        sources,
-        STAGES if stages is None else stages,
-        tokenizer={"kind": "bytes"},
-        model={"size": "tiny", "vocab": 4096},
-    )
+from trivium.rows.batch import PADDING
 
 
 @pytest.fixture
@@ -56,12 +28,8 @@ def plan(tmp_path: Path) -> Plan:
     return make_plan(stream_config(tmp_path))
 
 
-def hashed(batch: Batch) -> str:
-    return hashlib.blake2b(b"".join(getattr(batch, field).tobytes() for field in FIELDS)).hexdigest()
-
-
 def hashes(loader: Loader, start: int | None = None) -> list[str]:
-    found = [hashed(batch) for _, batch in loader.batches(start)]
+    found = [batch_hash(batch) for _, batch in loader.batches(start)]
     loader.close()
     return found
 
@@ -86,7 +54,7 @@ def test_shards_of_any_world_are_the_rows_of_one_rank(plan: Plan, world_size: in
     whole = [batch for _, batch in Loader(plan).batches()]
     ranks = [[batch for _, batch in Loader(plan, rank, world_size).batches()] for rank in range(world_size)]
     for step, batch in enumerate(whole):
-        for field in FIELDS:
+        for field in BATCH_FIELDS:
             shards = [getattr(ranks[rank][step], field) for rank in range(world_size)]
             assert np.array_equal(np.concatenate(shards), getattr(batch, field))
 
@@ -113,7 +81,7 @@ def test_a_state_of_any_step_goes_on_with_the_same_rows_on_any_world(plan: Plan)
             found = next(again.batches())[1]
             again.close()
             size = whole[step].num_rows // world_size
-            assert hashed(found) == hashed(whole[step].rows(rank * size, (rank + 1) * size))
+            assert batch_hash(found) == batch_hash(whole[step].rows(rank * size, (rank + 1) * size))
     final = Loader(plan)
     final.load_state_dict(states[-1])
     assert list(final.batches()) == []
@@ -138,7 +106,7 @@ def test_steps_are_read_forward_and_the_last_ones_again(plan: Plan) -> None:
     whole = hashes(Loader(plan))
     loader = Loader(plan, prefetch=0)
     for step in (0, 0, 3, 3, 2, 9, 8, 20, 20):
-        assert hashed(loader.batch(step)) == whole[step]
+        assert batch_hash(loader.batch(step)) == whole[step]
     loader.streams.lanes["web"].keep_rows = 10
     loader.batch(23)
     with pytest.raises(SourceError) as error:

@@ -10,9 +10,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import until
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
 from tests.support.runs import WrittenRun, eventful_run
 from trivium.report.page import write_plan, write_report
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 # The lines of every chart as they are drawn, in their order: label, then [step, value] pairs.

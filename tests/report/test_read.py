@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.events import steps_taken
 from tests.support.runs import WrittenRun, eventful_run
 from trivium.errors import UsageError
 from trivium.report.read import RunFiles
-from trivium.run.events import steps_taken
 
 
 def test_columns_hold_what_the_events_file_says_of_each_step(run_folder: Path) -> None:

@@ -4,8 +4,8 @@ import json
 import threading
 from pathlib import Path
 
-from tests.support.step_events import step
-from trivium.run.events import EventFile, Said, Started, read_events, steps_taken
+from tests.support.events import step, steps_taken
+from trivium.run.events import EventFile, Said, Started, read_events
 from trivium.train.sinks import figures
 
 

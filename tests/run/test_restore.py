@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.test_trainer import folder, run  # noqa: F401
+from tests.support.training import train
 from trivium.ask.export import export_checkpoint
 from trivium.ask.open import open_model
 from trivium.config.load import load
@@ -20,11 +20,11 @@ ADVICE = "Put it back, or give another checkpoint."
 
 
 def start_from_run() -> None:
-    run("run.name=next", "model={ init = 'runs/run' }")
+    train("run.name=next", "model={ init = 'runs/run' }")
 
 
-def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder: Path) -> None:
+    train()
     last = RunFolder(RUN).checkpoints()[-1]
     weights = next(last.engine.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
@@ -46,8 +46,8 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     assert [each["step"] for each in RunFiles(RUN).checkpoints] == [6, 11, 15, 18]
 
 
-def test_a_reference_of_the_other_engine_is_refused_before_training(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_reference_of_the_other_engine_is_refused_before_training(folder: Path) -> None:
+    train()
     engine = RunFolder(RUN).checkpoints()[-1].engine
     other = ["engine.name=jax", "stages.1.kl={ beta = 0.1, reference = { path = 'runs/run' } }"]
     plan = make_plan(load(Path("run.toml"), other).config, file="run.toml")

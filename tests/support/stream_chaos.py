@@ -13,14 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from tests.loader.test_streams import hashed, stream_config
-from tests.support.streams import make_stream
+from tests.support.streams import batch_hash, make_stream, stream_config
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 
 
 def main() -> None:
-    """Kill so often, then let it come to its end."""
+    """Kill the reader this many times, then let it come to its end."""
     folder, out, kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     chance = random.Random(seed)
     # Libraries and kernels are loaded once for all forks, but no row of the stream: a fork would miss its threads.
@@ -58,7 +57,7 @@ def read_on(folder: Path, out: Path, pause: float) -> None:
     if read["state"] is not None:
         loader.load_state_dict(read["state"])
     for _, batch in loader.batches():
-        read = {"hashes": [*read["hashes"], hashed(batch)], "state": loader.state_dict()}
+        read = {"hashes": [*read["hashes"], batch_hash(batch)], "state": loader.state_dict()}
         draft = out.with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps(read))
         draft.rename(out)

@@ -1,5 +1,6 @@
 """Datasets on disk and behind a server that fails when it is told to."""
 
+import hashlib
 import json
 import socket
 import threading
@@ -10,10 +11,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tests.support.corpus import make_config, write_source
+from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
+from trivium.rows.batch import Batch
 from trivium.sources.stream.ahead import Patience
 from trivium.sources.stream.dataset import Stream
 from trivium.text.tokenizer import ByteTokenizer
+
+BATCH_FIELDS = ("tokens", "targets", "segments", "positions", "source")
+STREAM_STAGES: list[dict[str, object]] = [
+    {"steps": 7, "seq_len": 32, "batch_size": 6, "mixture": {"web": 0.5, "code": 0.5}},
+    {"steps": 6, "seq_len": 48, "batch_size": 6, "mixture": {"web": 0.75, "code": 0.25}, "packing": "concat"},
+    {"steps": 3, "seq_len": 48, "batch_size": 6, "mixture": {"code": 1.0}},
+    {"steps": 8, "seq_len": 32, "batch_size": 12, "mixture": {"web": 0.9, "code": 0.1}, "seed": 3},
+]
 
 
 def text_of(file: int, example: int, length: int) -> str:
@@ -110,3 +124,26 @@ def serving(body: bytes) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def stream_config(folder: Path, stages: list[dict[str, object]] | None = None, **settings: Any) -> Config:
+    """A stream and token files mixed in four stages, both written the first time."""
+    rng = np.random.default_rng(0)
+    if not (folder / "web").exists():
+        write_jsonl(folder / "web", [rng.integers(6, 60, 30).tolist() for _ in range(3)])
+        write_source(folder / "code", [rng.integers(1, 60, 40).tolist()], "uint16")
+    sources = {
+        "web": {"kind": "stream", "dataset": str(folder / "web"), "lanes": 4, "shuffle_documents": 8, **settings},
+        "code": {"kind": "tokens", "path": str(folder / "code")},
+    }
+    return make_config(
+        sources,
+        STREAM_STAGES if stages is None else stages,
+        tokenizer={"kind": "bytes"},
+        model={"size": "tiny", "vocab": 4096},
+    )
+
+
+def batch_hash(batch: Batch) -> str:
+    """A hash of all arrays of a batch."""
+    return hashlib.blake2b(b"".join(getattr(batch, field).tobytes() for field in BATCH_FIELDS)).hexdigest()

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from trivium.tokenfiles.open import TokenFile
+
 Documents = Sequence[Sequence[int]]
+
+TEN = [[7, 1, 0], [2, 0], [3, 3, 3, 0], [0], [9, 0], [4, 5, 6, 0], [8, 0], [1, 0], [6, 6, 0], [5, 0]]
 
 MEGATRON_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
@@ -14,6 +18,12 @@ MEGATRON_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "ui
 def flat(documents: Documents, dtype: str) -> bytes:
     """All tokens, one after the other."""
     return np.array([token for document in documents for token in document], f"<{np.dtype(dtype).str[1:]}").tobytes()
+
+
+def documents_of(file: TokenFile) -> list[list[int]]:
+    """The documents of an open file, as lists of ids."""
+    starts = [0, *file.ends[:-1].tolist()]
+    return [file.tokens[start:end].tolist() for start, end in zip(starts, file.ends.tolist(), strict=True)]
 
 
 def write_ds(

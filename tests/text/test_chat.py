@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.tokenizers import byte_level, file_tokenizer, opened, piece_level, write_ranks
 from trivium.errors import SourceError
-from trivium.text.chat import MalformedConversation, Rendered, render, render_prompt
-from trivium.text.tokenizer import ROLES, ByteTokenizer, Tokenizer
+from trivium.text.chat import MalformedConversation, RenderedConversation, render, render_prompt
+from trivium.text.roles import ROLES
+from trivium.text.tokenizer import ByteTokenizer, Tokenizer
 
 BYTES = ByteTokenizer()
 NAMES = {256 + place: f"<{role}>" for place, role in enumerate(ROLES)}
@@ -18,7 +19,7 @@ def say(role: str, content: Any, **others: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **others}
 
 
-def shown(rendered: Rendered) -> str:
+def shown(rendered: RenderedConversation) -> str:
     """The tokens, with what is learnt in capitals and markers in angle brackets."""
     names = [NAMES.get(token) or chr(token) for token in rendered.tokens.tolist()]
     marks = zip(names, rendered.loss_mask.tolist(), strict=True)
@@ -84,7 +85,9 @@ def test_the_prompt_is_how_the_conversation_begins() -> None:
     assert prompt.tolist() == whole.tokens[: len(prompt)].tolist()
     assert prompt[-1] == BYTES.special("assistant_start")
     assert [each.dtype.name for each in (whole.tokens, whole.loss_mask, prompt)] == ["uint32", "uint8", "uint32"]
-    with pytest.raises(MalformedConversation, match=r"^ends with the assistant's turn: there is nothing to answer$"):
+    with pytest.raises(
+        MalformedConversation, match=r"^ends with the assistant's message, so there is nothing to answer$"
+    ):
         render_prompt(messages, BYTES)
 
 
@@ -94,8 +97,8 @@ def test_the_prompt_is_how_the_conversation_begins() -> None:
         ({}, "has no messages"),
         ({"messages": []}, "has no messages"),
         ({"messages": "hi"}, "has no messages"),
-        (["hi"], "message 0 is no table"),
-        ([say("user", "a")], "has no assistant's turn"),
+        (["hi"], "message 0 is not a table"),
+        ([say("user", "a")], "has no assistant's message"),
         ([say("system", "a")], "has a system's message alone"),
         ([say("assistant", "a")], "message 0 is the assistant's, after nobody"),
         ([say("user", "a"), say("user", "b")], "message 1 is the user's, after the user"),

@@ -103,12 +103,12 @@ def test_a_template_in_a_file_of_its_own_counts_before_markers(tmp_path: Path) -
 
 
 OTHERWISE = (
-    "the chat template writes a turn otherwise when others follow, so that the assistant's words cannot be "
+    "the chat template changes how it writes a message when others follow, so that the assistant's words cannot be "
     "found. Put {% generation %} and {% endgeneration %} around them in the template."
 )
 LAST = "{% for message in messages %}{% if loop.last %}{{ message.content }}{% else %}-{% endif %}{% endfor %}"
-NO_JINJA = "the chat template is no Jinja: line 1: Expected an expression, got 'end of statement block'. Mend it."
-MAY_NOT = "the chat template does what it may not:"
+NO_JINJA = "the chat template is not Jinja: line 1: Expected an expression, got 'end of statement block'. Fix it."
+MAY_NOT = "the chat template does what the sandbox forbids:"
 REFUSES = "the chat template refuses it:"
 
 
@@ -139,7 +139,7 @@ def test_a_template_that_cannot_be_used_says_why(
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("x.jinja", "is not there"), ("tokenizer_config.json", "has no chat_template")],
+    [("x.jinja", "does not exist"), ("tokenizer_config.json", "has no chat_template")],
     ids=["no", "json"],
 )
 def test_a_template_that_is_not_there_is_refused(name: str, told: str, tmp_path: Path) -> None:

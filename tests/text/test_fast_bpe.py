@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tokenizers import LINES, NAMES, TRIED, byte_level, file_tokenizer, opened, piece_level
-from trivium.text.fast_bpe import COMPARED, FastTokenizer, encoder_for, fast_form
+from trivium.text.fast_bpe import COMPARED_PATTERNS, FastTokenizer, encoder_for, make_fast
 
 DESCRIBED = byte_level()
 PLAIN = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -23,7 +23,7 @@ def with_pattern(pattern: str) -> dict[str, Any]:
 
 
 def fast(path: Path, described: dict[str, Any]) -> FastTokenizer:
-    found = fast_form(file_tokenizer(path / "tokenizer.json", described), TRIED)
+    found = make_fast(file_tokenizer(path / "tokenizer.json", described), TRIED)
     assert isinstance(found, FastTokenizer), found
     return found
 
@@ -44,7 +44,7 @@ def test_any_text_has_the_same_ids(usual: FastTokenizer, text: str) -> None:
     assert agree(usual, [text, f" {text}{text}"])
 
 
-@pytest.mark.parametrize("pattern", sorted(COMPARED), ids=range(len(COMPARED)))
+@pytest.mark.parametrize("pattern", sorted(COMPARED_PATTERNS), ids=range(len(COMPARED_PATTERNS)))
 def test_every_pattern_has_the_same_ids(pattern: str, tmp_path: Path) -> None:
     draw = random.Random(pattern)
     characters = [chr(draw.randrange(0x20, 0xD7FF)) for _ in range(3000)] + list("'sStT \n\r\t.123aA") * 100
@@ -115,20 +115,20 @@ def unreachable() -> dict[str, Any]:
 )
 def test_what_may_differ_stays_slow(described: dict[str, Any], reason: str, tmp_path: Path) -> None:
     slow = file_tokenizer(tmp_path / "tokenizer.json", described)
-    assert fast_form(slow, TRIED) == reason
+    assert make_fast(slow, TRIED) == reason
     assert encoder_for(slow, TRIED) is slow
 
 
 def test_one_text_that_differs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = file_tokenizer(tmp_path / "tokenizer.json", with_pattern("."))
-    monkeypatch.setattr("trivium.text.fast_bpe.COMPARED", {r"."})
-    assert isinstance(fast_form(slow, ["no line ends"]), FastTokenizer)
+    monkeypatch.setattr("trivium.text.fast_bpe.COMPARED_PATTERNS", {r"."})
+    assert isinstance(make_fast(slow, ["no line ends"]), FastTokenizer)
     monkeypatch.setattr("trivium.text.fast_bpe._pattern", lambda _: r"(?s).+")
-    monkeypatch.setattr("trivium.text.fast_bpe.COMPARED", {r"(?s).+"})
-    assert fast_form(slow, ["a", "the the the"]) == "other ids"
+    monkeypatch.setattr("trivium.text.fast_bpe.COMPARED_PATTERNS", {r"(?s).+"})
+    assert make_fast(slow, ["a", "the the the"]) == "other ids"
 
 
 def test_other_kinds_stay_as_they_are() -> None:
     tokenizer = opened(kind="bytes")
     assert encoder_for(tokenizer, TRIED) is tokenizer
-    assert fast_form(tokenizer, TRIED) == "no tokenizer.json"
+    assert make_fast(tokenizer, TRIED) == "no tokenizer.json"

@@ -47,10 +47,10 @@ def test_names_in_the_config_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"bos": "<S>"}, 'tokenizer.bos: "<S>" is no token of it. Did you mean "<s>"?'),
+        ({"bos": "<S>"}, 'tokenizer.bos: "<S>" is not one of its tokens. Did you mean "<s>"?'),
         (
             {"markers": {"call_end": "done"}},
-            'tokenizer.markers.call_end: "done" is no token of it. Write one of "<unk>", "<s>" or "</s>".',
+            'tokenizer.markers.call_end: "done" is not one of its tokens. Write one of "<unk>", "<s>" or "</s>".',
         ),
     ],
 )
@@ -151,14 +151,14 @@ def test_what_is_no_tokenizer_is_refused(content: str, said: str, tmp_path: Path
     with pytest.raises(SourceError) as caught:
         opened(path=str(path))
     message = str(caught.value)
-    assert message.startswith(f"{path}: is no tokenizer.json: {said}")
+    assert message.startswith(f"{path}: is not a tokenizer.json: {said}")
     assert message.endswith(". Name the tokenizer's own file.")
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         opened(path=str(tmp_path / "tokenizer.json"))
-    told = "is not there. Write the path of a tokenizer.json or its folder."
+    told = "does not exist. Write the path of a tokenizer.json or its folder."
     assert str(caught.value) == f"tokenizer.path: {tmp_path}/tokenizer.json {told}"
     with pytest.raises(SourceError) as caught:
         opened(path=str(tmp_path))
@@ -172,7 +172,7 @@ def test_a_name_on_the_hub_that_cannot_be_had_is_refused(tmp_path: Path, monkeyp
     with pytest.raises(SourceError) as caught:
         opened(path="some-org/some-model")
     message = str(caught.value)
-    assert message.startswith("tokenizer.path: some-org/some-model is not there, and it cannot be had from the Hub: ")
+    assert message.startswith("tokenizer.path: some-org/some-model does not exist, and the Hub does not provide it: ")
     assert message.endswith(". Write a path on disk.")
 
 

@@ -78,7 +78,7 @@ def test_every_byte_has_a_token(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_wrong_pattern_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         ranks(tmp_path / "x.tiktoken")
-    told = "is not there. Write the path of a .tiktoken file."
+    told = "does not exist. Write the path of a .tiktoken file."
     assert str(caught.value) == f"tokenizer.path: {tmp_path}/x.tiktoken {told}"
     with pytest.raises(SourceError) as caught:
         ranks(tmp_path)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.tokenizers import NAMES, TRIED, every_kind, opened
 from trivium.text.fast_bpe import encoder_for
-from trivium.text.tokenizer import ROLES, ByteTokenizer, Tokenizer, open_tokenizer
+from trivium.text.roles import ROLES
+from trivium.text.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
 
 KINDS = ("bytes", "byte-level", "fast", "pieces", "unigram", "ranks")
 

@@ -31,7 +31,7 @@ def test_the_command_writes_the_same_tokenizer_every_time(tmp_path: Path) -> Non
     assert one == two
     code, out, err = run(tmp_path, *arguments, "one")
     assert (code, out) == (2, "")
-    told = "has a tokenizer.json already. Name another folder, or take it away."
+    told = "has a tokenizer.json already. Name another folder, or remove it."
     assert err.strip().splitlines()[-1] == f"--out: one {told}"
 
 
@@ -55,10 +55,10 @@ def test_fewer_tokens_where_there_is_nothing_to_merge() -> None:
 def test_too_small_a_vocabulary_and_no_text_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         train_tokenizer(LINES, 267)
-    assert str(caught.value) == "--vocab: 267 is too small: bytes and special tokens are 268. Write more."
+    assert str(caught.value) == "--vocab: 267 is too small: bytes and special tokens alone are 268. Write 268 or more."
     with pytest.raises(SourceError) as nothing:
         train_tokenizer(["", ""], 300)
-    assert str(nothing.value) == "there is no text in these files. Name others, or the column that holds the text."
+    assert str(nothing.value) == "these files hold no text. Name others, or the column that holds the text."
 
 
 CONFIG = """

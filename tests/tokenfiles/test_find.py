@@ -93,7 +93,7 @@ def test_a_path_without_token_files_is_refused(tmp_path: Path, path: str) -> Non
 def test_a_file_with_another_ending_is_refused(tmp_path: Path) -> None:
     (tmp_path / "web.jsonl").touch()
     assert refusal(tmp_path / "web.jsonl") == (
-        f"{tmp_path}/web.jsonl: is no token file: these end in .ds, .npy, .bin. Name one of those."
+        f"{tmp_path}/web.jsonl: is not a token file: those end in .ds, .npy, .bin. Name one of those."
     )
 
 
@@ -104,7 +104,7 @@ def test_an_index_without_its_tokens_is_refused(tmp_path: Path, companion: str, 
     write_bin(tmp_path / "other.bin", DOCUMENTS)
     (tmp_path / companion).touch()
     assert refusal(tmp_path) == (
-        f"{tmp_path}/{companion}: belongs to {owner}, which is not there. Copy {owner} too, or delete {companion}."
+        f"{tmp_path}/{companion}: belongs to {owner}, which does not exist. Copy {owner} too, or delete {companion}."
     )
 
 

@@ -6,28 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.writers import write_bin, write_ds, write_megatron, write_npy
-from trivium.errors import SourceError
-from trivium.tokenfiles.open import Layout, open_source
-
-TEN = [[7, 1, 0], [2, 0], [3, 3, 3, 0], [0], [9, 0], [4, 5, 6, 0], [8, 0], [1, 0], [6, 6, 0], [5, 0]]
-
-
-@pytest.fixture
-def refusal(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    def refuse(path: Path, layout: Layout | None = None) -> str:
-        with pytest.raises(SourceError) as caught:
-            open_source(path, layout, tmp_path_factory.mktemp("cache"))
-        return str(caught.value)
-
-    return refuse
+from tests.support.writers import TEN, write_bin, write_ds, write_megatron, write_npy
+from trivium.tokenfiles.open import TokenFileSettings
 
 
 def test_a_bin_without_dtype_asks_for_it(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
     (tmp_path / "meta.pkl").write_bytes(b"never loaded")
-    assert refusal(path, Layout(eos=0)) == (
-        f"{path}: nothing says how many bytes a token has, and a file's size cannot tell. "
+    assert refusal(path, TokenFileSettings(eos=0)) == (
+        f"{path}: its dtype is not known: no metadata declares it, and the file's size does not show it. "
         'Write dtype = "uint16" (or what the file was written with) in the source.'
     )
 
@@ -38,24 +25,23 @@ def test_a_ds_without_token_size_asks_for_it(tmp_path: Path, refusal: Callable[.
     if metadata is not None:
         Path(f"{path}.metadata").write_text(metadata)
     assert refusal(path) == (
-        f"{path}: nothing says how many bytes a token has, and a file's size cannot tell. "
+        f"{path}: its dtype is not known: no metadata declares it, and the file's size does not show it. "
         'Write dtype = "uint16" (or what the file was written with) in the source.'
     )
 
 
 def test_a_dtype_of_no_integers_is_refused(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
-    assert refusal(path, Layout("float32")) == (
-        'the config: dtype "float32" is no dtype of tokens. Write one of "uint8", "int8", "uint16", "int16", '
+    assert refusal(path, TokenFileSettings("float32")) == (
+        'the config: dtype "float32" is not a dtype of tokens. Write one of "uint8", "int8", "uint16", "int16", '
         '"uint32", "int32", "uint64", "int64".'
     )
 
 
 def test_config_and_file_must_agree_on_the_dtype(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_ds(tmp_path / "a.ds", TEN, "uint32")
-    assert refusal(path, Layout("uint16")) == (
-        f"{path}: the config says uint16, {path}.metadata says uint32. Tokens have one dtype. "
-        "Mend the one that is wrong."
+    assert refusal(path, TokenFileSettings("uint16")) == (
+        f"{path}: the config has uint16, {path}.metadata has uint32. Tokens have one dtype. Fix the one that is wrong."
     )
 
 
@@ -63,7 +49,7 @@ def test_an_unknown_token_size_in_metadata_is_refused(tmp_path: Path, refusal: C
     path = write_ds(tmp_path / "a.ds", TEN)
     Path(f"{path}.metadata").write_text("org/tokenizer|3\n25\n25 T")
     assert refusal(path) == (
-        f'{path}.metadata: says that a token has "3" bytes. Known are 2 and 4: write "org/tokenizer|2" or "|4".'
+        f'{path}.metadata: has "3" bytes a token. Known are 2 and 4: write "org/tokenizer|2" or "|4".'
     )
 
 
@@ -71,17 +57,17 @@ def test_metadata_that_is_no_json_is_refused(tmp_path: Path, refusal: Callable[.
     path = write_bin(tmp_path / "a.bin", TEN)
     (tmp_path / "metadata.json").write_text("{")
     assert refusal(path) == (
-        f"{tmp_path}/metadata.json: is no JSON (Expecting property name enclosed in double quotes: line 1 "
-        "column 2 (char 1)). Mend it, or write dtype in the source."
+        f"{tmp_path}/metadata.json: is not JSON (Expecting property name enclosed in double quotes: line 1 "
+        "column 2 (char 1)). Fix it, or write dtype in the source."
     )
 
 
 def test_a_file_cut_within_a_token_is_refused(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
     path.write_bytes(path.read_bytes()[:-1])
-    assert refusal(path, Layout("uint16")) == (
-        f"{path}: has 49 bytes of tokens, no multiple of uint16's 2. "
-        "It is cut short, or its dtype is another: copy it again, or mend dtype."
+    assert refusal(path, TokenFileSettings("uint16")) == (
+        f"{path}: has 49 bytes of tokens, which is not a multiple of uint16's 2. "
+        "It is cut short, or its dtype is another: copy it again, or fix dtype."
     )
 
 
@@ -90,7 +76,7 @@ def test_a_ds_that_does_not_fit_its_index_is_refused(tmp_path: Path, refusal: Ca
     path = write_ds(tmp_path / "a.ds", TEN)
     path.write_bytes(path.read_bytes()[:change] if change < 0 else path.read_bytes() + b"\0" * change)
     assert refusal(path) == (
-        f"{path}: holds {25 + change // 2} uint16 tokens, a.ds.index says 25. "
+        f"{path}: holds {25 + change // 2} uint16 tokens, a.ds.index declares 25. "
         "One of the two is cut short or of another version: copy both again."
     )
 
@@ -99,8 +85,8 @@ def test_a_cut_ds_without_index_is_found_by_its_metadata(tmp_path: Path, refusal
     path = write_ds(tmp_path / "a.ds", TEN)
     os.unlink(f"{path}.index")
     path.write_bytes(path.read_bytes()[:-2])
-    assert refusal(path, Layout(eos=0)) == (
-        f"{path}: holds 24 uint16 tokens, a.ds.metadata says 25. "
+    assert refusal(path, TokenFileSettings(eos=0)) == (
+        f"{path}: holds 24 uint16 tokens, a.ds.metadata declares 25. "
         "One of the two is cut short or of another version: copy both again."
     )
 
@@ -109,7 +95,7 @@ def test_a_ds_without_index_is_refused(tmp_path: Path, refusal: Callable[..., st
     path = write_ds(tmp_path / "a.ds", TEN)
     os.unlink(f"{path}.index")
     assert refusal(path) == (
-        f"{path}: has no .ds.index beside it, so that nothing says where documents end. "
+        f"{path}: has no .ds.index beside it, so that the ends of its documents are not known. "
         "Copy the index too, or write eos = <the id that ends a document>."
     )
 
@@ -118,7 +104,8 @@ def test_an_index_cut_within_an_end_is_refused(tmp_path: Path, refusal: Callable
     path = write_ds(tmp_path / "a.ds", TEN)
     os.truncate(f"{path}.index", 77)
     assert refusal(path) == (
-        f"{path}.index: has 77 bytes, no multiple of the 8 that a document end has. It is cut short: copy it again."
+        f"{path}.index: has 77 bytes, not a multiple of the 8 that a document end takes. "
+        "It is cut short: copy it again."
     )
 
 
@@ -126,7 +113,7 @@ def test_a_loss_file_of_another_length_is_refused(tmp_path: Path, refusal: Calla
     path = write_ds(tmp_path / "a.ds", TEN, loss=[1] * 24)
     assert refusal(path) == (
         f"{path}.loss: has 24 bytes, and a.ds has 25 tokens, one byte each. "
-        "Copy both again, or delete it to learn all tokens."
+        "Copy both again, or delete it to count all tokens in the loss."
     )
 
 
@@ -134,7 +121,7 @@ def test_a_cut_megatron_bin_is_refused(tmp_path: Path, refusal: Callable[..., st
     path = write_megatron(tmp_path / "a.bin", [TEN])
     os.truncate(path, 40)
     assert refusal(path) == (
-        f"{path}: holds 20 uint16 tokens, a.idx says 25. "
+        f"{path}: holds 20 uint16 tokens, a.idx declares 25. "
         "One of the two is cut short or of another version: copy both again."
     )
 
@@ -145,7 +132,7 @@ def test_a_cut_megatron_bin_is_refused(tmp_path: Path, refusal: Callable[..., st
         (
             {"magic": b"TNTIDX\0\0\0"},
             (
-                "is no index of Megatron: it starts with b'TNTIDX\\x00\\x00\\x00'. "
+                "is not an index of Megatron: it starts with b'TNTIDX\\x00\\x00\\x00'. "
                 "Write it again, or delete it to read the .bin as a flat file."
             ),
         ),
@@ -210,7 +197,7 @@ def test_an_npy_that_is_no_line_of_tokens_is_refused(tmp_path: Path, refusal: Ca
     path = tmp_path / "a.npy"
     np.save(path, np.zeros((2, 3), np.uint16))
     assert refusal(path) == (
-        f"{path}: has the shape (2, 3), and tokens come in one line. Save array.reshape(-1) instead."
+        f"{path}: has the shape (2, 3), and tokens are one-dimensional. Save array.reshape(-1) instead."
     )
 
 
@@ -237,7 +224,7 @@ def test_a_cut_npy_is_refused(tmp_path: Path, refusal: Callable[..., str]) -> No
     path = write_npy(tmp_path / "a.npy", TEN)
     os.truncate(path, path.stat().st_size - 2)
     assert refusal(path) == (
-        f"{path}: holds 24 uint16 tokens, a.npy says 25. "
+        f"{path}: holds 24 uint16 tokens, a.npy declares 25. "
         "One of the two is cut short or of another version: copy both again."
     )
 
@@ -253,7 +240,7 @@ def test_an_npy_with_a_damaged_header_is_refused(tmp_path: Path, refusal: Callab
 
 def test_a_flat_file_of_no_bytes_is_refused(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", [])
-    assert refusal(path, Layout("uint16")) == (
+    assert refusal(path, TokenFileSettings("uint16")) == (
         f"{path}: has 0 bytes, like a copy that was broken off. Copy it again, or delete it."
     )
 
@@ -261,7 +248,7 @@ def test_a_flat_file_of_no_bytes_is_refused(tmp_path: Path, refusal: Callable[..
 @pytest.mark.parametrize(
     ("code", "reason", "advice"),
     [
-        (13, "Permission denied", "Check that it is there and that you may read it."),
+        (13, "Permission denied", "Check that it exists and that you may read it."),
         (
             12,
             "Cannot allocate memory",
@@ -282,11 +269,11 @@ def test_a_file_that_cannot_be_mapped_is_refused(
 
     path = write_bin(tmp_path / "a.bin", TEN)
     monkeypatch.setattr("trivium.tokenfiles.open.map_file", fail)
-    assert refusal(path, Layout("uint16")) == f"{path}: cannot be opened: {reason}. {advice}"
+    assert refusal(path, TokenFileSettings("uint16")) == f"{path}: cannot be opened: {reason}. {advice}"
 
 
 def test_metadata_that_says_nothing_of_tokens_is_no_metadata(tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
     for text in ("[]", '{"tokenized_info": null}', '{"dtype": 2}'):
         (tmp_path / "metadata.json").write_text(text)
-        assert refusal(path).startswith(f"{path}: nothing says how many bytes a token has")
+        assert refusal(path).startswith(f"{path}: its dtype is not known")

@@ -21,16 +21,11 @@ from trivium.tokenfiles.manifest import (
     verify,
     write_manifest,
 )
-from trivium.tokenfiles.open import Layout, open_source
+from trivium.tokenfiles.open import TokenFileSettings, open_source
 
 FIRST = [[7, 1, 0], [2, 0], [3, 3, 3, 0]]
 SECOND = [[9, 0], [], [4, 50_256, 6, 0]]
 EITHER_WAY = "Delete it to have the files measured, or prepare the source again."
-
-
-@pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
@@ -68,15 +63,15 @@ def test_a_manifest_says_what_is_in_each_file_and_in_all(web: Path, cache: Path)
 
 
 def test_a_fingerprint_is_of_content_and_names_not_of_place_or_format(tmp_path: Path, cache: Path) -> None:
-    def fingerprint(path: Path, layout: Layout | None = None) -> str:
-        return measure(open_source(path, layout, cache)).fingerprint
+    def fingerprint(path: Path, settings: TokenFileSettings | None = None) -> str:
+        return measure(open_source(path, settings, cache)).fingerprint
 
     here = fingerprint(write_ds(tmp_path / "here" / "x.ds", FIRST))
     assert fingerprint(write_ds(tmp_path / "there" / "x.ds", FIRST)) == here
     assert fingerprint(write_ds(tmp_path / "y.ds", FIRST)) != here
     assert fingerprint(write_ds(tmp_path / "loss" / "x.ds", FIRST, loss=[1] * 9)) != here
     assert fingerprint(write_ds(tmp_path / "other" / "x.ds", [[7, 1], [0, 2, 0], [3, 3, 3, 0]])) != here
-    flat = fingerprint(write_bin(tmp_path / "flat" / "x.bin", FIRST), Layout("uint16", eos=0))
+    flat = fingerprint(write_bin(tmp_path / "flat" / "x.bin", FIRST), TokenFileSettings("uint16", eos=0))
     assert fingerprint(write_megatron(tmp_path / "megatron" / "x.bin", [[document] for document in FIRST])) == flat
 
 
@@ -99,13 +94,13 @@ def test_a_source_is_measured_once_until_a_file_or_the_layout_changes(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_npy(tmp_path / "a.npy", FIRST)
-    first = manifest_of(open_source(path, Layout(eos=0), cache), cache=cache)
+    first = manifest_of(open_source(path, TokenFileSettings(eos=0), cache), cache=cache)
     with monkeypatch.context() as patch:
         patch.setattr(manifest_module, "measure", None)
-        assert manifest_of(open_source(path, Layout(eos=0), cache), cache=cache) == first
-    assert manifest_of(open_source(path, Layout(eos=3), cache), cache=cache).documents == 4
+        assert manifest_of(open_source(path, TokenFileSettings(eos=0), cache), cache=cache) == first
+    assert manifest_of(open_source(path, TokenFileSettings(eos=3), cache), cache=cache).documents == 4
     os.utime(write_npy(path, [[*FIRST[0], 8, 0], *FIRST[1:]]), ns=(1, 1))
-    assert manifest_of(open_source(path, Layout(eos=0), cache), cache=cache).tokens == 11
+    assert manifest_of(open_source(path, TokenFileSettings(eos=0), cache), cache=cache).tokens == 11
 
 
 def test_a_prepared_manifest_is_believed_without_reading_the_files(
@@ -135,8 +130,8 @@ def test_a_written_manifest_is_read_back(prepared: Path) -> None:
             "0.ds: was 42 bytes, is 34; was 3 documents, is 2.",
         ),
         (lambda web: os.unlink(web / "a" / "1.ds.loss"), "a/1.ds: was 42 bytes, is 36."),
-        (lambda web: write_ds(web / "2.ds", FIRST), "2.ds: is there and not listed."),
-        (lambda web: [path.unlink() for path in web.glob("0.ds*")], "0.ds: is listed and not there."),
+        (lambda web: write_ds(web / "2.ds", FIRST), "2.ds: exists and is not listed."),
+        (lambda web: [path.unlink() for path in web.glob("0.ds*")], "0.ds: is listed and does not exist."),
     ],
 )
 def test_a_manifest_of_other_files_is_refused(
@@ -144,8 +139,8 @@ def test_a_manifest_of_other_files_is_refused(
 ) -> None:
     change(prepared)
     assert refusal(lambda: manifest_of(open_source(prepared, cache=cache), prepared, cache)) == (
-        f"{prepared}/manifest.json: is not of these files: {what} "
-        "Put back what was there, or delete manifest.json to have the files measured."
+        f"{prepared}/manifest.json: does not describe these files: {what} "
+        "Restore the files, or delete manifest.json to have the files measured."
     )
 
 
@@ -153,8 +148,8 @@ def test_a_manifest_in_another_order_is_refused(prepared: Path, cache: Path) -> 
     manifest = read_manifest(prepared / "manifest.json")
     write_manifest(replace(manifest, files=manifest.files[::-1]), prepared / "manifest.json")
     assert refusal(lambda: manifest_of(open_source(prepared, cache=cache), prepared, cache)) == (
-        f"{prepared}/manifest.json: is not of these files: a/1.ds: is read in another order than listed. "
-        "Put back what was there, or delete manifest.json to have the files measured."
+        f"{prepared}/manifest.json: does not describe these files: a/1.ds: is read in another order than listed. "
+        "Restore the files, or delete manifest.json to have the files measured."
     )
 
 
@@ -170,7 +165,7 @@ def test_verify_names_each_file_that_differs(prepared: Path, cache: Path) -> Non
     changed = open_source(prepared, cache=cache)
     new = measure(changed).files[0].hash
     assert verify(manifest, changed) == (
-        Problem("b.ds", "is there and not listed."),
+        Problem("b.ds", "exists and is not listed."),
         Problem("0.ds", f"hash was {manifest.files[0].hash}, is {new}."),
         Problem(
             "a/1.ds",
@@ -257,7 +252,7 @@ def edited_file(key: str, value: object) -> Callable[[dict[str, Any]], object]:
     ("edit", "what"),
     [
         (edited("version", 2), "has version 2, and 1 is known"),
-        (edited("extra", 2), "extra is no known key"),
+        (edited("extra", 2), "extra is not a known key"),
         (lambda content: content.pop("tokens"), "tokens is missing"),
         (edited("tokens", "15"), "tokens is '15'"),
         (edited("tokens", True), "tokens is True"),
@@ -266,16 +261,16 @@ def edited_file(key: str, value: object) -> Callable[[dict[str, Any]], object]:
         (edited("fingerprint", "0"), "fingerprint is 0, and its files give bfb883f405336d30441450b3b6d32ec5"),
         (edited("tokenizer", 5), "tokenizer is 5"),
         (edited("files", {}), "files is {}"),
-        (edited("files", [5]), "files[0] is no table"),
+        (edited("files", [5]), "files[0] is not a table"),
         (edited("files", []), "lists no files"),
         (edited_file("bytes", -1), "files[0].bytes is -1"),
-        (edited_file("size", 1), "files[0].size is no known key"),
+        (edited_file("size", 1), "files[0].size is not a known key"),
         (lambda content: content["files"][1].pop("hash"), "files[1].hash is missing"),
         (edited_file("name", "a/1.ds"), "lists a name twice"),
         *(
             (
                 edited_file("name", name),
-                f"files[0].name is {name!r}, which is no plain path within the folder",
+                f"files[0].name is {name!r}, which is not a plain path within the folder",
             )
             for name in ("../0.ds", "/0.ds", "a/../../0.ds", "a//0.ds", "./0.ds", ".", "")
         ),

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tokenfiles.test_open import documents_of
+from tests.support.writers import documents_of
 from trivium.errors import SourceError
 from trivium.tokenfiles.open import open_source
 
 TOKENS = [5, 6, 7, 8, 9, 3, 4]
 DOCUMENTS = [[5, 6, 7], [8, 9], [3, 4]]
-LEARNT = [0, 1, 1, 0, 1, 1, 1]
+LOSS_MASK = [0, 1, 1, 0, 1, 1, 1]
 LABELS = [-100, 6, 7, -100, 9, 3, 4]
 
 
@@ -44,13 +44,13 @@ def test_an_index_may_say_documents_in_four_ways(tmp_path: Path, index: Any) -> 
 
 @pytest.mark.parametrize(
     "mask",
-    [LABELS, LEARNT, np.array(LEARNT, np.bool_), np.array(LEARNT, np.uint8)],
+    [LABELS, LOSS_MASK, np.array(LOSS_MASK, np.bool_), np.array(LOSS_MASK, np.uint8)],
     ids=["labels", "integers", "bools", "bytes"],
 )
 def test_a_mask_may_be_labels_or_say_what_is_learnt(tmp_path: Path, mask: Any) -> None:
     (file,) = open_source(write_packed(tmp_path / "a", [3, 5, 7], mask))
     assert file.loss is not None
-    assert file.loss.tolist() == LEARNT
+    assert file.loss.tolist() == LOSS_MASK
 
 
 def test_without_a_mask_all_is_learnt(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> 
     folder = write_padded(tmp_path / "a")
     (folder / "shape.json").write_text('{"train": [5, 4]}')
     assert refusal(folder) == (
-        f"{folder}/train.bin: has 64 bytes, and shape.json says 5 rows of 4 tokens. "
+        f"{folder}/train.bin: has 64 bytes, and shape.json gives 5 rows of 4 tokens. "
         "That is neither 2, 4 nor 8 bytes a token: write both again."
     )
     (folder / "shape.json").unlink()
     assert refusal(folder) == (
-        f"{folder}/train.bin.mask: is a mask of padded rows, and {folder}/shape.json does not say how long these are "
+        f"{folder}/train.bin.mask: is a mask of padded rows, and {folder}/shape.json does not give their shape "
         f"([Errno 2] No such file or directory: '{folder}/shape.json'). "
         'Write {"train": [rows, tokens of a row]} there, or delete the mask to read a flat file.'
     )

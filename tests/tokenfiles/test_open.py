@@ -10,36 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.writers import flat, write_bin, write_ds, write_megatron, write_npy
+from tests.support.writers import TEN, documents_of, flat, write_bin, write_ds, write_megatron, write_npy
 from trivium.errors import SourceError
 from trivium.tokenfiles import ends as ends_module
-from trivium.tokenfiles.open import Layout, TokenFile, open_source
-
-TEN = [[7, 1, 0], [2, 0], [3, 3, 3, 0], [0], [9, 0], [4, 5, 6, 0], [8, 0], [1, 0], [6, 6, 0], [5, 0]]
+from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
 
 
-@pytest.fixture
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def refusal(cache: Path) -> Callable[..., str]:
-    def refuse(path: Path, layout: Layout | None = None) -> str:
-        with pytest.raises(SourceError) as caught:
-            open_source(path, layout, cache)
-        return str(caught.value)
-
-    return refuse
-
-
-def documents_of(file: TokenFile) -> list[list[int]]:
-    starts = [0, *file.ends[:-1].tolist()]
-    return [file.tokens[start:end].tolist() for start, end in zip(starts, file.ends.tolist(), strict=True)]
-
-
-def only(path: Path, layout: Layout | None, cache: Path) -> TokenFile:
-    (file,) = open_source(path, layout, cache)
+def only(path: Path, settings: TokenFileSettings | None, cache: Path) -> TokenFile:
+    (file,) = open_source(path, settings, cache)
     return file
 
 
@@ -57,7 +35,7 @@ def test_ds_gives_tokens_documents_loss_and_tokenizer(tmp_path: Path, cache: Pat
 
 
 def test_npy_takes_its_dtype_from_the_header(tmp_path: Path, cache: Path) -> None:
-    file = only(write_npy(tmp_path / "a.npy", TEN, "int32"), Layout(eos=0), cache)
+    file = only(write_npy(tmp_path / "a.npy", TEN, "int32"), TokenFileSettings(eos=0), cache)
     assert (file.format, file.dtype.name, file.loss, file.tokenizer) == ("npy", "int32", None, None)
     assert documents_of(file) == TEN
 
@@ -65,13 +43,13 @@ def test_npy_takes_its_dtype_from_the_header(tmp_path: Path, cache: Path) -> Non
 def test_npy_without_a_header_is_read_as_olmo_writes_it(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "part-0-00000.npy"
     path.write_bytes(flat(TEN, "uint32"))
-    assert documents_of(only(path, Layout("uint32", eos=0), cache)) == TEN
+    assert documents_of(only(path, TokenFileSettings("uint32", eos=0), cache)) == TEN
 
 
 def test_bin_takes_its_dtype_from_the_config(tmp_path: Path, cache: Path) -> None:
     # An even number of tokens: by its size this could be a uint32 file.
     path = write_bin(tmp_path / "train.bin", [[1, 2], [3, 4]])
-    assert documents_of(only(path, Layout("uint16"), cache)) == [[1, 2, 3, 4]]
+    assert documents_of(only(path, TokenFileSettings("uint16"), cache)) == [[1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +70,7 @@ def test_bin_takes_its_dtype_from_the_config(tmp_path: Path, cache: Path) -> Non
 def test_bin_takes_its_dtype_from_metadata_beside_it(tmp_path: Path, cache: Path, name: str, text: str) -> None:
     path = write_bin(tmp_path / "a.bin", TEN, "uint32")
     (tmp_path / name).write_text(text)
-    file = only(path, Layout(eos=0), cache)
+    file = only(path, TokenFileSettings(eos=0), cache)
     assert (documents_of(file), file.tokenizer) == (TEN, "t5-base")
 
 
@@ -105,19 +83,19 @@ def test_megatron_joins_the_sequences_of_a_document(tmp_path: Path, cache: Path)
 
 def test_documents_may_start_at_bos(tmp_path: Path, cache: Path) -> None:
     path = write_npy(tmp_path / "a.npy", [[0, 5, 6], [0], [0, 7]])
-    assert documents_of(only(path, Layout(bos=0), cache)) == [[0, 5, 6], [0], [0, 7]]
+    assert documents_of(only(path, TokenFileSettings(bos=0), cache)) == [[0, 5, 6], [0], [0, 7]]
 
 
 def test_what_is_left_before_bos_or_after_eos_is_a_document(tmp_path: Path, cache: Path) -> None:
     path = write_npy(tmp_path / "a.npy", [[5, 0, 7]])
-    assert documents_of(only(path, Layout(bos=0), cache)) == [[5], [0, 7]]
-    assert documents_of(only(path, Layout(eos=0), cache)) == [[5, 0], [7]]
+    assert documents_of(only(path, TokenFileSettings(bos=0), cache)) == [[5], [0, 7]]
+    assert documents_of(only(path, TokenFileSettings(eos=0), cache)) == [[5, 0], [7]]
 
 
 def test_a_ds_without_index_is_read_by_eos(tmp_path: Path, cache: Path) -> None:
     path = write_ds(tmp_path / "a.ds", TEN)
     os.unlink(f"{path}.index")
-    assert documents_of(only(path, Layout(eos=0), cache)) == TEN
+    assert documents_of(only(path, TokenFileSettings(eos=0), cache)) == TEN
 
 
 def test_datatrove_without_a_tokenizer_name_is_an_unknown_tokenizer(tmp_path: Path, cache: Path) -> None:
@@ -164,13 +142,13 @@ def test_any_documents_come_back_from_flat_files(
         patch.setattr(ends_module, "SLICE", slice_size)
         ended = [[*document, 0] for document in written]
         path = write(folder / f"eos{ending}", ended, dtype)
-        assert documents_of(only(path, Layout(dtype, eos=0), folder)) == ended
+        assert documents_of(only(path, TokenFileSettings(dtype, eos=0), folder)) == ended
         started = [[0, *document] for document in written]
         path = write(folder / f"bos{ending}", started, dtype)
-        assert documents_of(only(path, Layout(dtype, bos=0), folder)) == started
+        assert documents_of(only(path, TokenFileSettings(dtype, bos=0), folder)) == started
     whole = [[token for document in written for token in document]]
     path = write(folder / f"whole{ending}", whole, dtype)
-    assert documents_of(only(path, Layout(dtype), folder)) == whole
+    assert documents_of(only(path, TokenFileSettings(dtype), folder)) == whole
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -197,7 +175,7 @@ def test_ends_are_searched_once_and_again_when_the_file_or_the_mark_changes(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_bin(tmp_path / "a.bin", [[5, 0], [6, 1, 0]])
-    by_eos, by_other = Layout("uint16", eos=0), Layout("uint16", eos=1)
+    by_eos, by_other = TokenFileSettings("uint16", eos=0), TokenFileSettings("uint16", eos=1)
     first = documents_of(only(path, by_eos, cache))
     assert len(list((cache / "ends").iterdir())) == 1
     with monkeypatch.context() as patch:
@@ -228,7 +206,7 @@ def test_a_source_without_any_token_is_refused(tmp_path: Path, refusal: Callable
     write_ds(tmp_path / "a.ds", [])
     write_ds(tmp_path / "b.ds", [[]])
     assert refusal(tmp_path) == (
-        f"{tmp_path}: none of its 2 token files holds a token. Prepare the source again, or leave it out."
+        f"{tmp_path}: none of its 2 token files holds a token. Prepare the source again, or remove it from the config."
     )
 
 
@@ -237,16 +215,16 @@ def test_files_of_two_dtypes_are_refused(tmp_path: Path, refusal: Callable[..., 
     write_npy(tmp_path / "b.npy", TEN, "uint32")
     assert refusal(tmp_path) == (
         f"{tmp_path}/b.npy: has the dtype uint32, and {tmp_path}/a.npy has uint16: a source has one. "
-        'Make two sources of them, or name those that are meant: path = "folder/*.ds".'
+        'Make two sources of them, or name the right ones: path = "folder/*.ds".'
     )
 
 
 def test_files_of_two_formats_are_refused(tmp_path: Path, refusal: Callable[..., str]) -> None:
     write_bin(tmp_path / "flat.bin", TEN)
     write_megatron(tmp_path / "megatron.bin", [TEN])
-    assert refusal(tmp_path, Layout("uint16")) == (
+    assert refusal(tmp_path, TokenFileSettings("uint16")) == (
         f"{tmp_path}/megatron.bin: has the format megatron, and {tmp_path}/flat.bin has bin: a source "
-        'has one. Make two sources of them, or name those that are meant: path = "folder/*.ds".'
+        'has one. Make two sources of them, or name the right ones: path = "folder/*.ds".'
     )
 
 
@@ -259,27 +237,29 @@ def test_files_of_two_tokenizers_are_refused_and_an_unnamed_one_is_not(
     write_ds(tmp_path / "c.ds", TEN, tokenizer="t5-base")
     assert refusal(tmp_path) == (
         f"{tmp_path}/c.ds: has the tokenizer t5-base, and {tmp_path}/b.ds has gpt2: a source has one. "
-        'Make two sources of them, or name those that are meant: path = "folder/*.ds".'
+        'Make two sources of them, or name the right ones: path = "folder/*.ds".'
     )
 
 
-@pytest.mark.parametrize(("layout", "mark"), [(Layout(eos=70_000), "eos"), (Layout(bos=70_000), "bos")])
+@pytest.mark.parametrize(
+    ("settings", "mark"), [(TokenFileSettings(eos=70_000), "eos"), (TokenFileSettings(bos=70_000), "bos")]
+)
 def test_a_mark_that_no_file_holds_is_refused(
-    tmp_path: Path, refusal: Callable[..., str], layout: Layout, mark: str
+    tmp_path: Path, refusal: Callable[..., str], settings: TokenFileSettings, mark: str
 ) -> None:
     write_npy(tmp_path / "a.npy", TEN)
     write_npy(tmp_path / "b.npy", TEN)
-    assert refusal(tmp_path, layout) == (
+    assert refusal(tmp_path, settings) == (
         f"{tmp_path}/a.npy: {mark} = 70000 marks documents, and occurs in none of the 2 files. "
-        "Write the id of the tokenizer that made them, or leave it out if a file is one document."
+        "Write the id of the tokenizer that made them, or remove it if a file is one document."
     )
 
 
 def test_two_marks_are_refused() -> None:
     with pytest.raises(SourceError) as caught:
-        Layout(eos=2, bos=1)
+        TokenFileSettings(eos=2, bos=1)
     assert str(caught.value) == (
-        "eos = 2 and bos = 1: documents of flat files are found by one of them. "
+        "eos = 2 and bos = 1: documents of flat files are found by one id. "
         "Keep eos if each document ends with it, else bos."
     )
 
@@ -288,7 +268,7 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     path = write_bin(tmp_path / "a.bin", TEN)
     (tmp_path / "cache").write_text("a file, no folder")
     with pytest.raises(SourceError) as caught:
-        open_source(path, Layout("uint16", eos=0), tmp_path / "cache")
+        open_source(path, TokenFileSettings("uint16", eos=0), tmp_path / "cache")
     assert str(caught.value) == (
         f"{tmp_path}/cache/ends: nothing can be kept here: Not a directory. "
         "Set TRIVIUM_CACHE to a folder with room that you may write to."

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from trivium import run_folder
+from tests.support.events import steps_taken
 from trivium.files import hash_file
 from trivium.model.folder import saved_by
-from trivium.run.events import steps_taken
+from trivium.run import folder as run_folder
 from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 
@@ -57,7 +57,7 @@ def weapon(chance: random.Random, total: int) -> tuple[str, Callable[[type[Train
         if kind == "step":
             kill_when(trainer, "on_step", lambda self, taken, stats: taken >= step)
         elif kind == "flush":
-            kill_at_call(run_folder, "_flush", flush)
+            kill_at_call(run_folder, "flush_file", flush)
         else:
             kill_at_call(Path, "rename", rename)
 

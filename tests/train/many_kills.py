@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.train import test_ranks, test_reference
-from tests.train.test_trainer import ROOT
+from tests.support.scripts import ROOT
+from tests.support.training import write_kl_stages, write_references
 
 KILLS, RANK_KILLS = 100, 20
 SEED = 11
@@ -22,12 +22,12 @@ def main() -> None:
     """Both, one after the other."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "one"
-        test_reference.write_run(folder)
+        write_references(folder)
         found = play(folder, "tests.train.chaos", str(folder), str(KILLS), str(SEED))
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found["kinds"].items()))
         tell(f"one process: {found['kills']} kills ({kinds})", found)
         folder = Path(temporary) / "two"
-        test_ranks.write_run(folder)
+        write_kl_stages(folder)
         found = play(folder, "tests.train.ranked", str(folder), "killed", str(RANK_KILLS))
         victims = [died[-1] for died in found["codes"]]
         ranks = f"{victims.count(0)} of rank 0, {victims.count(1)} of rank 1"

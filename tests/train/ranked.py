@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
+from tests.support.events import steps_taken
 from tests.support.forked import launch
 from tests.train.chaos import kill_when, outcome
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import TriviumError
 from trivium.rows.batch import Batch
 from trivium.run import saver
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train import meter
 from trivium.train.trainer import Trainer

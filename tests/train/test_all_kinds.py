@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.corpus import write_source
-from trivium.run.events import read_events, steps_taken
+from tests.support.events import steps_taken
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

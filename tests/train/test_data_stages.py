@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.corpus import write_source
-from trivium.run.events import read_events, steps_taken
+from tests.support.events import steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
 from trivium.engine.base import EngineSettings
 from trivium.engine.make import make_engine
 from trivium.model.spec import ModelSpec
-from trivium.run.events import steps_taken
 from trivium.train.trainer import Trainer
 
 VOCAB = 512

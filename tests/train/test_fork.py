@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.train.test_trainer import folder, losses, run  # noqa: F401
+from tests.support.training import losses, train
 from trivium.errors import ResumeError, SaveError, UsageError
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
@@ -17,8 +17,8 @@ from trivium.train.trainer import Trainer
 CONFIG = Path("run.toml")
 
 
-def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> None:
+    train()
     other = ["run.name=other", "stages.2.mixture={ web = 1.0 }"]
     said = fork_run(Path("runs/run/checkpoints/step-00000011"), None, CONFIG, other)
     assert said == (
@@ -38,25 +38,25 @@ def test_a_fork_shares_the_past_and_has_a_future_of_its_own(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_fork_in_a_stage_with_kl_takes_its_reference_along(folder: Path) -> None:  # noqa: F811
+def test_a_fork_in_a_stage_with_kl_takes_its_reference_along(folder: Path) -> None:
     kl = "stages.1.kl={ beta = 0.1 }"
-    run(kl, "checkpoint.keep=9")
+    train(kl, "checkpoint.keep=9")
     fork_run(Path("runs/run"), 9, CONFIG, [kl, "run.name=fork"])
     assert [each.step for each in RunFolder(Path("runs/fork")).checkpoints()] == [6, 9]
     Trainer("run.toml", [kl, "run.name=fork"], show=False).run()
     assert losses("fork") == {step: loss for step, loss in losses().items() if step > 9}
 
 
-def test_what_differs_in_the_past_is_refused_by_key(folder: Path) -> None:  # noqa: F811
-    run()
+def test_what_differs_in_the_past_is_refused_by_key(folder: Path) -> None:
+    train()
     with pytest.raises(ResumeError) as error:
         fork_run(Path("runs/run"), 11, CONFIG, ["run.name=other", "stages.0.seq_len=8"])
     assert str(error.value).startswith("cannot resume at step 11: stages[0].seq_len was 16 and is now 8, and steps 0 ")
     assert not Path("runs/other").exists()
 
 
-def test_a_fork_needs_a_name_and_a_checkpoint_of_its_own(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_fork_needs_a_name_and_a_checkpoint_of_its_own(folder: Path) -> None:
+    train()
     with pytest.raises(ResumeError) as error:
         fork_run(Path("runs/run"), 11, CONFIG)
     assert str(error.value) == "runs/run: is a run already. Give run.name another name in run.toml."
@@ -70,9 +70,9 @@ def test_a_fork_needs_a_name_and_a_checkpoint_of_its_own(folder: Path) -> None: 
     assert str(error.value) == f"{weights}: its content has changed since it was written. Fork from another checkpoint."
 
 
-def test_a_fork_is_whole_or_absent(folder: Path) -> None:  # noqa: F811
+def test_a_fork_is_whole_or_absent(folder: Path) -> None:
     kl = ["stages.1.kl={ beta = 0.1 }", "run.name=fork"]
-    run(kl[0], "checkpoint.keep=9")
+    train(kl[0], "checkpoint.keep=9")
     weights = next((Path("runs/run/checkpoints/step-00000006/engine")).glob("*.safetensors"))
     weights.write_bytes(b"")  # of the reference, which is copied first
     with pytest.raises(ResumeError, match="while it was copied"):
@@ -80,8 +80,8 @@ def test_a_fork_is_whole_or_absent(folder: Path) -> None:  # noqa: F811
     assert [path.name for path in Path("runs").iterdir()] == ["run"]
 
 
-def test_a_place_that_cannot_be_written_to_is_one_message(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_place_that_cannot_be_written_to_is_one_message(folder: Path) -> None:
+    train()
     Path("file").write_text("")
     with pytest.raises(SaveError) as error:
         fork_run(Path("runs/run"), 11, CONFIG, ["run.folder=file"])
@@ -91,14 +91,14 @@ def test_a_place_that_cannot_be_written_to_is_one_message(folder: Path) -> None:
 
 
 def test_runs_are_listed_with_stage_state_and_lineage(
-    folder: Path,  # noqa: F811
+    folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Stopped(Trainer):
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step == 7
 
-    run()
+    train()
     Stopped("run.toml", ["run.name=stopped"], show=False).run()
     fork_run(Path("runs/run"), 15, CONFIG, ["run.name=fork"])
     found = {each.name: each for each in list_runs(Path("runs"))}

@@ -17,7 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.train.test_trainer import ROOT, folder, losses, run  # noqa: F401
+from tests.support.scripts import ROOT
+from tests.support.training import losses, train
 from trivium.config.schema import Guard as GuardSettings
 from trivium.engine.base import StepStats
 from trivium.errors import GuardError, ResumeError, SaveError
@@ -96,7 +97,7 @@ class Poisoned(Trainer):
             hook.remove()
 
 
-def test_an_update_that_is_not_finite_is_left_out_and_the_run_goes_on(folder: Path) -> None:  # noqa: F811
+def test_an_update_that_is_not_finite_is_left_out_and_the_run_goes_on(folder: Path) -> None:
     trainer = Poisoned("run.toml", show=False).run()
     assert trainer.finished
     events = list(read_events(EVENTS))
@@ -111,20 +112,20 @@ def test_an_update_that_is_not_finite_is_left_out_and_the_run_goes_on(folder: Pa
     _same_as_leaving_out([4, 6])
 
 
-def _files(folder: Path) -> set[str]:  # noqa: F811
+def _files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*.ds")}
 
 
 def _same_as_leaving_out(span: list[int]) -> None:
     """Left-out updates change no weight: the same as leaving out these steps' rows from the start."""
-    run("run.name=asked", f"guard.skip_steps=[{span}]")
+    train("run.name=asked", f"guard.skip_steps=[{span}]")
     ends = [RunFolder(Path("runs") / name).checkpoints()[-1].engine for name in ("run", "asked")]
     files = [sorted((path.name, hash_file(path)) for path in end.iterdir()) for end in ends]
     assert files[0] == files[1]
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) -> None:  # noqa: F811
+def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) -> None:
     class Doomed(Poisoned):
         bad = tuple(range(4, 19))
 
@@ -143,7 +144,7 @@ def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) ->
 
 
 @pytest.mark.slow
-def test_what_the_guard_advises_is_accepted(folder: Path) -> None:  # noqa: F811
+def test_what_the_guard_advises_is_accepted(folder: Path) -> None:
     class Doomed(Poisoned):
         bad = (4, 5, 6, 7, 8)
 
@@ -155,22 +156,22 @@ def test_what_the_guard_advises_is_accepted(folder: Path) -> None:  # noqa: F811
     assert last == 6  # in the middle of them
     assert Doomed("run.toml", [f"guard.skip_steps={advice}"], show=False).run().finished
     ends = RunFolder(Path("runs/run")).checkpoints()[-1].engine
-    run("run.name=asked", f"guard.skip_steps={advice}")
+    train("run.name=asked", f"guard.skip_steps={advice}")
     asked = RunFolder(Path("runs/asked")).checkpoints()[-1].engine
     assert [hash_file(path) for path in sorted(ends.iterdir())] == [hash_file(path) for path in sorted(asked.iterdir())]
 
 
-def test_a_refused_launch_leaves_config_and_plan_as_they_were(folder: Path) -> None:  # noqa: F811
-    run()
+def test_a_refused_launch_leaves_config_and_plan_as_they_were(folder: Path) -> None:
+    train()
     kept = {name: (Path("runs/run") / name).read_bytes() for name in ("config.toml", "plan.json")}
     with pytest.raises(ResumeError):
-        run("stages.0.seq_len=8")
+        train("stages.0.seq_len=8")
     assert {name: (Path("runs/run") / name).read_bytes() for name in kept} == kept
-    run("checkpoint.keep=3")
+    train("checkpoint.keep=3")
     assert (Path("runs/run") / "config.toml").read_bytes() != kept["config.toml"]
 
 
-def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:  # noqa: F811
+def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:
     class Signalled(Trainer):
         @property
         def done(self) -> bool:
@@ -182,7 +183,7 @@ def test_a_signal_among_steps_that_are_left_out_is_heeded(folder: Path) -> None:
     assert (trainer.step, trainer.finished) == (5, False)
 
 
-def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:  # noqa: F811
+def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:
     class Timed(Trainer):
         beats: ClassVar[list[float]] = []
 
@@ -195,21 +196,21 @@ def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:  # noqa
     assert len(set(Timed.beats)) == len(Timed.beats) > len(evaluations)
 
 
-def test_steps_that_were_left_out_are_the_past_too(folder: Path) -> None:  # noqa: F811
+def test_steps_that_were_left_out_are_the_past_too(folder: Path) -> None:
     class Stopped(Trainer):
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step == 8
 
     Stopped("run.toml", ["guard.skip_steps=[[3, 5]]"], show=False).run()
     with pytest.raises(ResumeError) as error:
-        run("guard.skip_steps=[[3, 6]]")
+        train("guard.skip_steps=[[3, 6]]")
     assert "guard.skip_steps was [[3, 5]] and is now [[3, 6]]" in str(error.value)
-    run("guard.skip_steps=[[3, 5], [12, 14]]")
+    train("guard.skip_steps=[[3, 5], [12, 14]]")
     assert sorted(losses()) == [step for step in range(1, 20) if step not in (4, 5, 13, 14)]
 
 
 @pytest.mark.slow
-def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path) -> None:  # noqa: F811
+def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path) -> None:
     class Spiky(Trainer):
         def train_step(self, batch: Any, now: Any) -> StepStats:
             if now.step == 22:
@@ -229,7 +230,7 @@ def test_a_spike_is_told_of_with_its_rows_and_left_out_where_asked(folder: Path)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_is_recorded_by_its_name(folder: Path, name: str) -> None:  # noqa: F811
+def test_a_signal_is_recorded_by_its_name(folder: Path, name: str) -> None:
     class Signalled(Trainer):
         def on_step(self, step: int, stats: object) -> None:
             if step == 3:
@@ -243,7 +244,7 @@ def test_a_signal_is_recorded_by_its_name(folder: Path, name: str) -> None:  # n
 
 
 @pytest.mark.slow
-def test_a_run_that_stands_still_ends_with_its_stacks(folder: Path) -> None:  # noqa: F811
+def test_a_run_that_stands_still_ends_with_its_stacks(folder: Path) -> None:
     script = (
         "import time\n"
         "from trivium.train.trainer import Trainer\n"
@@ -289,7 +290,7 @@ class Filling(Trainer):
             (disk / "filler").unlink()
 
 
-def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trivium.run.saver.FIRST_PAUSE", 0.0)
     trainer = Filling("run.toml", [f"run.folder={small_disk}"], show=False).run()
     events = list(read_events(small_disk / "run/events.jsonl"))
@@ -305,7 +306,7 @@ def test_a_full_disk_does_not_end_a_run(small_disk: Path, folder: Path, monkeypa
     assert not list(small_disk.glob("run/checkpoints/.draft-*"))
 
 
-def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, folder: Path) -> None:  # noqa: F811
+def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, folder: Path) -> None:
     class Full(Filling, Poisoned):
         bad = (5, 6)
         empties = 7
@@ -322,7 +323,7 @@ def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, f
 
 
 @pytest.mark.slow
-def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path, folder: Path) -> None:  # noqa: F811
+def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path, folder: Path) -> None:
     class Full(Filling):
         fills, empties = 17, -1
 
@@ -334,38 +335,38 @@ def test_a_final_checkpoint_that_cannot_be_written_is_an_error(small_disk: Path,
     assert RunFolder(small_disk / "run").checkpoints()[-1].step == 15
 
 
-def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder: Path) -> None:  # noqa: F811
-    run("checkpoint.copy_to=backup")
+def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder: Path) -> None:
+    train("checkpoint.copy_to=backup")
     own, copies = (RunFolder(Path(place) / "run").checkpoints() for place in ("runs", "backup"))
     assert [each.step for each in copies] == [each.step for each in own]
     assert all(each.verify() is None for each in copies)
     for checkpoint in own:
         (checkpoint.path / "COMPLETE").unlink()
-    trainer = run("checkpoint.copy_to=backup")
+    trainer = train("checkpoint.copy_to=backup")
     assert trainer.finished
     said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
     assert said == ["checkpoint of step 19 copied from backup/run"]
 
 
 @pytest.mark.slow
-def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Path) -> None:  # noqa: F811
+def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Path) -> None:
     kl = "stages.1.kl={ beta = 0.1 }"
 
     class Stopped(Trainer):
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step == 9
 
-    run(kl, "run.name=whole")
+    train(kl, "run.name=whole")
     Stopped("run.toml", [kl, "checkpoint.copy_to=backup"], show=False).run()
     shutil.rmtree("runs/run")
-    run(kl, "checkpoint.copy_to=backup")
+    train(kl, "checkpoint.copy_to=backup")
     said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
     assert said == [f"checkpoint of step {step} copied from backup/run" for step in (6, 10)]
     assert {step: loss for step, loss in losses("whole").items() if step > 10} == losses()
 
 
-def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:  # noqa: F811
+def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:
     Path("backup").write_text("a file")
-    assert run("checkpoint.copy_to=backup").finished
+    assert train("checkpoint.copy_to=backup").finished
     said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
     assert said[0].startswith("not copied to backup: ")

@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.engine.jax.saved import array_hashes
-from tests.train.test_trainer import ROOT, losses, write_sources
+from tests.support.scripts import ROOT
+from tests.support.training import losses, write_sources
 from trivium.ask.export import export_checkpoint
 from trivium.errors import ResumeError
 from trivium.run.events import read_events

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.events import steps_taken
 from tests.support.scripts import make_data
 from trivium.report.compare import compare_runs
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 BASE = """

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
 from trivium.engine.base import OptimizerSettings
 from trivium.errors import PlanError, ResumeError, UsageError
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 

@@ -10,34 +10,20 @@ from typing import Any
 
 import pytest
 
-from tests.train.test_trainer import CONFIG, ROOT, write_sources
+from tests.support.scripts import ROOT
+from tests.support.training import write_kl_stages
 from trivium.ask.export import export_checkpoint
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.trainer import Trainer
 
 KILLS = 4
-EVEN = CONFIG.replace("batch_size = 6", "batch_size = 8")  # what four ranks can share
-KL = {  # by stage; a cadence save falls on the beginning of stage two, and none on that of stage three
-    "two": "kl = { beta = 0.1 }",
-    "three": 'kl = { beta = 0.1, direction = "reverse" }',
-    "four": 'kl = { beta = 0.1, reference = { stage = "two" } }',
-}
-
-
-def write_run(folder: Path) -> None:
-    """Two sources, and a config of four stages, three of them with KL."""
-    write_sources(folder)
-    config = EVEN
-    for stage, line in KL.items():
-        config = config.replace(f'name = "{stage}"\n', f'name = "{stage}"\n{line}\n')
-    (folder / "run.toml").write_text(config)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sources and a config of four stages; the tests work there."""
-    write_run(tmp_path)
+    write_kl_stages(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.events import steps_taken
 from trivium.errors import PlanError
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 CONFIG = """

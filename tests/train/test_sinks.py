@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.step_events import step
+from tests.support.events import step
 from trivium.config.schema import Track
 from trivium.run.events import Evaluated
 from trivium.train.sinks import Tracker, trackers

@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
+from tests.support.scripts import ROOT
 from tests.support.streams import write_jsonl
 from trivium.errors import ResumeError
 from trivium.files import hash_file
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
 CONFIG = """
 [run]
 name = "run"

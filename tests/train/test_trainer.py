@@ -15,108 +15,22 @@ import transformers
 from rich.console import Console
 
 from tests.support.corpus import write_source
+from tests.support.events import steps_taken
+from tests.support.scripts import ROOT
+from tests.support.training import losses, train
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load_config
 from trivium.config.schema import Config
 from trivium.errors import ResumeError, UsageError
 from trivium.rows.batch import IGNORED, Batch
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
-vocab = 512
-[optimizer]
-lr = 0.003
-clip = 1.0
-[schedule]
-shape = "cosine"
-warmup = { steps = 3 }
-[engine]
-device = "cpu"
-[checkpoint]
-every = 3
-keep = 2
-[evaluate]
-every = 5
-tokens = 200
-[sources.web]
-kind = "tokens"
-path = "web"
-validation = 0.2
-[sources.code]
-kind = "tokens"
-path = "code"
-[[stages]]
-name = "one"
-steps = 6
-mixture = { web = 0.75, code = 0.25 }
-seq_len = 16
-batch_size = 8
-[[stages]]
-name = "two"
-steps = 5
-mixture = { web = 0.5, code = 0.5 }
-fade = { steps = 2 }
-seq_len = 32
-batch_size = 4
-rope = { theta = 50_000 }
-lr = { scale = 0.5 }
-evaluate = true
-[[stages]]
-name = "three"
-steps = 4
-mixture = { code = 1.0 }
-seq_len = 16
-batch_size = 6
-packing = "concat"
-documents = "joined"
-reset_optimizer = true
-[[stages]]
-name = "four"
-steps = 4
-mixture = { web = 1.0 }
-seq_len = 16
-batch_size = 4
-z_loss = 1e-4
-lr = { shape = "linear" }
-"""
-
-
-def write_sources(folder: Path) -> None:
-    """Two sources of twenty documents."""
-    rng = np.random.default_rng(0)
-    for name in ("web", "code"):
-        write_source(folder / name, [rng.integers(2, 24, 20).tolist()], "uint16")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two sources and a config of four stages; the tests work in it."""
-    write_sources(tmp_path)
-    (tmp_path / "run.toml").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*overrides: str, **kinds: Any) -> Trainer:
-    return Trainer("run.toml", overrides, show=False, **kinds).run()
-
-
-def losses(run_name: str = "run") -> dict[int, float]:
-    return {step: event["loss"] for step, event in steps_taken(Path("runs") / run_name / "events.jsonl").items()}
-
 
 def test_a_stage_of_n_steps_takes_n_steps_and_all_changes_come_with_its_first(folder: Path) -> None:
-    trainer = run()
+    trainer = train()
     steps = steps_taken(Path("runs/run/events.jsonl"))
     assert list(steps) == list(range(1, 20))
     stages = [steps[step]["stage"] for step in steps]
@@ -136,22 +50,22 @@ def test_a_stage_of_n_steps_takes_n_steps_and_all_changes_come_with_its_first(fo
 
 
 def test_boundaries_the_last_ones_and_the_final_checkpoint_are_kept(folder: Path) -> None:
-    run()
+    train()
     assert [checkpoint.step for checkpoint in RunFolder(Path("runs/run")).checkpoints()] == [6, 11, 15, 18, 19]
 
 
 def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:
-    run()
+    train()
     before = losses()
-    trainer = run()
+    trainer = train()
     assert trainer.finished
     assert losses() == before
 
 
 @pytest.mark.slow
 def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
-    run("run.name=whole")
-    run("run.name=single", "engine.micro_batch=1")
+    train("run.name=whole")
+    train("run.name=single", "engine.micro_batch=1")
     whole, single = losses("whole"), losses("single")
     assert max(abs(whole[step] - single[step]) for step in whole) < 1e-5
 
@@ -183,12 +97,12 @@ def test_a_run_killed_anywhere_ends_bit_for_bit_as_one_that_was_not(
 def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
     stop_after(8)
     with pytest.raises(ResumeError) as error:
-        run("stages.0.mixture={ web = 0.7, code = 0.3 }")
+        train("stages.0.mixture={ web = 0.7, code = 0.3 }")
     assert str(error.value) == (
         'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
         "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
-    run("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
+    train("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
     started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]
     assert started["step"] == 8
     assert started["changes"] == {
@@ -212,7 +126,7 @@ def stop_after(steps: int) -> None:
 def test_lengthening_a_run_under_cosine_is_refused_with_the_way_out(folder: Path) -> None:
     stop_after(8)
     with pytest.raises(ResumeError) as error:
-        run("stages.3.steps=40")
+        train("stages.3.steps=40")
     assert 'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.' in str(error.value)
 
 
@@ -220,7 +134,7 @@ def test_sources_whose_content_changed_are_refused_by_name(folder: Path) -> None
     stop_after(8)
     write_source(folder / "code", [[5] * 31], "uint16")
     with pytest.raises(ResumeError) as error:
-        run()
+        train()
     assert str(error.value) == (
         "cannot resume at step 8: sources changed since the checkpoint: code (was 20 documents, is 31). "
         "Put the files back, or give run.name another name."
@@ -228,7 +142,7 @@ def test_sources_whose_content_changed_are_refused_by_name(folder: Path) -> None
 
 
 def test_a_dry_run_leaves_nothing_behind(folder: Path) -> None:
-    trainer = run(dry_run=True)
+    trainer = train(dry_run=True)
     assert trainer.finished
     assert not (folder / "runs").exists()
 
@@ -289,8 +203,8 @@ def test_an_optimizer_of_ones_own_follows_the_schedule_and_resumes_exactly(folde
 
 
 def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
-    run("run.name=base")
-    run("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
+    train("run.name=base")
+    train("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
     assert losses("more")[1] < losses("base")[1]
     said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "said"]
     assert said[0]["text"] == "weights from runs/base/checkpoints/step-00000019/engine"
@@ -299,7 +213,7 @@ def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
 def test_a_config_object_trains_as_its_file_does(folder: Path) -> None:
     config: Config = load_config("run.toml", ["run.name=object"])
     Trainer(config, show=False).run()
-    run("run.name=file")
+    train("run.name=file")
     assert losses("object") == losses("file")
 
 
@@ -313,7 +227,7 @@ def test_a_rehearsal_goes_through_every_stage_and_leaves_nothing(
 
 
 def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folder: Path) -> None:
-    trainer = run("stages.3.seq_len=16")
+    trainer = train("stages.3.seq_len=16")
     said = export_checkpoint(Path("runs/run"), Path("out"))
     assert said.startswith("out: step 19 of runs/run, ")
     model = transformers.AutoModelForCausalLM.from_pretrained("out")
@@ -335,7 +249,7 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
 
 
 def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
-    run("track.sinks=['tensorboard']", "stages.0.steps=2", "schedule={}")
+    train("track.sinks=['tensorboard']", "stages.0.steps=2", "schedule={}")
     assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
 
 
@@ -343,7 +257,7 @@ def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
 def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run("track.sinks=['wandb']", "stages.0.steps=2", "schedule={}")
+    train("track.sinks=['wandb']", "stages.0.steps=2", "schedule={}")
     (kept,) = Path("runs/run/wandb").glob("offline-run-*/run-run.wandb")
     assert b"validation" in kept.read_bytes()
 

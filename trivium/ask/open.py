@@ -21,9 +21,8 @@ from trivium.model.folder import read_spec
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.model.spec import ModelSpec
 from trivium.run.folder import find_checkpoint
-from trivium.text.bos_eos import added_roles
 from trivium.text.file_tokenizer import FileTokenizer
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.text.tokenizer import Tokenizer, added_roles, open_tokenizer
 
 GENERATION_FILE = "generation_config.json"
 DEVICE = re.compile(r"(cuda|mps|tpu|cpu)(:\d+)?")

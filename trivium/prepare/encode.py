@@ -171,10 +171,10 @@ class ShardEncoder:
 
     def _encode_chats(self, found: Records) -> Encoded:
         """Conversations: tokens, and which of them the assistant said."""
-        from trivium.text.chat import MalformedConversation, Rendered, render
+        from trivium.text.chat import MalformedConversation, RenderedConversation, render
 
         bad, lines = found.bad, len(found.records) + len(found.bad)
-        rendered: list[Rendered] = []
+        rendered: list[RenderedConversation] = []
         for number, record in zip(found.numbers, found.records, strict=True):
             try:
                 rendered.append(render(record, self.encoder))

@@ -25,7 +25,7 @@ from trivium.prepare.workers import as_outcome
 from trivium.textfiles.bad_lines import BadLines, from_json
 from trivium.textfiles.inputs import InputPart
 from trivium.textfiles.progress import say
-from trivium.tokenfiles.manifest import NAME, Manifest, measure_file, read_manifest, write_manifest
+from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.tokenfiles.open import open_files
 
 VERSION = 1
@@ -137,7 +137,7 @@ class Records:
         }
         with draft(self.folder / SUMMARY) as file:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
-        write_manifest(prepared.manifest, self.folder / NAME)
+        write_manifest(prepared.manifest, self.folder / MANIFEST_NAME)
         shutil.rmtree(self._place)
 
 
@@ -164,7 +164,7 @@ def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Pre
 
 def find_prepared(folder: Path, identity: str) -> Prepared | None:
     """What is there already; None where there is nothing, or an unfinished try. Other content is refused."""
-    if not (folder / NAME).is_file() or not (folder / SUMMARY).is_file():
+    if not (folder / MANIFEST_NAME).is_file() or not (folder / SUMMARY).is_file():
         if not (folder / UNFINISHED).is_dir() and any(folder.glob("**/*.ds")):
             raise SourceError(
                 f"{folder}: holds token files that were not prepared here. Give a folder that does not exist yet."
@@ -174,7 +174,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
         content = json.loads((folder / SUMMARY).read_bytes())
         same = content["identity"] == identity
         bad = from_json(**content["skipped"])
-        prepared = Prepared(folder, read_manifest(folder / NAME), content["text_bytes"], content["lines"], bad)
+        prepared = Prepared(folder, read_manifest(folder / MANIFEST_NAME), content["text_bytes"], content["lines"], bad)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
             f"{folder / SUMMARY}: cannot be read ({error}). Delete the folder, or give another."

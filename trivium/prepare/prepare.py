@@ -15,7 +15,7 @@ from trivium.prepare.folder import Prepared, Records, find_prepared, locked, sum
 from trivium.prepare.recipe import Recipe, Work, identity_of
 from trivium.prepare.shards import Shard
 from trivium.prepare.workers import Task, encode_all
-from trivium.text.fast_bpe import FastTokenizer, fast_form
+from trivium.text.fast_bpe import FastTokenizer, make_fast
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.textfiles.bad_lines import MOST_BAD, BadLines, too_many
 from trivium.textfiles.progress import say, show_progress
@@ -57,7 +57,7 @@ def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
         return job
     reason: FastTokenizer | str = "TRIVIUM_SLOW_ENCODER is set"
     if not os.environ.get("TRIVIUM_SLOW_ENCODER"):
-        reason = fast_form(recipe.tokenizer, SAMPLES)
+        reason = make_fast(recipe.tokenizer, SAMPLES)
     if isinstance(reason, str):
         say(f"{title}: encoded by tokenizers, not by tiktoken ({reason})")
         return job

@@ -13,8 +13,8 @@ from trivium.prepare.encode import Form, Job
 from trivium.prepare.feed import Known, feed, feed_stream
 from trivium.prepare.shards import Stream, divide, weight
 from trivium.prepare.workers import Task
-from trivium.text.bos_eos import Around, added_roles, around
-from trivium.text.tokenizer import Role, Tokenizer
+from trivium.text.roles import Role
+from trivium.text.tokenizer import AddedTokens, Tokenizer, added_roles, added_tokens
 from trivium.textfiles.inputs import InputFile, InputPart
 from trivium.tokenfiles.write import dtype_for
 
@@ -115,7 +115,7 @@ class Recipe:
     tokenizer: Tokenizer | None = None
     said: TokenizerConfig | None = None  # from which other processes open it
     column: str = "text"
-    add: tuple[Role, ...] | None = None  # around each document; None: see `added_roles`
+    add: tuple[Role, ...] | None = None  # added to each document; None: see `added_roles`
     dataset: dict[str, Any] | None = None  # where rows come from
 
     @property
@@ -131,7 +131,7 @@ class Recipe:
 
     def job(self, folder: Path) -> Job:
         """For the workers."""
-        marks = Around() if self.tokenizer is None else around(self.tokenizer, self.added)
+        marks = AddedTokens() if self.tokenizer is None else added_tokens(self.tokenizer, self.added)
         return Job(
             folder=str(folder),
             form=self.form,

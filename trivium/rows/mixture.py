@@ -133,20 +133,6 @@ def _spread(nodes: Nodes, rows: int | np.int64, num_sources: int) -> tuple[NDArr
     return seen, counts
 
 
-@compiled
-def _descend(nodes: Nodes, row: int) -> tuple[np.int64, np.int64]:
-    """The source of a tree's nth row, and how many rows of it came before: one path, root to source."""
-    node, seen = np.int64(0), np.int64(row)
-    while node >= 0:
-        p, q = nodes[node, _P], nodes[node, _Q]
-        to_left = _to_left(seen, p, q)
-        if _to_left(seen + 1, p, q) > to_left:
-            node, seen = nodes[node, _LEFT], to_left
-        else:
-            node, seen = nodes[node, _RIGHT], seen - to_left
-    return ~node, seen
-
-
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """The shares of one stage, as a tree; names are sorted, and a source is its index among them."""
@@ -183,11 +169,6 @@ class Mixture:
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""
         return _spread(self.nodes, num_rows, len(self.names))[1]
-
-    def descend(self, row: int) -> tuple[int, int]:
-        """The source that gives this row, and how many rows of it came before."""
-        source, source_row = _descend(self.nodes, row)
-        return int(source), int(source_row)
 
 
 # floor(2**64 * pi**(2 k) / (2 * (2 k + 1)!)) for k = 1, 2, ..., 10: see `_cosine_start`.
@@ -355,17 +336,8 @@ class StageMixture:
         """How many of the first rows each source gives."""
         return _count(*self._trees, num_rows)
 
-    def descend(self, row: int) -> tuple[int, int]:
-        """The source that gives this row, and how many rows of it the stage gave before."""
-        given = self.new_rows(row)
-        if self.new_rows(row + 1) > given:
-            source, _ = _descend(self._trees[0], given)
-        else:
-            source, _ = _descend(self._trees[1], self.old_rows + row - given)
-        return int(source), int(self.count(row)[source])
-
     def deal(self, first: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """`descend` for `count` rows from the first one on: their sources, and their rows within these."""
+        """For `count` rows from the first one on: the source of each, and how many rows of it the stage gave before."""
         return _deal(*self._trees, first, count)
 
     def first_row_reaching(self, source: str, rows: int) -> int | None:

@@ -60,40 +60,6 @@ class Packing:
         """Tokens laid in rows."""
         return int(self.length.sum(dtype=np.int64))
 
-    @property
-    def padding(self) -> int:
-        """Slots that stay open."""
-        return self.num_rows * self.capacity - self.tokens
-
-    @property
-    def dropped_tokens(self) -> int:
-        """Tokens cropped away."""
-        return int(self.dropped.sum(dtype=np.int64))
-
-    @property
-    def splits(self) -> int:
-        """Spans laid in more than one piece."""
-        return len(np.unique(self.span[self.start > 0]))
-
-    @property
-    def row_tokens(self) -> Int64s:
-        """(rows) Tokens laid in each row."""
-        return self._sum_by_row(self.length)
-
-    @property
-    def row_padding(self) -> Int64s:
-        """(rows) Slots that stay open in each row."""
-        return self.capacity - self.row_tokens
-
-    @property
-    def row_continuations(self) -> Int64s:
-        """(rows) Pieces of each row that go on with a span begun elsewhere."""
-        return self._sum_by_row(self.start > 0)
-
-    def _sum_by_row(self, figures: NDArray[np.generic]) -> Int64s:
-        sums: Int64s = np.add.reduceat(figures, self.row_starts[:-1], dtype=np.int64)
-        return sums
-
 
 def pack(policy: Policy, lengths: NDArray[np.integer], seq_len: int) -> Packing:
     """Lay spans of these lengths, each at least 1, into rows of `seq_len` tokens (`crop`: one more)."""

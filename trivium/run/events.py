@@ -361,14 +361,3 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
         yield from filter(None, map(parse_event, file))
-
-
-def steps_taken(path: Path) -> dict[int, dict[str, Any]]:
-    """A run's steps; where a step was taken again after a resume, the last record."""
-    steps: dict[int, dict[str, Any]] = {}
-    for event in read_events(path):
-        if event["event"] == "started":
-            steps = {step: record for step, record in steps.items() if step <= event["step"]}
-        elif event["event"] == "step":
-            steps[event["step"]] = event
-    return steps

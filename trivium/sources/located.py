@@ -18,7 +18,7 @@ from trivium.prepare.folder import Prepared
 from trivium.prepare.prepare import prepare
 from trivium.prepare.recipe import Recipe, Work, identity_of
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
-from trivium.tokenfiles.manifest import NAME
+from trivium.tokenfiles.manifest import MANIFEST_NAME
 from trivium.tokenfiles.open import TokenFile, open_source
 
 
@@ -93,7 +93,7 @@ class Note:
             folder = prepared_folder(str(json.loads(self._path.read_bytes())["identity"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return Located(open_source(folder), folder) if (folder / NAME).is_file() else None
+        return Located(open_source(folder), folder) if (folder / MANIFEST_NAME).is_file() else None
 
     def keep(self, located: Located) -> None:
         """Write it."""

@@ -11,7 +11,7 @@ from trivium.prepare.prepare import prepare
 from trivium.prepare.recipe import FilesWork, Recipe
 from trivium.sources.located import Means
 from trivium.sources.open import locate_sources
-from trivium.text.tokenizer import Role
+from trivium.text.roles import Role
 from trivium.textfiles.bad_lines import MOST_BAD
 from trivium.textfiles.inputs import find_inputs
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trivium.config.sources import TokensSource
 from trivium.sources.located import Located, Means, exists
-from trivium.tokenfiles.open import Layout, open_source
+from trivium.tokenfiles.open import TokenFileSettings, open_source
 
 
 def locate(_name: str, source: TokensSource, _means: Means) -> Located | None:
@@ -14,4 +14,4 @@ def locate(_name: str, source: TokensSource, _means: Means) -> Located | None:
         return None
     paths = [Path(path) for path in source.path]
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
-    return Located(open_source(source.path, Layout(source.dtype, source.eos, source.bos)), folder)
+    return Located(open_source(source.path, TokenFileSettings(source.dtype, source.eos, source.bos)), folder)

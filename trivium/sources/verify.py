@@ -6,7 +6,7 @@ from pathlib import Path
 from trivium.config.schema import Config
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.sources.open import KINDS, locate_sources
-from trivium.tokenfiles.manifest import NAME, Manifest, measure, read_manifest, verify, write_manifest
+from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure, read_manifest, verify, write_manifest
 from trivium.tokenfiles.open import TokenFile
 
 
@@ -32,16 +32,22 @@ def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
 
 
 def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:
-    if folder is not None and (folder / NAME).is_file():
-        manifest = read_manifest(folder / NAME)
-        return verify(manifest, files), f"{_counts(manifest)}: as {NAME} says."
+    if folder is not None and (folder / MANIFEST_NAME).is_file():
+        manifest = read_manifest(folder / MANIFEST_NAME)
+        return verify(manifest, files), f"{_counts(manifest)}: as {MANIFEST_NAME} says."
     manifest = measure(files)
     if folder is None:
-        return (), f"{_counts(manifest)}: readable; only a source that is one folder has a {NAME} to compare with."
+        return (
+            (),
+            f"{_counts(manifest)}: readable; only a source that is one folder has a {MANIFEST_NAME} to compare with.",
+        )
     if not write:
-        return (), f"{_counts(manifest)}: readable; there is no {NAME} to compare them with (--write keeps one)."
-    write_manifest(manifest, folder / NAME)
-    return (), f"{_counts(manifest)}: readable; written to {folder / NAME}."
+        return (
+            (),
+            f"{_counts(manifest)}: readable; there is no {MANIFEST_NAME} to compare them with (--write keeps one).",
+        )
+    write_manifest(manifest, folder / MANIFEST_NAME)
+    return (), f"{_counts(manifest)}: readable; written to {folder / MANIFEST_NAME}."
 
 
 def _counts(manifest: Manifest) -> str:

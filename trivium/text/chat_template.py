@@ -1,7 +1,7 @@
 """A folder's own way of writing conversations: its Jinja template, in a sandbox, without a clock.
 
-The assistant's words are what stands in `{% generation %}` blocks. In a template without them they are found by
-rendering the conversation up to each assistant's turn, and with it: each must be how the whole one begins.
+The assistant's words are those in `{% generation %}` blocks. In a template without such blocks they are found by
+rendering the conversation up to each assistant's message, and with it: both must be prefixes of the whole text.
 """
 
 import json
@@ -16,40 +16,40 @@ from numpy.typing import NDArray
 
 from trivium.errors import SourceError
 from trivium.text.conversation import MalformedConversation, raw_messages
-from trivium.text.utf8 import whole
+from trivium.text.tokenizer import replace_surrogates
 
 if TYPE_CHECKING:
     from trivium.text.file_tokenizer import FileTokenizer
 
-# Characters that no text has: Unicode keeps them for a program's own use.
+# Noncharacters: Unicode reserves them for a program's own use, so that no text has them.
 BREAK, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
 KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template's text, and the special tokens' names that it is given, such as bos_token."""
+    """A template's source, and the names of special tokens that it may use, such as bos_token."""
 
     source: str
     names: Mapping[str, str]
-    is_asked: bool = False  # in the config, so that it counts even where there are markers
+    from_config: bool = False  # then it is used even where the tokenizer has markers
 
     @property
     def has_generation(self) -> bool:
-        """Whether it says itself what the assistant's words are."""
+        """Whether the template marks the assistant's words itself."""
         return re.search(r"\{%-?\s*generation\s*-?%\}", self.source) is not None
 
-    def write(self, messages: Sequence[Mapping[str, Any]], *, to_be_answered: bool = False) -> str:
+    def write(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
         """The conversation as the template writes it, the assistant's words between marks."""
         import jinja2
 
         try:
             written: str = _compiled(self.source).render(
-                messages=messages, add_generation_prompt=to_be_answered, tools=None, documents=None, **self.names
+                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self.names
             )
         except jinja2.exceptions.SecurityError as error:
             raise SourceError(
-                f"the chat template does what it may not: {str(error).rstrip('.')}. Use another."
+                f"the chat template does what the sandbox forbids: {str(error).rstrip('.')}. Use another."
             ) from None
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise MalformedConversation(f"the chat template refuses it: {error}") from None
@@ -59,11 +59,11 @@ class ChatTemplate:
 def render_by_template(
     conversation: object, template: ChatTemplate, tokenizer: "FileTokenizer"
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-    """The tokens that a template writes for a conversation, and which of them the assistant said."""
-    messages = [_broken(message, tokenizer) for message in _writable(conversation)]
+    """The tokens that a template writes for a conversation, and which of them count in the loss."""
+    messages = [_escaped(message, tokenizer) for message in _plain_messages(conversation)]
     text = template.write(messages)
     spans = list(_marked_spans(text) if template.has_generation else _prefix_spans(messages, template, text, tokenizer))
-    tokens, starts = tokenizer.encode_template(_pieces(text))
+    tokens, starts = tokenizer.encode_template(_unmarked(text))
     loss_mask = np.zeros(len(tokens), np.uint8)
     for begin, end in spans:
         loss_mask[(starts >= begin) & (starts < end)] = 1
@@ -72,11 +72,11 @@ def render_by_template(
 
 def prompt_by_template(conversation: object, template: ChatTemplate, tokenizer: "FileTokenizer") -> NDArray[np.uint32]:
     """The tokens that a template writes up to where the assistant begins to answer."""
-    messages = [_broken(message, tokenizer) for message in _writable(conversation)]
-    return tokenizer.encode_template(_pieces(template.write(messages, to_be_answered=True)))[0]
+    messages = [_escaped(message, tokenizer) for message in _plain_messages(conversation)]
+    return tokenizer.encode_template(_unmarked(template.write(messages, add_generation_prompt=True)))[0]
 
 
-def _writable(conversation: object) -> Iterator[dict[str, Any]]:
+def _plain_messages(conversation: object) -> Iterator[dict[str, Any]]:
     """Messages with the keys that templates know, and content as one text."""
     for message in raw_messages(conversation):
         known = {key: message[key] for key in KEYS if message.get(key) is not None}
@@ -87,28 +87,28 @@ def _writable(conversation: object) -> Iterator[dict[str, Any]]:
         yield {"content": "", **known}
 
 
-def _broken(value: Any, tokenizer: "FileTokenizer") -> Any:
-    """Plain values in which the names of special tokens are broken by a mark, so that they stay text."""
+def _escaped(value: Any, tokenizer: "FileTokenizer") -> Any:
+    """Plain values in which a mark breaks each special token's name, so that the name stays text."""
     if isinstance(value, str):
-        return tokenizer.broken(re.sub(f"[{BREAK}{BEGIN}{END}]", "", whole(value)), BREAK)
+        return tokenizer.break_names(re.sub(f"[{BREAK}{BEGIN}{END}]", "", replace_surrogates(value)), BREAK)
     if isinstance(value, Mapping):
-        return {str(key): _broken(item, tokenizer) for key, item in value.items()}
+        return {str(key): _escaped(item, tokenizer) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_broken(item, tokenizer) for item in value]
+        return [_escaped(item, tokenizer) for item in value]
     return value if isinstance(value, int | float | bool | None) else str(value)
 
 
-def _pieces(text: str) -> list[str]:
-    """The text without marks, cut where a name is broken."""
+def _unmarked(text: str) -> list[str]:
+    """The text without marks, cut where a special token's name is broken."""
     return text.replace(BEGIN, "").replace(END, "").split(BREAK)
 
 
 def _length(text: str) -> int:
-    return sum(len(piece) for piece in _pieces(text))
+    return sum(len(piece) for piece in _unmarked(text))
 
 
 def _marked_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the assistant's words stand in the text without marks."""
+    """The spans of the assistant's words, in characters of the text without marks."""
     for found in re.finditer(f"{BEGIN}([^{END}]*){END}", text):
         yield _length(text[: found.start()]), _length(text[: found.end()])
 
@@ -116,32 +116,32 @@ def _marked_spans(text: str) -> Iterator[tuple[int, int]]:
 def _prefix_spans(
     messages: Sequence[Mapping[str, Any]], template: ChatTemplate, text: str, tokenizer: "FileTokenizer"
 ) -> Iterator[tuple[int, int]]:
-    """The same, found by what each assistant's turn adds."""
+    """The same, found by what each assistant's message adds to the text."""
     names = re.compile("|".join(re.escape(name) for name in tokenizer.special_names.values()) or r"(?!)")
     for place, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = template.write(messages[:place], to_be_answered=True)
+        before = template.write(messages[:place], add_generation_prompt=True)
         after = template.write(messages[: place + 1])
         if not (text.startswith(after) and after.startswith(before)):
             raise SourceError(
-                "the chat template writes a turn otherwise when others follow, so that the assistant's words cannot be "
-                "found. Put {% generation %} and {% endgeneration %} around them in the template."
+                "the chat template changes how it writes a message when others follow, so that the assistant's words "
+                "cannot be found. Put {% generation %} and {% endgeneration %} around them in the template."
             )
-        # What follows the turn's last special token, such as a line end, is the template's.
+        # What follows the message's last special token, such as a line end, is not the assistant's.
         closing = max((found.end() for found in names.finditer(after, len(before))), default=len(after))
         yield _length(before), _length(after[:closing])
 
 
 @cache
 def _compiled(source: str) -> Any:
-    """The template, ready to be rendered."""
+    """The template, compiled for a sandbox that has no clock."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}`: marks around what the assistant says."""
+        """`{% generation %}`: puts marks around the assistant's words."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -154,7 +154,7 @@ def _compiled(source: str) -> Any:
             return f"{BEGIN}{caller()}{END}"
 
     class Namespace(jinja2.utils.Namespace):
-        """One whose names may not reach into Python."""
+        """A namespace whose names may not begin with an underscore, as Python's internals do."""
 
         def __init__(self, **values: Any) -> None:
             super().__init__({})
@@ -175,7 +175,7 @@ def _compiled(source: str) -> Any:
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise SourceError(f"the chat template is no Jinja: line {error.lineno}: {error.message}. Mend it.") from None
+        raise SourceError(f"the chat template is not Jinja: line {error.lineno}: {error.message}. Fix it.") from None
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:

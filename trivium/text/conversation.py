@@ -1,7 +1,7 @@
 """What people write as conversations -> messages of parts, in one form; and what is wrong with the others.
 
 A message is a system's, a user's or an assistant's. An assistant's has parts: text, calls of a tool, and the tool's
-results, which are not its own words. A tool's message is a part of the assistant's turn it stands in.
+results, which are not its own words. A tool's message becomes a part of the assistant's message that called it.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from trivium.errors import TriviumError
 
-PartKind = Literal["text", "call", "result"]
+MessagePartKind = Literal["text", "call", "result"]
 Speaker = Literal["system", "user", "assistant"]
-PART_KINDS: Mapping[str, PartKind] = {
+PART_KINDS: Mapping[str, MessagePartKind] = {
     "text": "text",
     "call": "call",
     "result": "result",
@@ -28,23 +28,23 @@ class MalformedConversation(TriviumError):  # noqa: N818  it is counted, not onl
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Some words of a message."""
+class MessagePart:
+    """Text of one kind in a message: words, a call of a tool, or its result."""
 
-    kind: PartKind
+    kind: MessagePartKind
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Whose turn it is, and what is said in it."""
+    """The parts of one message, and who wrote it."""
 
     speaker: Speaker
-    parts: tuple[Part, ...]
+    parts: tuple[MessagePart, ...]
 
     @property
     def text(self) -> str:
-        """All its parts as one text."""
+        """All its parts, joined."""
         return "".join(part.text for part in self.parts)
 
 
@@ -55,12 +55,12 @@ def raw_messages(conversation: object) -> Sequence[Mapping[str, Any]]:
         raise MalformedConversation("has no messages")
     for place, message in enumerate(found):
         if not isinstance(message, Mapping):
-            raise MalformedConversation(f"message {place} is no table")
+            raise MalformedConversation(f"message {place} is not a table")
     return found
 
 
 def read_messages(conversation: object) -> list[Message]:
-    """Its messages in one form: perhaps a system's, then users' and assistants' by turns."""
+    """The messages in one form: at most one system's, then users' and assistants' in alternation."""
     messages: list[Message] = []
     for place, raw in enumerate(raw_messages(conversation)):
         role, parts = raw.get("role"), tuple(_parts(raw, place))
@@ -68,7 +68,7 @@ def read_messages(conversation: object) -> list[Message]:
         if role == "tool":
             if last != "assistant":
                 raise MalformedConversation(f"message {place} is a tool's, but no assistant has called it")
-            results = tuple(Part("result", part.text) for part in parts)
+            results = tuple(MessagePart("result", part.text) for part in parts)
             messages[-1] = Message("assistant", messages[-1].parts + results)
         elif role == "assistant" and last == "assistant" and messages[-1].parts[-1].kind == "result":
             messages[-1] = Message("assistant", messages[-1].parts + parts)
@@ -80,7 +80,7 @@ def read_messages(conversation: object) -> list[Message]:
 
 
 def _speaker(role: object, last: Speaker | None, place: int) -> Speaker:
-    """Whose turn it is, if it may be theirs."""
+    """Who wrote message `place`; refused where this role may not follow `last`."""
     if role == "system" and last is None:
         return "system"
     if role == "user" and last != "user":
@@ -92,10 +92,10 @@ def _speaker(role: object, last: Speaker | None, place: int) -> Speaker:
     raise MalformedConversation(f"message {place} is the {role}'s, after {'the ' + last if last else 'nobody'}")
 
 
-def _parts(raw: Mapping[str, Any], place: int) -> Iterator[Part]:
+def _parts(raw: Mapping[str, Any], place: int) -> Iterator[MessagePart]:
     content, calls = raw.get("content"), raw.get("tool_calls") or ()
     found = [*_content_parts(content, place)] if content is not None or not calls else []
-    found += [Part("call", call_text(call, place)) for call in calls]
+    found += [MessagePart("call", call_text(call, place)) for call in calls]
     parts = [part for part in found if part.text]
     if not parts:
         raise MalformedConversation(f"message {place} is empty")
@@ -104,7 +104,7 @@ def _parts(raw: Mapping[str, Any], place: int) -> Iterator[Part]:
     yield from parts
 
 
-def _content_parts(content: object, place: int) -> Iterator[Part]:
+def _content_parts(content: object, place: int) -> Iterator[MessagePart]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list | tuple):
         raise MalformedConversation(f"message {place} has content that is not text")
@@ -112,7 +112,7 @@ def _content_parts(content: object, place: int) -> Iterator[Part]:
         kind = PART_KINDS.get(str(part.get("type"))) if isinstance(part, Mapping) else None
         if kind is None or not isinstance(part.get("text"), str):
             raise MalformedConversation(f"message {place} has content that is not text")
-        yield Part(kind, part["text"])
+        yield MessagePart(kind, part["text"])
 
 
 def call_text(call: object, place: int) -> str:
@@ -122,6 +122,6 @@ def call_text(call: object, place: int) -> str:
         raise MalformedConversation(f"message {place} has a tool call without a name")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        with suppress(ValueError):  # what is no JSON stays the text that it is
+        with suppress(ValueError):  # arguments that are not JSON stay text
             arguments = json.loads(arguments)
     return json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)

@@ -4,7 +4,7 @@ The two libraries merge by different rules: one knows pairs of tokens, the other
 make a token. They agree where every token's own bytes are merged into that token (tried for the whole vocabulary),
 and no token comes from two pairs: then a pair that could be merged is always the pair that makes the token. Their
 regular expressions were compared for the patterns below, for every character beside letters, digits, space and
-punctuation. What is not provably the same stays with the slow library, whole or text by text.
+punctuation. Where the ids are not provably the same, the slow library encodes: all texts, or only those in question.
 """
 
 import json
@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.text.roles import Role
 from trivium.text.tiktoken_file import GPT4_PATTERN, encode_with, make_encoding
-from trivium.text.tokenizer import Tokenizer
-from trivium.text.utf8 import whole
+from trivium.text.tokenizer import Tokenizer, replace_surrogates
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORD = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-COMPARED = frozenset(
+COMPARED_PATTERNS = frozenset(
     (
         GPT2_PATTERN,
         GPT2_PATTERN.replace("(?:[sdmt]|ll|ve|re)", "s|'t|'re|'ve|'m|'ll|'d"),
@@ -57,29 +56,29 @@ class FastTokenizer:
     @cached_property
     def _encoding_and_ids(self) -> tuple[Any, NDArray[np.uint32]]:
         ranked = _ranked(json.loads(self.slow.description))
-        assert not isinstance(ranked, str), "looked at before it was made"
+        assert not isinstance(ranked, str), "make_fast checks it first"
         ranks = {token: rank for rank, (token, _) in enumerate(ranked)}
         return make_encoding(ranks, self.pattern, {}), np.array([number for _, number in ranked], np.uint32)
 
     @cached_property
     def _slow_names(self) -> re.Pattern[str] | None:
-        """Added tokens that are not special: their names in a text are these tokens. None where there are none."""
+        """Finds added tokens that are not special, whose names in a text are these tokens; None without such tokens."""
         added = self.slow.inner.get_added_tokens_decoder().values()
         names = [re.escape(token.content) for token in added if not token.special]
         return re.compile("|".join(names)) if names else None
 
     @property
     def vocab(self) -> int:
-        """Ids that it may give."""
+        """The largest id plus one."""
         return self.slow.vocab
 
     @property
     def fingerprint(self) -> str:
-        """That of the slow one: the ids are the same."""
+        """The slow tokenizer's: the ids are the same."""
         return self.slow.fingerprint
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where it has none."""
+        """The id of the token that has this role; None where no token has it."""
         return self.slow.special(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
@@ -87,13 +86,13 @@ class FastTokenizer:
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> NDArray[np.uint32]:
-        text = whole(text)
+        text = replace_surrogates(text)
         if self._slow_names is None or not self._slow_names.search(text):
             encoding, ids = self._encoding_and_ids
             try:
                 return ids[encode_with(encoding, text)]
             except ValueError:
-                pass  # a run of white space so long that its regular expressions give up
+                pass  # its regular expressions give up in a very long run of white space
         return self.slow.encode([text])[0]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -106,12 +105,12 @@ class FastTokenizer:
 
 
 def encoder_for(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
-    """The fastest encoder with the ids of `tokenizer`, which `texts` have tried; it may be `tokenizer` itself."""
-    fast = fast_form(tokenizer, texts)
+    """The fastest encoder with the ids of `tokenizer`, compared on `texts`; it may be `tokenizer` itself."""
+    fast = make_fast(tokenizer, texts)
     return tokenizer if isinstance(fast, str) else fast
 
 
-def fast_form(tokenizer: Tokenizer, texts: Sequence[str]) -> FastTokenizer | str:
+def make_fast(tokenizer: Tokenizer, texts: Sequence[str]) -> FastTokenizer | str:
     """The tokenizer by tiktoken, or in a few words why not."""
     if not isinstance(tokenizer, FileTokenizer):
         return "no tokenizer.json"
@@ -120,7 +119,7 @@ def fast_form(tokenizer: Tokenizer, texts: Sequence[str]) -> FastTokenizer | str
     ranked = _ranked(described)
     if described.get("normalizer"):
         return "normalizer"
-    if pattern not in COMPARED:
+    if pattern not in COMPARED_PATTERNS:
         return "pre_tokenizer"
     if isinstance(ranked, str):
         return ranked
@@ -132,7 +131,7 @@ def fast_form(tokenizer: Tokenizer, texts: Sequence[str]) -> FastTokenizer | str
 
 
 def _pattern(described: Any) -> str:
-    """The regular expression by which the file splits a text; empty where it does anything else."""
+    """The regular expression that splits a text; empty where the file splits it in another way."""
     if not isinstance(described, dict):
         return ""
     parts = described.get("pretokenizers") if described.get("type") == "Sequence" else [described]
@@ -147,7 +146,7 @@ def _pattern(described: Any) -> str:
 
 
 def _ranked(described: Mapping[str, Any]) -> list[tuple[bytes, int]] | str:
-    """Bytes and id of every token that text can give, in the order of merges; or why there is none."""
+    """Bytes and id of every token that text can give, in the order of merges; or why tiktoken cannot have them."""
     model = described["model"]
     odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if model.get("type") != "BPE" or any(model.get(key) for key in odd):
@@ -160,7 +159,7 @@ def _ranked(described: Mapping[str, Any]) -> list[tuple[bytes, int]] | str:
     for merge in model["merges"]:
         left, right = merge.split(" ") if isinstance(merge, str) else merge
         if not set(left + right) <= characters.keys():
-            return "tokens that are no bytes"
+            return "tokens that are not bytes"
         ranked.append((bytes(characters[character] for character in left + right), vocab[left + right]))
     return ranked if len({token for token, _ in ranked}) == len(ranked) else "tokens of two merges"
 
@@ -179,7 +178,7 @@ def _merges_into_itself(described: dict[str, Any], ranked: list[tuple[bytes, int
 
 
 def byte_characters() -> dict[str, int]:
-    """The character that stands for each byte: itself where it can be printed, else from U+0100 on."""
+    """The character that represents each byte: itself where it can be printed, else from U+0100 on."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     shown = {chr(byte): byte for byte in printed} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,7 +1,7 @@
 """What a tokenizer.json describes, through the package tokenizers.
 
-Whatever the file says, nothing is cut, filled up or left to chance: truncation, padding and dropout are taken
-out of it. Memory is twice the file's where a chat template is used.
+Truncation, padding and dropout are removed from the file's settings, so that no text is cut, padded or encoded at
+random. Memory is twice the file's where a chat template is used.
 """
 
 import json
@@ -19,8 +19,8 @@ from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.text.chat_template import ChatTemplate
 from trivium.text.roles import Role, Roles, find_roles
+from trivium.text.tokenizer import replace_surrogates
 from trivium.text.tokenizer_folder import find_folder, read_template, read_text
-from trivium.text.utf8 import whole
 
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -29,7 +29,7 @@ BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
 class FileTokenizer:
     """What a tokenizer.json describes, its tokens with a role, and its chat template."""
 
-    description: str  # the JSON, without what would cut texts or draw lots
+    description: str  # the JSON, without truncation, padding and dropout
     roles: Roles
     template: ChatTemplate | None = None
 
@@ -38,12 +38,12 @@ class FileTokenizer:
 
     @cached_property
     def inner(self) -> Any:
-        """The tokenizer to which names of special tokens are text."""
+        """The library's tokenizer, which takes names of special tokens for text."""
         return _build(self.description, names_are_text=True)
 
     @cached_property
-    def _marked(self) -> Any:
-        """The tokenizer to which names of special tokens are these tokens: for what a template wrote."""
+    def _inner_for_templates(self) -> Any:
+        """The library's tokenizer, which takes names of special tokens for these tokens: for what a template wrote."""
         return _build(self.description, names_are_text=False)
 
     @cached_property
@@ -61,54 +61,56 @@ class FileTokenizer:
 
     @cached_property
     def vocab(self) -> int:
-        """Ids that it may give, added tokens and gaps included."""
+        """The largest id plus one, added tokens and gaps included."""
         return 1 + max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all that the file says, of the roles and of the template."""
+        """A hash of the file's content, the roles and the template."""
         template = None if self.template is None else self.template.source
-        said = [json.loads(self.description), dict(self.roles), template]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode()))
+        content = [json.loads(self.description), dict(self.roles), template]
+        return str(xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode()))
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where it has none."""
+        """The id of the token that has this role; None where no token has it."""
         return self.roles.get(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The tokens of each text, and nothing added; a special token's name in a text is text."""
-        texts = [whole(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         encoded = self.inner.encode_batch_fast(texts, add_special_tokens=False)
         tokens = [np.array(each.ids, np.uint32) for each in encoded]
         special = np.array(sorted(self.special_names), np.uint32)
         return [
-            self._encode_broken(text) if np.isin(each, special).any() else each
+            self._encode_with_broken_names(text) if np.isin(each, special).any() else each
             for text, each in zip(texts, tokens, strict=True)
         ]
 
-    def _encode_broken(self, text: str) -> NDArray[np.uint32]:
-        """Where the model itself knows a special name (`<s>` in Unigram): no piece holds the whole name."""
+    def _encode_with_broken_names(self, text: str) -> NDArray[np.uint32]:
+        """Encode pieces of which none holds a whole special name: the model itself may know one (`<s>` in Unigram)."""
         pieces = self._break_names.split(text)
         encoded = self.inner.encode_batch_fast(pieces, add_special_tokens=False)
         tokens = np.concatenate([np.array(each.ids, np.uint32) for each in encoded])
         for number, name in self.special_names.items():
             if number in tokens:
                 raise SourceError(
-                    f'tokenizer: writes the text "{name}" as its special token of that name. '
-                    f"What a text says must stay text: use a tokenizer in which no text becomes a special token."
+                    f'tokenizer: encodes the text "{name}" as its special token of that name. '
+                    f"A document must not contain special tokens. Use a tokenizer in which no text becomes one."
                 )
         return tokens
 
     def encode_template(self, pieces: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The tokens of what a template wrote, special ones included, and each token's first character."""
         tokens, starts, before = [], [], 0
-        for piece, each in zip(pieces, self._marked.encode_batch(pieces, add_special_tokens=False), strict=True):
+        for piece, each in zip(
+            pieces, self._inner_for_templates.encode_batch(pieces, add_special_tokens=False), strict=True
+        ):
             tokens += each.ids
             starts += [before + start for start, _ in each.offsets]
             before += len(piece)
         return np.array(tokens, np.uint32), np.array(starts, np.int64)
 
-    def broken(self, text: str, mark: str) -> str:
+    def break_names(self, text: str, mark: str) -> str:
         """The text with a mark after the first character of each special token's name."""
         return self._break_names.sub(mark, text)
 
@@ -129,7 +131,7 @@ class FileTokenizer:
 
 
 def _byte_length(token: str, is_byte_level: bool) -> int:
-    """In byte-level vocabularies a character stands for a byte; in others a mark stands for a space."""
+    """In byte-level vocabularies a character is a byte; in others U+2581 is a space."""
     if is_byte_level:
         return len(token)
     if BYTE_FALLBACK.fullmatch(token):
@@ -137,21 +139,21 @@ def _byte_length(token: str, is_byte_level: bool) -> int:
     return len(token.replace("\u2581", " ").encode())
 
 
-def open_file(config: TokenizerConfig) -> FileTokenizer:
+def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
     """The tokenizer of a tokenizer.json, a folder, or a name on the Hub."""
     folder = find_folder(config.path or "")
     described = _described(read_text(folder.path), str(folder.path))
     inner = _build(json.dumps(described), names_are_text=False, where=str(folder.path))
     special = [token["content"] for token in described.get("added_tokens") or () if token.get("special")]
-    roles = find_roles(config, folder.said_roles, inner.token_to_id, special)
+    roles = find_roles(config, folder.role_names, inner.token_to_id, special)
     for token in described.get("added_tokens") or ():
-        # Only of special tokens the library takes the name in a text for text.
+        # The library takes only the names of special tokens for text.
         token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
     source = folder.template if config.template is None else read_template(config.template)
-    names = dict(folder.said) | {
+    names = dict(folder.token_names) | {
         f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
     }
-    template = None if source is None else ChatTemplate(source, names, is_asked=config.template is not None)
+    template = None if source is None else ChatTemplate(source, names, from_config=config.template is not None)
     return FileTokenizer(json.dumps(described), roles, template)
 
 
@@ -160,9 +162,9 @@ def _described(text: str, where: str) -> dict[str, Any]:
     try:
         described = json.loads(text)
     except ValueError as error:
-        raise SourceError(f"{where}: is no tokenizer.json: {error}. Name the tokenizer's own file.") from None
+        raise SourceError(f"{where}: is not a tokenizer.json: {error}. Name the tokenizer's own file.") from None
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
-        raise SourceError(f"{where}: is no tokenizer.json: it has no model. Name the tokenizer's own file.")
+        raise SourceError(f"{where}: is not a tokenizer.json: it has no model. Name the tokenizer's own file.")
     described |= {"truncation": None, "padding": None}
     if "dropout" in described["model"]:
         described["model"]["dropout"] = None
@@ -177,6 +179,6 @@ def _build(description: str, *, names_are_text: bool, where: str = "tokenizer") 
     try:
         inner = tokenizers.Tokenizer.from_str(description)
     except Exception as error:  # the library has no class of its own for what it cannot read
-        raise SourceError(f"{where}: is no tokenizer.json: {error}. Name the tokenizer's own file.") from None
+        raise SourceError(f"{where}: is not a tokenizer.json: {error}. Name the tokenizer's own file.") from None
     inner.encode_special_tokens = names_are_text
     return inner

@@ -1,7 +1,7 @@
 """A tokenizer's markers -> the Jinja template that writes conversations with them, for tools that know templates only.
 
 What it writes is what `render` writes: bos, then for each message its start marker, its words, its end marker; a tool's
-answer is a part of the assistant's turn. One thing a template cannot do: a marker's name in a text becomes the marker.
+result is a part of the assistant's message. One limit of templates: a marker's name in a text becomes the marker.
 """
 
 import json
@@ -44,10 +44,10 @@ MERGED
 {%- endfor -%}
 {%- endif -%}
 {%- for call in message.tool_calls or [] -%}
-{%- set said = call.function if call.function is defined else call -%}
-{%- set arguments = said.arguments if said.arguments is string else said.arguments | tojson -%}
+{%- set function = call.function if call.function is defined else call -%}
+{%- set arguments = function.arguments if function.arguments is string else function.arguments | tojson -%}
 {%- generation -%}
-{{- CALL_START + '{"name": ' + said.name | tojson + ', "arguments": ' + arguments + "}" + CALL_END -}}
+{{- CALL_START + '{"name": ' + function.name | tojson + ', "arguments": ' + arguments + "}" + CALL_END -}}
 {%- endgeneration -%}
 {%- endfor -%}
 {%- if after != "tool" -%}{%- generation -%}{{- ASSISTANT_END -}}{%- endgeneration -%}{%- endif -%}
@@ -60,7 +60,7 @@ _BEFORE_USER = '{%- if before == "system" -%}{{- words(loop.previtem.content) + 
 
 
 def marker_template(names: Mapping[Role, str]) -> str:
-    """The template for tokens of these names; a role without a token is refused by the template where it is needed."""
+    """The template for tokens of these names; the template raises where it needs a role that has no token."""
     has_system = "system_start" in names and "system_end" in names
     text = _TEMPLATE.replace("SYSTEM\n", f"{_WITH_MARKERS}\n" if has_system else "")
     text = text.replace("MERGED\n", "" if has_system else f"{_BEFORE_USER}\n")

@@ -1,4 +1,4 @@
-"""Which special token has which role: as the config names it, as its folder says, or by a well-known name."""
+"""Which special token has which role: as the config names it, as its folder declares it, or by a well-known name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -25,7 +25,7 @@ Role = Literal[
 ROLES: tuple[Role, ...] = get_args(Role)
 Roles = Mapping[Role, int]
 
-# After `<|role|>`, in this order; the calls and results are those of nanochat.
+# Tried after `<|role|>`, in this order; the names of calls and results are nanochat's.
 WELL_KNOWN: Mapping[Role, tuple[str, ...]] = MappingProxyType(
     {
         "bos": ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>"),
@@ -39,7 +39,7 @@ WELL_KNOWN: Mapping[Role, tuple[str, ...]] = MappingProxyType(
 
 
 def role_name(role: Role) -> str:
-    """`<|role|>`, the name that our own tokenizers give."""
+    """`<|role|>`, the name of the token in tokenizers that trivium trains."""
     return f"<|{role}|>"
 
 
@@ -50,13 +50,13 @@ def named_roles(config: TokenizerConfig) -> dict[Role, str]:
 
 
 def find_roles(
-    config: TokenizerConfig, said: Mapping[Role, str], id_of: Callable[[str], int | None], special: Iterable[str]
+    config: TokenizerConfig, declared: Mapping[Role, str], id_of: Callable[[str], int | None], special: Iterable[str]
 ) -> dict[Role, int]:
-    """The ids of the tokens with a role; `said` is what the folder says, `special` the names one may mean."""
+    """The ids of the tokens with a role; `declared` are the folder's names, `special` those that a typo may mean."""
     named = named_roles(config)
     roles: dict[Role, int] = {}
     for role in ROLES:
-        names = [named[role]] if role in named else [*filter(None, [said.get(role)]), role_name(role)]
+        names = [named[role]] if role in named else [*filter(None, [declared.get(role)]), role_name(role)]
         if role not in named:
             names += WELL_KNOWN.get(role, ())
         found = next((number for name in names if (number := id_of(name)) is not None), None)
@@ -64,5 +64,7 @@ def find_roles(
             roles[role] = found
         elif role in named:
             key = role if role in ("bos", "eos") else f"markers.{role}"
-            raise SourceError(f'tokenizer.{key}: "{named[role]}" is no token of it. {nearest(named[role], special)}')
+            raise SourceError(
+                f'tokenizer.{key}: "{named[role]}" is not one of its tokens. {nearest(named[role], special)}'
+            )
     return roles

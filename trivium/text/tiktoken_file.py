@@ -1,4 +1,4 @@
-"""What a .tiktoken file describes: a line a token, its bytes in base64 and its rank, which is its id."""
+"""What a .tiktoken file describes: on each line a token's bytes in base64 and its rank, which is its id."""
 
 import base64
 import binascii
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.text.roles import ROLES, Role, Roles, find_roles, role_name
-from trivium.text.utf8 import whole
+from trivium.text.tokenizer import replace_surrogates
 
 GPT4_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
-# The library's regular expressions give up in a longer run of white space; there the run is cut.
+# The library's regular expressions give up in a longer run of white space, so that the run is cut there.
 LONG_RUN = re.compile(r"(\s{100000})")
 
 
 @dataclass(frozen=True, eq=False)
-class RanksTokenizer:
+class TiktokenTokenizer:
     """A .tiktoken file's ranks, the pattern that splits a text, and special tokens after the ranks."""
 
     ranks: Mapping[bytes, int]
@@ -36,8 +36,8 @@ class RanksTokenizer:
     special_tokens: Mapping[str, int]
     roles: Roles
 
-    def __reduce__(self) -> tuple[type["RanksTokenizer"], tuple[object, ...]]:
-        return RanksTokenizer, (self.ranks, self.pattern, self.special_tokens, self.roles)
+    def __reduce__(self) -> tuple[type["TiktokenTokenizer"], tuple[object, ...]]:
+        return TiktokenTokenizer, (self.ranks, self.pattern, self.special_tokens, self.roles)
 
     @cached_property
     def inner(self) -> Any:
@@ -46,7 +46,7 @@ class RanksTokenizer:
 
     @property
     def vocab(self) -> int:
-        """Ids that it may give, special ones and gaps included."""
+        """The largest id plus one, special tokens and gaps included."""
         return 1 + max(*self.ranks.values(), *self.special_tokens.values())
 
     @cached_property
@@ -55,16 +55,16 @@ class RanksTokenizer:
         ranks = xxhash.xxh3_128()
         for token, rank in sorted(self.ranks.items()):
             ranks.update(f"{token.hex()} {rank}\n".encode())
-        said = [ranks.hexdigest(), self.pattern, dict(self.special_tokens), dict(self.roles)]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode()))
+        content = [ranks.hexdigest(), self.pattern, dict(self.special_tokens), dict(self.roles)]
+        return str(xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode()))
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where it has none."""
+        """The id of the token that has this role; None where no token has it."""
         return self.roles.get(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The tokens of each text, and nothing added; a special token's name in a text is text."""
-        return [self._encode(whole(text)) for text in texts]
+        return [self._encode(replace_surrogates(text)) for text in texts]
 
     def _encode(self, text: str) -> NDArray[np.uint32]:
         pieces = filter(None, LONG_RUN.split(text))
@@ -72,11 +72,11 @@ class RanksTokenizer:
         return np.concatenate(encoded) if encoded else np.zeros(0, np.uint32)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, special ones included; bytes that are no UTF-8 are replaced."""
+        """The text of some tokens, special ones included; bytes that are not UTF-8 are replaced."""
         return str(self.inner.decode(list(tokens), errors="replace"))
 
     def token_bytes(self, vocab: int) -> NDArray[np.int64]:
-        """The length of each token."""
+        """The length of each token in bytes; special tokens have none."""
         lengths = np.zeros(vocab, np.int64)
         for token, rank in self.ranks.items():
             if rank < vocab:
@@ -91,7 +91,7 @@ def encode_with(encoding: Any, text: str) -> NDArray[np.uint32]:
 
 
 def make_encoding(ranks: Mapping[bytes, int], pattern: str, special_tokens: Mapping[str, int]) -> Any:
-    """tiktoken's encoder."""
+    """Build tiktoken's encoder; SourceError where it is not installed or refuses the pattern."""
     try:
         import tiktoken
     except ImportError:
@@ -105,7 +105,7 @@ def make_encoding(ranks: Mapping[bytes, int], pattern: str, special_tokens: Mapp
         raise SourceError(f"tokenizer.pattern: cannot be used: {reason}. Write a regular expression.") from None
 
 
-def open_ranks(config: TokenizerConfig) -> RanksTokenizer:
+def open_tiktoken(config: TokenizerConfig) -> TiktokenTokenizer:
     """The tokenizer of a .tiktoken file, or of a folder that has one."""
     path = _find(Path(config.path or ""))
     ranks = read_ranks(path)
@@ -113,7 +113,7 @@ def open_ranks(config: TokenizerConfig) -> RanksTokenizer:
     first = 1 + max(ranks.values())
     special = {name: first + place for place, name in enumerate(dict.fromkeys(names))}
     roles = find_roles(config, {}, special.get, special)
-    tokenizer = RanksTokenizer(ranks, config.pattern or GPT4_PATTERN, special, roles)
+    tokenizer = TiktokenTokenizer(ranks, config.pattern or GPT4_PATTERN, special, roles)
     assert tokenizer.inner, "a pattern that cannot be used is refused here and not later"
     return tokenizer
 
@@ -124,7 +124,7 @@ def _find(path: Path) -> Path:
         what = f"{path} has {len(found)} .tiktoken files, not one"
         raise SourceError(f"tokenizer.path: {what}. Write the path of a .tiktoken file.")
     if not found[0].is_file():
-        raise SourceError(f"tokenizer.path: {path} is not there. Write the path of a .tiktoken file.")
+        raise SourceError(f"tokenizer.path: {path} does not exist. Write the path of a .tiktoken file.")
     return found[0]
 
 

@@ -11,23 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
-from trivium.text.file_tokenizer import FileTokenizer, open_file
+from trivium.errors import SourceError
 from trivium.text.roles import ROLES, Role
-from trivium.text.tiktoken_file import RanksTokenizer, open_ranks
-from trivium.text.utf8 import utf8
-
-__all__ = [
-    "ROLES",
-    "ByteTokenizer",
-    "FileTokenizer",
-    "RanksTokenizer",
-    "Role",
-    "Tokenizer",
-    "open_tokenizer",
-]
 
 BYTE_TOKENS = 256
-BYTE_ROLES = ROLES[:10]  # a system message goes before the first user turn
+BYTE_ROLES = ROLES[:10]  # without markers for a system message, which goes before the first user's words
 
 
 class Tokenizer(Protocol):
@@ -35,14 +23,14 @@ class Tokenizer(Protocol):
 
     @property
     def vocab(self) -> int:
-        """Ids that it may give."""
+        """The largest id plus one, special tokens and gaps included."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the tokens of any text."""
+        """A hash that changes with the tokens of any text."""
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where it has none."""
+        """The id of the token that has this role; None where no token has it."""
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The tokens of each text, and nothing added; a special token's name in a text is text."""
@@ -67,21 +55,61 @@ class ByteTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The bytes of each text in UTF-8."""
-        return [np.frombuffer(utf8(text), np.uint8).astype(np.uint32) for text in texts]
+        encoded = (replace_surrogates(text).encode() for text in texts)
+        return [np.frombuffer(each, np.uint8).astype(np.uint32) for each in encoded]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens; bytes that are no UTF-8 are replaced."""
+        """The text of some tokens; bytes that are not UTF-8 are replaced."""
         return bytes(token for token in tokens if token < BYTE_TOKENS).decode(errors="replace")
 
     def token_bytes(self, vocab: int) -> NDArray[np.int64]:
-        """One for each byte."""
+        """1 for each of the 256 bytes, 0 for the special tokens."""
         return (np.arange(vocab) < BYTE_TOKENS).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class AddedTokens:
+    """Ids that are added before and after each document."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
 def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
-    """The config's tokenizer; None where it names none."""
+    """Open the config's tokenizer; None where the config names none."""
     if config is None:
         return None
     if config.kind == "bytes":
         return ByteTokenizer()
-    return open_ranks(config) if config.kind == "tiktoken" else open_file(config)
+    from trivium.text.file_tokenizer import open_tokenizer_json
+    from trivium.text.tiktoken_file import open_tiktoken
+
+    return open_tiktoken(config) if config.kind == "tiktoken" else open_tokenizer_json(config)
+
+
+def added_roles(tokenizer: Tokenizer, add: tuple[Role, ...] | None) -> tuple[Role, ...]:
+    """The roles in `add`; where it is None, eos if the tokenizer has one, else bos if it has one."""
+    if add is not None:
+        return add
+    roles: tuple[Role, ...] = ("eos", "bos")
+    return next(((role,) for role in roles if tokenizer.special(role) is not None), ())
+
+
+def added_tokens(tokenizer: Tokenizer, add: tuple[Role, ...] | None) -> AddedTokens:
+    """The ids of `added_roles`; SourceError where the tokenizer has no such token."""
+    ids: dict[Role, tuple[int, ...]] = {}
+    for role in added_roles(tokenizer, add):
+        number = tokenizer.special(role)
+        if number is None:
+            raise SourceError(f'add = ["{role}"]: the tokenizer has no such token. Write add = [], or another token.')
+        ids[role] = (number,)
+    return AddedTokens(ids.get("bos", ()), ids.get("eos", ()))
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with two halves of a surrogate pair joined and a lone half replaced by U+FFFD: JSON may hold both."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from trivium.text.chat import NEEDED, render
+from trivium.text.chat import REQUIRED_MARKERS, render
 from trivium.text.chat_template import ChatTemplate
 from trivium.text.fast_bpe import byte_characters
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.text.marker_template import marker_template
 from trivium.text.roles import ROLES, Role, Roles, role_name
-from trivium.text.tiktoken_file import RanksTokenizer
+from trivium.text.tiktoken_file import TiktokenTokenizer
 from trivium.text.tokenizer import ByteTokenizer, Tokenizer
 from trivium.text.tokenizer_folder import MARKERS_KEY
 
-TRIED = (
+SAMPLE_TEXTS = (
     "The quick brown fox can't jump over 1234567 lazy dogs; it's what WE'VE said.",
     "Über den Wolken, naïve café, 日本語のテキスト, привет мир, 🙂🙃.\n\n",
     "def spell(word):\n    return ', '.join(word)\t# a tab\r\n\r\n  \t x   ",
 )
-TALK = (
+SAMPLE_CONVERSATION = (
     {"role": "system", "content": "Be kind."},
     {"role": "user", "content": "What is 12 / 60?"},
     {"role": "assistant", "content": "It is 0.2, naïvely."},
@@ -45,19 +45,22 @@ class TokenizerFiles:
 
 
 def tokenizer_files(tokenizer: Tokenizer, seq_len: int, before: Sequence[int]) -> TokenizerFiles:
-    """The files of a tokenizer; `before` is what stands before each text. Nothing whose ids are others is written."""
+    """The files of a tokenizer; `before` are the ids before each text. Files that would give other ids are skipped."""
     described = _described(tokenizer)
     names = _role_names(tokenizer)
     written = FileTokenizer(json.dumps(described), _roles(tokenizer))
-    if any(not np.array_equal(*each) for each in zip(written.encode(TRIED), tokenizer.encode(TRIED), strict=True)):
-        return TokenizerFiles({}, ("the tokenizer, whose pattern splits text otherwise in the other library",))
+    if any(
+        not np.array_equal(*each)
+        for each in zip(written.encode(SAMPLE_TEXTS), tokenizer.encode(SAMPLE_TEXTS), strict=True)
+    ):
+        return TokenizerFiles({}, ("the tokenizer, whose pattern splits text differently in the other library",))
     bos = tokenizer.special("bos")
     if described.get("post_processor") is None and bos is not None and list(before) == [bos]:
-        described["post_processor"] = _put_before(names["bos"], bos)
-    said = {f"{role}_token": names[role] for role in ("bos", "eos") if role in names}
+        described["post_processor"] = _prepend(names["bos"], bos)
+    token_names = {f"{role}_token": names[role] for role in ("bos", "eos") if role in names}
     ends = next((names[role] for role in ("eos", "bos") if role in names), None)
     config = {
-        **said,
+        **token_names,
         **({} if ends is None else {"pad_token": ends}),
         "model_max_length": seq_len,
         "clean_up_tokenization_spaces": False,
@@ -68,7 +71,7 @@ def tokenizer_files(tokenizer: Tokenizer, seq_len: int, before: Sequence[int]) -
     template = _template(tokenizer, names)
     if template is None:
         return TokenizerFiles(files)
-    if not _writes_the_same(template, written, said, tokenizer):
+    if not _writes_the_same(template, written, token_names, tokenizer):
         return TokenizerFiles(files, ("the chat template, which would give other tokens",))
     return TokenizerFiles({**files, "chat_template.jinja": template})
 
@@ -81,14 +84,16 @@ def _described(tokenizer: Tokenizer) -> dict[str, Any]:
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
-    ranks = tokenizer.ranks if isinstance(tokenizer, RanksTokenizer) else {bytes([byte]): byte for byte in range(256)}
+    ranks = (
+        tokenizer.ranks if isinstance(tokenizer, TiktokenTokenizer) else {bytes([byte]): byte for byte in range(256)}
+    )
     characters = {byte: character for character, byte in byte_characters().items()}
     shown = {token: "".join(characters[byte] for byte in token) for token in ranks}
     inner = Library(
         models.BPE(vocab={shown[token]: rank for token, rank in ranks.items()}, merges=[], ignore_merges=True)
     )
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if isinstance(tokenizer, RanksTokenizer):
+    if isinstance(tokenizer, TiktokenTokenizer):
         split = pre_tokenizers.Split(Regex(tokenizer.pattern), "isolated")
         inner.pre_tokenizer = pre_tokenizers.Sequence([split, inner.pre_tokenizer])
     inner.decoder = decoders.ByteLevel()
@@ -112,9 +117,11 @@ def _pairs(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    if isinstance(tokenizer, RanksTokenizer):
+    if isinstance(tokenizer, TiktokenTokenizer):
         return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
-    assert isinstance(tokenizer, ByteTokenizer), "a tokenizer is a file's, of ranks or of bytes"
+    assert isinstance(tokenizer, ByteTokenizer), (
+        "a tokenizer is a FileTokenizer, a TiktokenTokenizer or a ByteTokenizer"
+    )
     return {role_name(role): number for role, number in _roles(tokenizer).items()}
 
 
@@ -131,8 +138,8 @@ def _role_names(tokenizer: Tokenizer) -> dict[Role, str]:
     return {role: names[number] for role, number in roles.items()}
 
 
-def _put_before(name: str, number: int) -> dict[str, Any]:
-    """What a library adds to a text by itself: one token before it."""
+def _prepend(name: str, number: int) -> dict[str, Any]:
+    """A post-processor that adds one token before each text."""
     first: dict[str, Any] = {"SpecialToken": {"id": name, "type_id": 0}}
     one, other = ({"Sequence": {"id": each, "type_id": 0}} for each in "AB")
     known = {name: {"id": name, "ids": [number], "tokens": [name]}}
@@ -145,18 +152,21 @@ def _put_before(name: str, number: int) -> dict[str, Any]:
 
 
 def _template(tokenizer: Tokenizer, names: Mapping[Role, str]) -> str | None:
-    """The template that writes conversations; None where nothing does."""
+    """The template that writes conversations; None without a template and without markers."""
     template = tokenizer.template if isinstance(tokenizer, FileTokenizer) else None
-    has_markers = all(role in names for role in NEEDED)
-    if template is not None and (template.is_asked or not has_markers):
+    has_markers = all(role in names for role in REQUIRED_MARKERS)
+    if template is not None and (template.from_config or not has_markers):
         return template.source
     return marker_template(names) if has_markers else None
 
 
-def _writes_the_same(template: str, written: FileTokenizer, said: Mapping[str, str], tokenizer: Tokenizer) -> bool:
-    """Whether a conversation has the tokens that it was trained with."""
-    asked = FileTokenizer(written.description, written.roles, ChatTemplate(template, said, is_asked=True))
-    both = [render(TALK, each) for each in (asked, tokenizer)]
+def _writes_the_same(
+    template: str, written: FileTokenizer, token_names: Mapping[str, str], tokenizer: Tokenizer
+) -> bool:
+    """Whether the template gives a conversation the tokens and the loss mask of `tokenizer`."""
+    exported = ChatTemplate(template, token_names, from_config=True)
+    templated = FileTokenizer(written.description, written.roles, exported)
+    both = [render(SAMPLE_CONVERSATION, each) for each in (templated, tokenizer)]
     return all(
         np.array_equal(*arrays) for arrays in zip(*((each.tokens, each.loss_mask) for each in both), strict=True)
     )

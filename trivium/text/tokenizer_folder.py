@@ -1,4 +1,4 @@
-"""A path or a name on the Hub -> the files of a tokenizer, and what they say of its special tokens."""
+"""A path or a name on the Hub -> the files of a tokenizer, and the names of its special tokens."""
 
 import json
 import re
@@ -13,23 +13,24 @@ from trivium.text.roles import ROLES, Role
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 MARKERS_KEY = "trivium_markers"  # in a tokenizer_config.json that was exported: names by role
-LARGEST_FILE = 2**30
+MAX_FILE_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFolder:
-    """A tokenizer.json, what is said beside it, and the text of its chat template."""
+    """A tokenizer.json, the names in the files beside it, and the source of its chat template."""
 
     path: Path
-    said: Mapping[str, str]  # such as bos_token: "<s>"
+    token_names: Mapping[str, str]  # such as bos_token: "<s>"
     template: str | None
-    markers: Mapping[Role, str]  # the names of tokens with a role, where an export says them
+    markers: Mapping[Role, str]  # names by role, in a folder that trivium exported
 
     @property
-    def said_roles(self) -> dict[Role, str]:
-        """The names of bos and eos, and of markers, where they are said."""
+    def role_names(self) -> dict[Role, str]:
+        """The names of bos, eos and the markers, as far as the folder declares them."""
         roles: tuple[Role, ...] = ("bos", "eos")
-        return {role: self.said[f"{role}_token"] for role in roles if f"{role}_token" in self.said} | {**self.markers}
+        names = {role: self.token_names.get(f"{role}_token") for role in roles} | {**self.markers}
+        return {role: name for role, name in names.items() if name is not None}
 
 
 def find_folder(where: str) -> TokenizerFolder:
@@ -63,7 +64,7 @@ def read_template(where: str) -> str:
     """The chat template in a file: Jinja, or JSON with a chat_template."""
     path = Path(where)
     if not path.is_file():
-        raise SourceError(f"tokenizer.template: {path} is not there. Write the path of a Jinja file.")
+        raise SourceError(f"tokenizer.template: {path} does not exist. Write the path of a Jinja file.")
     template = template_in(_read_json(path)) if path.suffix == ".json" else read_text(path)
     if template is None:
         raise SourceError(f"tokenizer.template: {path} has no chat_template. Write the path of a Jinja file.")
@@ -72,8 +73,10 @@ def read_template(where: str) -> str:
 
 def read_text(path: Path) -> str:
     """The text of a small file."""
-    if path.stat().st_size > LARGEST_FILE:
-        raise SourceError(f"{path}: has {path.stat().st_size:,} bytes, which no tokenizer has. Name another file.")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise SourceError(
+            f"{path}: has {path.stat().st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}. Name another file."
+        )
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -81,13 +84,13 @@ def read_text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """An object in JSON; nothing where there is no such file."""
+    """The object in a JSON file; empty where the file does not exist."""
     if not path.is_file():
         return {}
     try:
         content = json.loads(read_text(path))
     except ValueError as error:
-        raise SourceError(f"{path}: is no JSON: {error}. Mend it, or take it away.") from None
+        raise SourceError(f"{path}: is not JSON: {error}. Fix it, or remove it.") from None
     return content if isinstance(content, dict) else {}
 
 
@@ -98,8 +101,8 @@ def _token_name(value: object) -> str | None:
 
 
 def _from_hub(name: str) -> Path:
-    """The folder of a name on the Hub, from the local cache first: what was read once stays as it was."""
-    missing = f"tokenizer.path: {name} is not there"
+    """The folder of a name on the Hub, from the local cache first, so that a tokenizer once read never changes."""
+    missing = f"tokenizer.path: {name} does not exist"
     if not HUB_NAME.fullmatch(name) or name.endswith((".json", ".model", ".tiktoken")):
         raise SourceError(f"{missing}. Write the path of a tokenizer.json or its folder.")
     try:
@@ -109,10 +112,10 @@ def _from_hub(name: str) -> Path:
     for local in (True, False):
         try:
             folder = Path(snapshot_download(name, allow_patterns=list(FILES), local_files_only=local))
-        except Exception as error:  # of the network, of the Hub, of the cache: all mean that it cannot be had
+        except Exception as error:  # of the network, the Hub or the cache: in any case there is no folder
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             continue
         if (folder / "tokenizer.json").is_file():
             return folder
         reason = "it has no tokenizer.json"
-    raise SourceError(f"{missing}, and it cannot be had from the Hub: {reason.rstrip('.')}. Write a path on disk.")
+    raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}. Write a path on disk.")

@@ -16,7 +16,7 @@ from trivium.errors import SourceError, UsageError
 from trivium.files import draft
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
-from trivium.text.utf8 import whole
+from trivium.text.tokenizer import replace_surrogates
 from trivium.textfiles.bad_lines import MOST_BAD
 from trivium.textfiles.documents import TextDocuments
 from trivium.textfiles.inputs import list_inputs
@@ -26,8 +26,8 @@ CONFIGS = (".toml", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What was learnt: the tokenizer, and from how much."""
+class TrainedTokenizer:
+    """A trained tokenizer, and how much text it was trained on."""
 
     inner: Any
     documents: int
@@ -35,16 +35,16 @@ class Trained:
 
     @property
     def vocab(self) -> int:
-        """Its tokens, special ones included; fewer than asked for where the texts have no more to merge."""
+        """The number of tokens, special ones included; fewer than `--vocab` where the texts have no more to merge."""
         return int(self.inner.get_vocab_size(with_added_tokens=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A tokenizer on disk, and what of the texts was skipped."""
+class WrittenTokenizer:
+    """A tokenizer on disk, and the bad lines that were skipped."""
 
     path: Path
-    trained: Trained
+    trained: TrainedTokenizer
     skipped: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -54,13 +54,13 @@ class Written:
 
 def train_on_texts(
     what: Sequence[str], out: Path, vocab: int, *, column: str | None = None, bad_lines: float | None = None
-) -> Written:
+) -> WrittenTokenizer:
     """Train on files and folders of text, or on the text sources of a config and its overrides; write it to `out`."""
     from rich.console import Console
     from rich.progress import Progress
 
     if (out / "tokenizer.json").exists():
-        raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or take it away.")
+        raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or remove it.")
     sources = _find(what, out, column, bad_lines)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("reading", total=sum(each.size for each in sources))
@@ -72,16 +72,18 @@ def train_on_texts(
 
         trained = train_tokenizer(texts(), vocab)
     skipped = tuple(f"{each.title}: skipped {line}" for each in sources for line in each.bad.lines())
-    return Written(write_tokenizer(trained, out), trained, skipped)
+    return WrittenTokenizer(write_tokenizer(trained, out), trained, skipped)
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int) -> Trained:
-    """A byte-level BPE of so many tokens, split as for GPT-4, with a special token for each role."""
+def train_tokenizer(texts: Iterable[str], vocab: int) -> TrainedTokenizer:
+    """Train a byte-level BPE of `vocab` tokens that splits text as GPT-4 does, with a special token for each role."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     least = BYTES + len(ROLES)
     if vocab < least:
-        raise UsageError(f"--vocab: {vocab:,} is too small: bytes and special tokens are {least}. Write more.")
+        raise UsageError(
+            f"--vocab: {vocab:,} is too small: bytes and special tokens alone are {least}. Write {least} or more."
+        )
     inner = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated")
     inner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -97,30 +99,30 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Trained:
     counts = [0, 0]
     inner.train_from_iterator(_counted(texts, counts), trainer)
     if counts[1] == 0:
-        raise SourceError("there is no text in these files. Name others, or the column that holds the text.")
-    return Trained(inner, *counts)
+        raise SourceError("these files hold no text. Name others, or the column that holds the text.")
+    return TrainedTokenizer(inner, *counts)
 
 
 def _counted(texts: Iterable[str], counts: list[int]) -> Iterator[str]:
     for text in texts:
-        text = whole(text)
+        text = replace_surrogates(text)
         counts[0] += 1
         counts[1] += len(text.encode())
         yield text
 
 
-def write_tokenizer(trained: Trained, folder: Path) -> Path:
+def write_tokenizer(trained: TrainedTokenizer, folder: Path) -> Path:
     """Write tokenizer.json and tokenizer_config.json; the first comes last, so that a folder with it is whole."""
-    said = {f"{role}_token": role_name(role) for role in ("bos", "eos")}
+    token_names = {f"{role}_token": role_name(role) for role in ("bos", "eos")}
     with draft(folder / "tokenizer_config.json") as file:
-        file.write(json.dumps({**said, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode() + b"\n")
+        file.write(json.dumps({**token_names, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode() + b"\n")
     with draft(folder / "tokenizer.json") as file:
         file.write(trained.inner.to_str(pretty=True).encode())
     return folder / "tokenizer.json"
 
 
 def _find(what: Sequence[str], out: Path, column: str | None, bad_lines: float | None) -> list[TextDocuments]:
-    """The text that is named, or that of a config's sources."""
+    """The text files in `what`, or those of a config's text sources."""
     if not (what[0].endswith(CONFIGS) and Path(what[0]).is_file()):
         most_bad = MOST_BAD if bad_lines is None else bad_lines
         return [TextDocuments(str(out), list_inputs(what), column or "text", most_bad)]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trivium.errors import SourceError
 from trivium.files import cached_draft, map_file
 
-SLICE = 1 << 20  # entries looked at in one go: they stay in the processor's cache
+SLICE = 1 << 20  # entries read at a time, which fit into the processor's cache
 Ends = NDArray[np.int64]
 Tokens = NDArray[np.integer[Any]]
 
@@ -27,7 +27,7 @@ def map_ends(path: Path) -> Ends:
 
 
 def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_tokens: int) -> Ends:
-    """The ends kept under `key`; the first time, or where they do not fit, what `find` gives, slice by slice."""
+    """The ends cached under `key`; computed by `find`, slice by slice, if they are missing or do not fit."""
     path = cache / "ends" / f"{key}.index"
     if path.is_file() and path.stat().st_size % 8 == 0 and path.stat().st_size:
         kept = map_ends(path)
@@ -40,7 +40,7 @@ def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_t
 
 
 def ends_by_mark(tokens: Tokens, eos: int | None, bos: int | None) -> Iterator[Ends]:
-    """The ends of documents that end after `eos`, or start at `bos`; what is left at the end is one too.
+    """The ends of documents that end after `eos`, or start at `bos`; the rest of the file is one too.
 
     eos = 0: 5 6 0 7 0 8 -> 3 5 6        bos = 0: 0 5 6 0 7 -> 3 5        5 0 7 -> 1 3
     """
@@ -48,7 +48,7 @@ def ends_by_mark(tokens: Tokens, eos: int | None, bos: int | None) -> Iterator[E
     last = 0
     for start in range(0, len(tokens), SLICE):
         ends = np.flatnonzero(tokens[start : start + SLICE] == mark).astype(np.int64) + (start + after)
-        if len(ends) and ends[0] == 0:  # a `bos` that opens the file ends nothing
+        if len(ends) and ends[0] == 0:  # a `bos` at the start of the file ends no document
             ends = ends[1:]
         if len(ends):
             last = int(ends[-1])
@@ -59,13 +59,13 @@ def ends_by_mark(tokens: Tokens, eos: int | None, bos: int | None) -> Iterator[E
 
 @dataclass(frozen=True, slots=True)
 class MegatronIndex:
-    """The arrays of an `.idx`: sequences by length and by place, and where among them each document ends."""
+    """The arrays of an `.idx`: the length and the place of each sequence, and the sequences of each document."""
 
     path: Path
     token_size: int
     lengths: NDArray[np.int32]  # of each sequence, in tokens
     places: Ends  # of each sequence in the `.bin`, in bytes
-    documents: Ends  # the number of sequences before each document, from 0 to all of them
+    documents: Ends  # the number of sequences before each document; the last entry is the number of all
 
     @property
     def num_tokens(self) -> int:

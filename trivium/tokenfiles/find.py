@@ -10,11 +10,11 @@ from pathlib import Path
 
 from trivium.errors import SourceError
 from trivium.paths import Found, find_with, fixed_part, folders_below
+from trivium.tokenfiles.masked import INDEX, MASK, TOKEN
 
 ENDINGS = (".ds", ".npy", ".bin")
-# What lies beside a token file and is useless without it: `web.idx` needs `web.bin`.
+# Files that are useless without the token file beside them: `web.idx` needs `web.bin`.
 COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
-PACKED, BESIDE_PACKED = "_token.npy", ("_index.npy", "_mask.npy")
 
 
 def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
@@ -23,7 +23,7 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
 
 
 def _expand(entry: str) -> tuple[Path, list[Found]]:
-    """The folder that names are relative to, and the files below it that `entry` stands for."""
+    """The folder that names are relative to, and the files below it that `entry` names."""
     path = Path(entry)
     if path.is_dir():
         root, files = path, list(_walk(path))
@@ -42,7 +42,7 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
         )
     for file in files:
         if file.suffix not in ENDINGS:
-            raise SourceError(f"{file}: is no token file: these end in {', '.join(ENDINGS)}. Name one of those.")
+            raise SourceError(f"{file}: is not a token file: those end in {', '.join(ENDINGS)}. Name one of those.")
     named = [Found(file, file.relative_to(root).as_posix()) for file in files]
     return root, sorted(named, key=lambda file: file.name)
 
@@ -55,24 +55,24 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_tokens(name: str, names: Container[str]) -> bool:
-    """Whether a name is a token file's, and not that of an array beside one: a_index.npy, with an a_token.npy."""
-    beside = [name.removesuffix(ending) + PACKED for ending in BESIDE_PACKED if name.endswith(ending)]
+    """Whether a name is a token file's, and not one of an array beside it: `a_index.npy` beside `a_token.npy`."""
+    beside = [name.removesuffix(ending) + TOKEN for ending in (INDEX, MASK) if name.endswith(ending)]
     return name.endswith(ENDINGS) and not any(owner in names for owner in beside)
 
 
 def _refuse_orphans(folder: Path, names: set[str]) -> None:
-    """An index without its tokens is a file that got lost on the way, not one to pass over."""
+    """Refuse an index without its tokens: the token file was lost in copying."""
     for name in sorted(names):
         for ending, of in COMPANIONS.items():
             owner = name.removesuffix(ending) + of
             if name.endswith(ending) and owner not in names:
                 raise SourceError(
-                    f"{folder / name}: belongs to {owner}, which is not there. Copy {owner} too, or delete {name}."
+                    f"{folder / name}: belongs to {owner}, which does not exist. Copy {owner} too, or delete {name}."
                 )
 
 
 def _match(pattern: str) -> set[Path]:
-    """What a pattern stands for: token files that fit it, and all below folders that do."""
+    """The token files that match a pattern, and those below folders that match it."""
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
     names = {str(match) for match in matches}
     files = {match for match in matches if match.is_file() and _is_tokens(str(match), names)}

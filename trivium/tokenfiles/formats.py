@@ -1,6 +1,6 @@
-"""formats: a token file's header and the files beside it -> what they say of its tokens and documents.
+"""formats: a token file's header and the files beside it -> its dtype, its documents and its number of tokens.
 
-| format     | files                                   | dtype is said by        | documents are said by |
+| format     | files                                   | dtype from              | documents from        |
 |------------|-----------------------------------------|-------------------------|-----------------------|
 | `ds`       | .ds, .ds.index, .ds.loss, .ds.metadata  | .ds.metadata            | .ds.index             |
 | `npy`      | .npy                                    | its header              | -                     |
@@ -9,7 +9,7 @@
 | `packed`   | _token.npy, _index.npy, _mask.npy       | its header              | _index.npy            |
 | `padded`   | .bin, .bin.mask, shape.json             | shape.json and its size | a row each            |
 
-Costs a few hundred bytes read a file; no token is looked at, nothing is ever unpickled.
+Reads a few hundred bytes of each file, no tokens; nothing is ever unpickled.
 """
 
 import struct
@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.lib import format as npy
 
 from trivium.errors import SourceError
 from trivium.files import map_file
-from trivium.tokenfiles.dtypes import Said, read_sidecar
+from trivium.tokenfiles.dtypes import TokenMetadata, read_sidecar
 from trivium.tokenfiles.ends import MegatronIndex, map_ends
-from trivium.tokenfiles.masked import Packed, Padded, find_packed, find_padded
+from trivium.tokenfiles.masked import PackedArrays, PaddedRows, find_packed, find_padded, read_npy_header
 
 NPY_MAGIC = b"\x93NUMPY"
 DS_DTYPES = {"2": "uint16", "4": "uint32"}
@@ -34,30 +33,30 @@ MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """A number of tokens, and the file that says it."""
+class TokenCount:
+    """A number of tokens, and the file that declares it."""
 
     where: Path
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What is said of one token file; what nobody says is None."""
+class TokenFileDescription:
+    """What a token file and the files beside it declare; None where they do not."""
 
     format: str
-    said: Said | None = None
-    count: Count | None = None
+    metadata: TokenMetadata | None = None
+    count: TokenCount | None = None
     start: int = 0  # the byte at which the tokens begin
     index: Path | None = None  # document ends, 8 bytes each
     megatron: MegatronIndex | None = None
     loss: Path | None = None  # one byte a token
-    packed: Packed | None = None
-    padded: Padded | None = None
+    packed: PackedArrays | None = None
+    padded: PaddedRows | None = None
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """The other files whose content is the source's too."""
+        """The other files that are part of the source's content."""
         masked = self.packed or self.padded
         if masked is not None:
             return masked.beside
@@ -65,8 +64,8 @@ class Description:
         return tuple(path for path in (self.index, megatron, self.loss) if path)
 
 
-def describe(path: Path, sidecars: dict[Path, Said | None]) -> Description:
-    """What is said of the token file at `path`; `sidecars` remembers each folder's metadata."""
+def describe(path: Path, sidecars: dict[Path, TokenMetadata | None]) -> TokenFileDescription:
+    """What the token file at `path` declares; `sidecars` caches each folder's metadata."""
     if path.suffix == ".ds":
         return _describe_ds(path)
     if path.suffix == ".bin" and path.with_suffix(".idx").is_file():
@@ -78,52 +77,48 @@ def describe(path: Path, sidecars: dict[Path, Said | None]) -> Description:
         return header if packed is None else replace(header, format="packed", packed=packed)
     if path.parent not in sidecars:
         sidecars[path.parent] = read_sidecar(path.parent)
-    return Description(path.suffix[1:], sidecars[path.parent])
+    return TokenFileDescription(path.suffix[1:], sidecars[path.parent])
 
 
-def _describe_ds(path: Path) -> Description:
-    """datatrove's form, which nanotron's nanosets are made of."""
+def _describe_ds(path: Path) -> TokenFileDescription:
+    """datatrove's format, which nanotron's nanosets use."""
     index, loss, metadata = (Path(f"{path}.{ending}") for ending in ("index", "loss", "metadata"))
-    said, count = _read_ds_metadata(metadata) if metadata.is_file() else (None, None)
+    declared, count = _read_ds_metadata(metadata) if metadata.is_file() else (None, None)
     if index.is_file():
         if index.stat().st_size % 8:
             raise SourceError(
-                f"{index}: has {index.stat().st_size:,} bytes, no multiple of the 8 that a document end has. "
+                f"{index}: has {index.stat().st_size:,} bytes, not a multiple of the 8 that a document end takes. "
                 f"It is cut short: copy it again."
             )
         ends = map_ends(index)
-        count = Count(index, int(ends[-1]) if len(ends) else 0)
-    return Description(
-        "ds", said, count, index=index if index.is_file() else None, loss=loss if loss.is_file() else None
+        count = TokenCount(index, int(ends[-1]) if len(ends) else 0)
+    return TokenFileDescription(
+        "ds", declared, count, index=index if index.is_file() else None, loss=loss if loss.is_file() else None
     )
 
 
-def _read_ds_metadata(path: Path) -> tuple[Said, Count | None]:
+def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:
     """Three lines: `gpt2|2` (tokenizer, bytes a token), `1204` tokens, `1.20 kT`; old ones have no `|2`."""
     first, *more = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     tokenizer, bar, size = first.rpartition("|")
     if not bar:
         tokenizer, size = first, ""
     if bar and size not in DS_DTYPES:
-        raise SourceError(
-            f'{path}: says that a token has "{size}" bytes. Known are 2 and 4: write "{tokenizer}|2" or "|4".'
-        )
+        raise SourceError(f'{path}: has "{size}" bytes a token. Known are 2 and 4: write "{tokenizer}|2" or "|4".')
     # datatrove writes "Unknown Tokenizer|2|2" where it was given no name.
     known = tokenizer if tokenizer and not tokenizer.startswith("Unknown Tokenizer") else None
-    count = Count(path, int(more[0])) if more and more[0].isdecimal() else None
-    return Said(str(path), DS_DTYPES.get(size), known), count
+    count = TokenCount(path, int(more[0])) if more and more[0].isdecimal() else None
+    return TokenMetadata(str(path), DS_DTYPES.get(size), known), count
 
 
-def _describe_npy(path: Path) -> Description | None:
-    """What the header says; None where there is no header: OLMo and dolma write raw tokens as `.npy`."""
+def _describe_npy(path: Path) -> TokenFileDescription | None:
+    """What the header declares; None for a file without one: OLMo and dolma write raw tokens as `.npy`."""
     with open(path, "rb") as file:
         if file.read(len(NPY_MAGIC)) != NPY_MAGIC:
             return None
         file.seek(0)
         try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(file)
+            shape, _, dtype = read_npy_header(file)
         except Exception as error:  # garbage fails in many ways, from tokenize to struct
             raise SourceError(
                 f"{path}: its header cannot be read ({error}). It is damaged: copy or save it again."
@@ -131,34 +126,34 @@ def _describe_npy(path: Path) -> Description | None:
         start = file.tell()
     if len(shape) != 1:
         raise SourceError(
-            f"{path}: has the shape {shape}, and tokens come in one line. Save array.reshape(-1) instead."
+            f"{path}: has the shape {shape}, and tokens are one-dimensional. Save array.reshape(-1) instead."
         )
     if dtype.kind not in "iu" or dtype.newbyteorder("<") != dtype:
         raise SourceError(
             f"{path}: holds {dtype.str}, and tokens are little-endian integers. "
             f'Save array.astype("uint16") or "uint32" instead.'
         )
-    return Description("npy", Said(str(path), dtype.name), Count(path, shape[0]), start)
+    return TokenFileDescription("npy", TokenMetadata(str(path), dtype.name), TokenCount(path, shape[0]), start)
 
 
-def _describe_padded(path: Path, padded: Padded) -> Description:
-    """Rows whose number and length are said, so that a file's size tells how many bytes a token has."""
+def _describe_padded(path: Path, padded: PaddedRows) -> TokenFileDescription:
+    """Rows whose number and length `shape.json` gives, so that the file's size gives the bytes of a token."""
     size, slots = path.stat().st_size, padded.rows * padded.width
     dtype = {2 * slots: "uint16", 4 * slots: "uint32", 8 * slots: "int64"}.get(size) if slots > 0 else None
     if dtype is None:
         raise SourceError(
-            f"{path}: has {size:,} bytes, and shape.json says {padded.rows:,} rows of {padded.width:,} tokens. "
+            f"{path}: has {size:,} bytes, and shape.json gives {padded.rows:,} rows of {padded.width:,} tokens. "
             f"That is neither 2, 4 nor 8 bytes a token: write both again."
         )
-    return Description("padded", Said(str(path.parent / "shape.json"), dtype), padded=padded)
+    return TokenFileDescription("padded", TokenMetadata(str(path.parent / "shape.json"), dtype), padded=padded)
 
 
-def _describe_megatron(path: Path) -> Description:
+def _describe_megatron(path: Path) -> TokenFileDescription:
     """An `.idx`: header, then sequence lengths (int32), sequence places and document list (int64)."""
     mapped = map_file(path)
     if bytes(mapped[: len(MEGATRON_MAGIC)]) != MEGATRON_MAGIC or len(mapped) < MEGATRON_HEADER.size:
         raise SourceError(
-            f"{path}: is no index of Megatron: it starts with {bytes(mapped[:9])!r}. "
+            f"{path}: is not an index of Megatron: it starts with {bytes(mapped[:9])!r}. "
             f"Write it again, or delete it to read the .bin as a flat file."
         )
     _, version, code, num_sequences, num_entries = MEGATRON_HEADER.unpack_from(mapped)
@@ -174,8 +169,8 @@ def _describe_megatron(path: Path) -> Description:
             f"document marks need {size:,}. It is cut short, or holds more than text: copy or write it again."
         )
     index = _megatron_arrays(path, mapped, np.dtype(MEGATRON_DTYPES[code]).itemsize, num_sequences, num_entries)
-    return Description(
-        "megatron", Said(str(path), MEGATRON_DTYPES[code]), Count(path, index.num_tokens), megatron=index
+    return TokenFileDescription(
+        "megatron", TokenMetadata(str(path), MEGATRON_DTYPES[code]), TokenCount(path, index.num_tokens), megatron=index
     )
 
 

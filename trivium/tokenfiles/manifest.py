@@ -22,12 +22,12 @@ from trivium.tokenfiles.ends import Ends
 from trivium.tokenfiles.open import TokenFile
 
 VERSION = 1
-NAME = "manifest.json"
-SLICE_BYTES = 1 << 20  # read twice, to hash and to compare, so it should stay in the processor's cache
+MANIFEST_NAME = "manifest.json"
+SLICE_BYTES = 1 << 20  # each is read twice, to hash and to compare, and should fit into the processor's cache
 LARGEST_ID = 2**31 - 1  # batches are int32
 THREADS = 4
 
-Progress = Callable[[int], None]  # told how many tokens more have been read, from any thread
+Progress = Callable[[int], None]  # called with the number of tokens read since the last call, from any thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any document, its place, and a file's name in the source; not when it is moved."""
+        """Changes with any document, their order, and a file's name in the source; not when the source is moved."""
         content = [(file.name, file.hash) for file in self.files]
         return xxhash.xxh3_128_hexdigest(json.dumps(content).encode())
 
@@ -78,16 +78,16 @@ def manifest_of(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """What `files` are made of: as `manifest.json` in `folder` says, where there is one; else measured, once.
+    """What `files` are made of: read from `manifest.json` in `folder` if there is one, else measured once.
 
-    `folder` is given when the files are all that a folder holds, so that one too many or too few is found.
+    `folder` is given when the files are all that a folder holds, so that a missing or additional file is found.
     """
-    if folder and (folder / NAME).is_file():
-        manifest = read_manifest(folder / NAME)
-        _check_fits(manifest, files, folder / NAME)
+    if folder and (folder / MANIFEST_NAME).is_file():
+        manifest = read_manifest(folder / MANIFEST_NAME)
+        _check_fits(manifest, files, folder / MANIFEST_NAME)
         return manifest
     parts = tuple(part for file in files for part in file.parts)
-    readings = [(file.name, file.dtype.name, file.layout.eos, file.layout.bos) for file in files]
+    readings = [(file.name, file.dtype.name, file.settings.eos, file.settings.bos) for file in files]
     kept = (cache or cache_folder()) / "manifests" / f"{cache_key('manifest', parts, readings)}.json"
     if kept.is_file():
         return read_manifest(kept)
@@ -106,14 +106,14 @@ def measure(files: Sequence[TokenFile], progress: Progress | None = None) -> Man
 
 def measure_file(file: TokenFile, progress: Progress | None = None) -> TokenFileFacts:
     """Read one file from start to end."""
-    # Sizes come first, so that moving a byte from one array to the next is another hash.
+    # Sizes come first, so that moving a byte from one array to the next changes the hash.
     shape = [file.dtype.name, len(file.tokens), len(file.ends), file.loss is not None]
     hasher = xxhash.xxh3_128(json.dumps(shape).encode())
     largest, smallest = 0, 0
     step = SLICE_BYTES // file.dtype.itemsize
     for start in range(0, len(file.tokens), step):
         tokens = file.tokens[start : start + step]
-        # NumPy first: it waits for the disk without holding up the other threads.
+        # NumPy first: it waits for the disk without blocking the other threads.
         largest = max(largest, int(tokens.max()))
         hasher.update(tokens.data)
         if file.dtype.kind == "i":
@@ -129,7 +129,7 @@ def measure_file(file: TokenFile, progress: Progress | None = None) -> TokenFile
 
 
 def _file_facts(file: TokenFile, largest_id: int, content_hash: str) -> TokenFileFacts:
-    """What is known of an open file, and the two facts that only its content gives."""
+    """The facts of an open file; its largest id and its hash come from reading it."""
     return TokenFileFacts(
         name=file.name,
         bytes=sum(part.size for part in file.parts),
@@ -142,7 +142,7 @@ def _file_facts(file: TokenFile, largest_id: int, content_hash: str) -> TokenFil
 
 
 def _hash_ends(file: TokenFile, hasher: xxhash.xxh3_128) -> None:
-    """Add the document ends, which never fall and stay within the file."""
+    """Add the document ends to the hash; refused where one is before its predecessor."""
     before = 0
     step = SLICE_BYTES // 8
     for start in range(0, len(file.ends), step):
@@ -184,7 +184,7 @@ def check_vocab(manifest: Manifest, files: Sequence[TokenFile], vocab: int) -> N
 
 
 def verify(manifest: Manifest, files: Sequence[TokenFile], progress: Progress | None = None) -> tuple[Problem, ...]:
-    """Read all content again and name each file that is not what the manifest says; none if all is well."""
+    """Read all content again and name each file that differs from the manifest; empty if none does."""
     problems = _listing_problems(manifest, files)
     listed = {file.name: file for file in manifest.files}
     for file in files:
@@ -205,17 +205,17 @@ def _check_fits(manifest: Manifest, files: Sequence[TokenFile], where: Path) -> 
             problems += _differences(listed, _file_facts(file, listed.largest_id, listed.hash))
     if problems:
         raise SourceError(
-            f"{where}: is not of these files: {problems[0]} "
-            f"Put back what was there, or delete {where.name} to have the files measured."
+            f"{where}: does not describe these files: {problems[0]} "
+            f"Restore the files, or delete {where.name} to have the files measured."
         )
 
 
 def _listing_problems(manifest: Manifest, files: Sequence[TokenFile]) -> list[Problem]:
-    """Files that are in the one and not in the other, or in another order."""
+    """Files that only the manifest or only the folder has, or that are in another order."""
     listed = dict.fromkeys(file.name for file in manifest.files)
     present = dict.fromkeys(file.name for file in files)
-    missing = [Problem(name, "is listed and not there.") for name in listed if name not in present]
-    added = [Problem(name, "is there and not listed.") for name in present if name not in listed]
+    missing = [Problem(name, "is listed and does not exist.") for name in listed if name not in present]
+    added = [Problem(name, "exists and is not listed.") for name in present if name not in listed]
     if not missing + added and list(listed) != list(present):
         moved = next(name for name, other in zip(listed, present, strict=True) if name != other)
         return [Problem(moved, "is read in another order than listed.")]
@@ -223,7 +223,7 @@ def _listing_problems(manifest: Manifest, files: Sequence[TokenFile]) -> list[Pr
 
 
 def _differences(was: TokenFileFacts, now: TokenFileFacts) -> list[Problem]:
-    """One problem that names all that changed; the hash alone where nothing else shows it."""
+    """One problem that names all that changed; the hash only where nothing else did."""
     old, new = asdict(was), asdict(now)
     changed = [key for key in old if old[key] != new[key]]
     shown = [key for key in changed if key != "hash"] or changed
@@ -237,13 +237,12 @@ def _differences(was: TokenFileFacts, now: TokenFileFacts) -> list[Problem]:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write `manifest` beside its files, whole or not at all."""
+    """Write `manifest` beside its files, atomically."""
     with draft(path) as file:
         file.write(_as_json(manifest))
 
 
 def _as_json(manifest: Manifest) -> bytes:
-    """JSON that a person can read too."""
     content = {
         "version": VERSION,
         "fingerprint": manifest.fingerprint,
@@ -269,7 +268,7 @@ FILE_KINDS: dict[str, tuple[type, ...]] = {
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest, believing nothing: keys, kinds, names and sums are checked."""
+    """Read a manifest and check its keys, kinds, names and sums."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -295,9 +294,9 @@ def read_manifest(path: Path) -> Manifest:
 def _check_keys(path: Path, where: str, entry: Any, kinds: dict[str, tuple[type, ...]]) -> None:
     """`entry` has the keys of `kinds`, all and no other, each with a value of its kind and none below 0."""
     if not isinstance(entry, dict):
-        raise _unreadable(path, f"{where.rstrip('.')} is no table")
+        raise _unreadable(path, f"{where.rstrip('.')} is not a table")
     for key in entry.keys() ^ kinds.keys():
-        raise _unreadable(path, f"{where}{key} is {'missing' if key in kinds else 'no known key'}")
+        raise _unreadable(path, f"{where}{key} is {'missing' if key in kinds else 'not a known key'}")
     for key, kind in kinds.items():
         value = entry[key]
         if type(value) not in kind or (type(value) is int and value < 0):
@@ -308,7 +307,7 @@ def _check_name(path: Path, where: str, name: str) -> None:
     """A name stays in its folder: no way up, no root, no second spelling of the same file."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or pure.as_posix() != name or name == "." or ".." in pure.parts:
-        raise _unreadable(path, f"{where} is {name!r}, which is no plain path within the folder")
+        raise _unreadable(path, f"{where} is {name!r}, which is not a plain path within the folder")
 
 
 def _unreadable(path: Path, what: str) -> SourceError:

@@ -1,10 +1,10 @@
 """Token files with a mask beside them: three arrays (torchtitan's `packed_memmap`), or padded rows.
 
-| form   | files                                     | documents                     | mask                       |
-|--------|-------------------------------------------|-------------------------------|----------------------------|
-| packed | a_token.npy, a_index.npy, maybe a_mask.npy | ends, starts, or both, in one | 1 is learnt; or a label a  |
-|        |                                           | line, or (start, length) pairs| token, -100 is not learnt  |
-| padded | a.bin, a.bin.mask (or a.mask), shape.json | a row each, without padding   | 1 is learnt                |
+| form   | files                                     | documents                      | mask                     |
+|--------|-------------------------------------------|--------------------------------|--------------------------|
+| packed | a_token.npy, a_index.npy, (a_mask.npy)    | ends, starts, or both, in one  | 1 counts in the loss; or |
+|        |                                           | line, or (start, length) pairs | labels, -100 is ignored  |
+| padded | a.bin, a.bin.mask (or a.mask), shape.json | a row each, without padding    | 1 counts in the loss     |
 
 What has to be computed is kept in the cache folder: document ends, loss bytes, and of padded rows the tokens without
 padding. Arrays are read by their headers alone; nothing is ever unpickled.
@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,34 +22,33 @@ from numpy.typing import NDArray
 
 from trivium.errors import SourceError
 from trivium.files import cached_draft, map_file
-from trivium.tokenfiles.ends import Ends, Tokens
+from trivium.tokenfiles.ends import SLICE, Ends, Tokens
 
 TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
 SHAPE = "shape.json"
 IGNORED_LABEL = -100  # in a mask file of labels
-SLICE = 1 << 20
 Loss = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """The arrays beside one of tokens."""
+class PackedArrays:
+    """The arrays beside an array of tokens."""
 
     index: Path
     mask: Path | None
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """Files whose content is the source's too."""
+        """The other files that are part of the source's content."""
         return (self.index,) if self.mask is None else (self.index, self.mask)
 
     def ends(self, num_tokens: int) -> Iterator[Ends]:
-        """Where documents end; the index says it in one of four ways, told apart by its shape and its ends."""
+        """Where documents end; the index has one of four forms, recognised by its shape and its ends."""
         index = map_npy(self.index)
         if index.dtype.kind not in "iu" or index.ndim not in (1, 2) or (index.ndim == 2 and index.shape[1] != 2):
-            raise self._no_index(f"has the shape {index.shape} of {index.dtype}")
+            raise self._bad_index(f"has the shape {index.shape} of {index.dtype}")
         if not len(index):
-            raise self._no_index("is empty")
+            raise self._bad_index("is empty")
         index = index.astype(np.int64)
         if index.ndim == 2:
             starts, ends = index[:, 0], index[:, 0] + index[:, 1]
@@ -59,10 +58,10 @@ class Packed:
         else:
             starts, ends = index, np.concatenate((index[1:], [num_tokens]))
         if starts[0] != 0 or ends[-1] != num_tokens or np.any(starts[1:] != ends[:-1]) or np.any(starts > ends):
-            raise self._no_index(f"does not divide the {num_tokens:,} tokens: {starts[0]:,} to {ends[-1]:,}")
+            raise self._bad_index(f"does not divide the {num_tokens:,} tokens: {starts[0]:,} to {ends[-1]:,}")
         yield ends
 
-    def _no_index(self, what: str) -> SourceError:
+    def _bad_index(self, what: str) -> SourceError:
         return SourceError(
             f"{self.index}: {what}. An index has each document's end, or its start, in one line, or (start, length) "
             f"pairs, without gaps. Write it again."
@@ -70,7 +69,7 @@ class Packed:
 
     def loss(self, tokens: Tokens) -> Iterator[Loss]:
         """Which tokens count in the loss, slice by slice."""
-        assert self.mask is not None, "asked only where there is one"
+        assert self.mask is not None, "callers check that there is a mask"
         mask = map_npy(self.mask)
         if mask.shape != tokens.shape or mask.dtype.kind not in "biu":
             raise SourceError(
@@ -83,7 +82,7 @@ class Packed:
             loss_mask = here != (IGNORED_LABEL if labels else 0)
             fits = (here == there) | ~loss_mask if labels else here.astype(np.int64) <= 1
             if labels and not fits.all():
-                # Whole numbers of 0 and 1 may be a mask too.
+                # Signed integers that are all 0 or 1 are a mask, not labels.
                 loss_mask, fits = here == 1, (here == 0) | (here == 1)
             if not fits.all():
                 place = start + int(np.argmin(fits))
@@ -95,8 +94,8 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
-    """Rows of one length, of which the mask leaves out the padding."""
+class PaddedRows:
+    """Rows of one length, whose mask marks what is not padding."""
 
     mask: Path
     rows: int
@@ -104,22 +103,22 @@ class Padded:
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """Files whose content is the source's too."""
+        """The other files that are part of the source's content."""
         return (self.mask,)
 
     def documents(self, tokens: Tokens) -> Iterator[tuple[Tokens, Ends, Loss]]:
-        """Documents without padding, some rows at a time: tokens, lengths, and which are loss_mask."""
+        """Documents without padding, some rows at a time: tokens, lengths and the loss mask."""
         mask = np.frombuffer(map_file(self.mask), np.uint8)
         if len(mask) != len(tokens) or len(tokens) != self.rows * self.width:
             raise SourceError(
-                f"{self.mask}: has {len(mask):,} bytes, and {SHAPE} says {self.rows:,} rows of {self.width:,}. "
+                f"{self.mask}: has {len(mask):,} bytes, and {SHAPE} gives {self.rows:,} rows of {self.width:,}. "
                 f"A mask has a byte for each token: write both again."
             )
         step = max(1, SLICE // max(1, self.width))
         for first in range(0, self.rows, step):
             part = slice(first * self.width, min(first + step, self.rows) * self.width)
             loss_mask = mask[part].reshape(-1, self.width) != 0
-            # What is masked behind the last learnt token is padding; before it, it is a prompt.
+            # What is masked after the last token that counts in the loss is padding; before it, a prompt.
             lengths = np.where(loss_mask.any(axis=1), self.width - np.argmax(loss_mask[:, ::-1], axis=1), 0)
             kept = np.arange(self.width) < lengths[:, None]
             yield (
@@ -129,39 +128,43 @@ class Padded:
             )
 
 
-def find_packed(path: Path) -> Packed | None:
+def find_packed(path: Path) -> PackedArrays | None:
     """The arrays beside a `_token.npy`; None where there is no index."""
     if not path.name.endswith(TOKEN):
         return None
     index, mask = (path.with_name(path.name.removesuffix(TOKEN) + ending) for ending in (INDEX, MASK))
-    return Packed(index, mask if mask.is_file() else None) if index.is_file() else None
+    return PackedArrays(index, mask if mask.is_file() else None) if index.is_file() else None
 
 
-def find_padded(path: Path) -> Padded | None:
+def find_padded(path: Path) -> PaddedRows | None:
     """The mask beside a `.bin`, and its shape; None where there is none."""
     masks = [mask for mask in (Path(f"{path}.mask"), path.with_suffix(".mask")) if mask.is_file()]
     if not masks:
         return None
     where = path.parent / SHAPE
     try:
-        said = json.loads(where.read_bytes())
-        shape: Any = said.get(path.stem, said.get("shape")) if isinstance(said, dict) else said
+        content = json.loads(where.read_bytes())
+        shape: Any = content.get(path.stem, content.get("shape")) if isinstance(content, dict) else content
         rows, width = map(int, shape)
     except (OSError, ValueError, TypeError) as error:
         raise SourceError(
-            f"{masks[0]}: is a mask of padded rows, and {where} does not say how long these are ({error}). "
+            f"{masks[0]}: is a mask of padded rows, and {where} does not give their shape ({error}). "
             f'Write {{"{path.stem}": [rows, tokens of a row]}} there, or delete the mask to read a flat file.'
         ) from None
-    return Padded(masks[0], rows, width)
+    return PaddedRows(masks[0], rows, width)
+
+
+def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape, Fortran order and dtype of an `.npy`; `file` is then at the first value."""
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    return read(file)
 
 
 def map_npy(path: Path) -> NDArray[Any]:
-    """An array with a header, mapped; never one of Python objects."""
+    """An `.npy` with a header, mapped; an array of Python objects is refused."""
     with open(path, "rb") as file:
         try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            shape, fortran, dtype = read_npy_header(file)
             if dtype.hasobject or fortran:
                 raise ValueError(f"it holds {dtype}")
             return np.frombuffer(map_file(path), dtype, int(np.prod(shape)), file.tell()).reshape(shape)
@@ -170,7 +173,7 @@ def map_npy(path: Path) -> NDArray[Any]:
 
 
 def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Loss:
-    """The loss bytes kept under `key`; the first time, what `find` gives, slice by slice."""
+    """The loss bytes cached under `key`; computed by `find`, slice by slice, the first time."""
     path = cache / "loss" / key
     if not path.is_file() or path.stat().st_size != num_tokens:
         with cached_draft(path) as file:
@@ -179,8 +182,8 @@ def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_t
     return np.frombuffer(map_file(path), np.uint8)
 
 
-def cached_documents(cache: Path, key: str, padded: Padded, tokens: Tokens) -> tuple[Tokens, Ends, Loss]:
-    """Padded rows without their padding, as kept under `key`; made the first time."""
+def cached_documents(cache: Path, key: str, padded: PaddedRows, tokens: Tokens) -> tuple[Tokens, Ends, Loss]:
+    """Padded rows without their padding, cached under `key`; computed the first time."""
     folder = cache / "unpadded"
     paths = [folder / f"{key}.{ending}" for ending in ("loss", "ends", "tokens")]
     if not all(path.is_file() for path in paths):

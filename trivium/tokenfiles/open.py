@@ -1,9 +1,9 @@
-"""tokens: token files -> mapped arrays of tokens, document ends and loss; nothing is read into memory.
+"""open: token files -> mapped arrays of tokens, document ends and loss; nothing is read into memory.
 
 Formats are datatrove's `.ds`, `.npy`, flat `.bin`, Megatron's `.bin` with `.idx`, and two with masks. Opening
 checks what is cheap, 0.3 ms a file: that sizes, headers and last document ends fit. `manifest` reads all content
-once. A file that says itself that it holds no tokens (of a worker that had nothing to tokenise) is passed over; a
-flat file of 0 bytes says nothing, and is refused.
+once. A file whose index or header declares 0 tokens (of a worker that had nothing to tokenise) is skipped; a
+flat file of 0 bytes declares nothing, and is refused.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from trivium.errors import SourceError
 from trivium.files import FileStamp, cache_folder, cache_key, map_file, stamp_of
 from trivium.paths import Found
-from trivium.tokenfiles.dtypes import Said, agreed_dtype
+from trivium.tokenfiles.dtypes import TokenMetadata, agreed_dtype
 from trivium.tokenfiles.ends import Ends, Tokens, cached_ends, ends_by_mark, map_ends
 from trivium.tokenfiles.find import find_files
-from trivium.tokenfiles.formats import Description, describe
+from trivium.tokenfiles.formats import TokenFileDescription, describe
 from trivium.tokenfiles.masked import cached_documents, cached_loss
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What the config says of token files that they do not say themselves."""
+class TokenFileSettings:
+    """What the config adds to what token files declare themselves."""
 
     dtype: str | None = None
     eos: int | None = None  # a document of a flat file ends after this id
@@ -36,7 +36,7 @@ class Layout:
     def __post_init__(self) -> None:
         if self.eos is not None and self.bos is not None:
             raise SourceError(
-                f"eos = {self.eos} and bos = {self.bos}: documents of flat files are found by one of them. "
+                f"eos = {self.eos} and bos = {self.bos}: documents of flat files are found by one id. "
                 f"Keep eos if each document ends with it, else bos."
             )
 
@@ -49,11 +49,11 @@ class TokenFile:
     name: str  # within the source, with forward slashes
     format: str
     tokens: Tokens
-    ends: Ends  # never falling; the last one is the number of tokens
-    loss: NDArray[np.uint8] | None  # for each token; 0 is not learnt
+    ends: Ends  # non-decreasing; the last one is the number of tokens
+    loss: NDArray[np.uint8] | None  # for each token; 0 does not count in the loss
     tokenizer: str | None  # as metadata names it
     parts: tuple[FileStamp, ...]  # all files this was read from, the token file first
-    layout: Layout  # what the config added
+    settings: TokenFileSettings
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -62,58 +62,60 @@ class TokenFile:
 
 
 def open_source(
-    paths: str | Path | Sequence[str | Path], layout: Layout | None = None, cache: Path | None = None
+    paths: str | Path | Sequence[str | Path], settings: TokenFileSettings | None = None, cache: Path | None = None
 ) -> tuple[TokenFile, ...]:
     """Find and open all token files of a source."""
-    return open_files(find_files(paths), layout, cache)
+    return open_files(find_files(paths), settings, cache)
 
 
 def open_files(
-    found: Sequence[Found], layout: Layout | None = None, cache: Path | None = None
+    found: Sequence[Found], settings: TokenFileSettings | None = None, cache: Path | None = None
 ) -> tuple[TokenFile, ...]:
-    """Open token files of one format, dtype and tokenizer; those without tokens are left out."""
-    layout, cache = layout or Layout(), cache or cache_folder()
-    sidecars: dict[Path, Said | None] = {}
-    opened = (_open(each, layout, cache, sidecars) for each in found)
+    """Open token files of one format, dtype and tokenizer; those without tokens are skipped."""
+    settings, cache = settings or TokenFileSettings(), cache or cache_folder()
+    sidecars: dict[Path, TokenMetadata | None] = {}
+    opened = (_open(each, settings, cache, sidecars) for each in found)
     files = tuple(file for file in opened if len(file.tokens))
     if not files:
         raise SourceError(
             f"{found[0].path.parent}: none of its {len(found):,} token files holds a token. "
-            f"Prepare the source again, or leave it out."
+            f"Prepare the source again, or remove it from the config."
         )
     _refuse_mixed(files)
-    _refuse_absent_mark(files, layout)
+    _refuse_absent_mark(files, settings)
     return files
 
 
-def _open(found: Found, layout: Layout, cache: Path, sidecars: dict[Path, Said | None]) -> TokenFile:
+def _open(
+    found: Found, settings: TokenFileSettings, cache: Path, sidecars: dict[Path, TokenMetadata | None]
+) -> TokenFile:
     try:
         description = describe(found.path, sidecars)
         parts = tuple(stamp_of(path) for path in (found.path, *description.beside))
-        tokens = _map_tokens(found.path, layout, description)
+        tokens = _map_tokens(found.path, settings, description)
         loss: NDArray[np.uint8] | None
         if description.padded:
             key = cache_key("unpadded", parts, str(tokens.dtype))
             tokens, ends, loss = cached_documents(cache, key, description.padded, tokens)
         else:
-            ends = _document_ends(tokens, parts, layout, description, cache)
+            ends = _document_ends(tokens, parts, settings, description, cache)
             loss = _loss(tokens, parts, description, cache)
     except OSError as error:
-        # Linux maps 65,530 files for a process unless told otherwise; a `.ds` takes two or three of these.
+        # Linux maps 65,530 files for a process by default; a `.ds` takes two or three of these.
         many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
-        advice = many if error.errno == ENOMEM else "Check that it is there and that you may read it."
+        advice = many if error.errno == ENOMEM else "Check that it exists and that you may read it."
         raise SourceError(f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}") from error
-    tokenizer = description.said.tokenizer if description.said else None
-    return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, layout)
+    tokenizer = description.metadata.tokenizer if description.metadata else None
+    return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, settings)
 
 
-def _map_tokens(path: Path, layout: Layout, description: Description) -> Tokens:
-    dtype = agreed_dtype(path, [Said("the config", layout.dtype), description.said or Said("")])
+def _map_tokens(path: Path, settings: TokenFileSettings, description: TokenFileDescription) -> Tokens:
+    dtype = agreed_dtype(path, [TokenMetadata("the config", settings.dtype), description.metadata or TokenMetadata("")])
     mapped = map_file(path)[description.start :]
     if len(mapped) % dtype.itemsize:
         raise SourceError(
-            f"{path}: has {len(mapped):,} bytes of tokens, no multiple of {dtype.name}'s {dtype.itemsize}. "
-            f"It is cut short, or its dtype is another: copy it again, or mend dtype."
+            f"{path}: has {len(mapped):,} bytes of tokens, which is not a multiple of {dtype.name}'s {dtype.itemsize}. "
+            f"It is cut short, or its dtype is another: copy it again, or fix dtype."
         )
     tokens: Tokens = np.frombuffer(mapped, dtype)
     count = description.count
@@ -121,16 +123,20 @@ def _map_tokens(path: Path, layout: Layout, description: Description) -> Tokens:
         raise SourceError(f"{path}: has 0 bytes, like a copy that was broken off. Copy it again, or delete it.")
     if count is not None and count.tokens != len(tokens):
         raise SourceError(
-            f"{path}: holds {len(tokens):,} {dtype.name} tokens, {count.where.name} says {count.tokens:,}. "
+            f"{path}: holds {len(tokens):,} {dtype.name} tokens, {count.where.name} declares {count.tokens:,}. "
             f"One of the two is cut short or of another version: copy both again."
         )
     return tokens
 
 
 def _document_ends(
-    tokens: Tokens, parts: tuple[FileStamp, ...], layout: Layout, description: Description, cache: Path
+    tokens: Tokens,
+    parts: tuple[FileStamp, ...],
+    settings: TokenFileSettings,
+    description: TokenFileDescription,
+    cache: Path,
 ) -> Ends:
-    """Where documents end: as an index says, else by `eos` or `bos`, else the file is one document."""
+    """Where documents end: by the index, else by `eos` or `bos`, else the file is one document."""
     if description.index:
         return map_ends(description.index)
     if len(tokens) == 0:
@@ -140,21 +146,21 @@ def _document_ends(
         return cached_ends(cache, cache_key("packed", parts), lambda: packed.ends(len(tokens)), len(tokens))
     if description.megatron:
         return cached_ends(cache, cache_key("megatron", parts), description.megatron.ends, len(tokens))
-    if layout.eos is not None or layout.bos is not None:
-        key = cache_key("marks", parts, str(tokens.dtype), description.start, layout.eos, layout.bos)
-        return cached_ends(cache, key, lambda: ends_by_mark(tokens, layout.eos, layout.bos), len(tokens))
+    if settings.eos is not None or settings.bos is not None:
+        key = cache_key("marks", parts, str(tokens.dtype), description.start, settings.eos, settings.bos)
+        return cached_ends(cache, key, lambda: ends_by_mark(tokens, settings.eos, settings.bos), len(tokens))
     if description.format == "ds":
         raise SourceError(
-            f"{parts[0].path}: has no .ds.index beside it, so that nothing says where documents end. "
+            f"{parts[0].path}: has no .ds.index beside it, so that the ends of its documents are not known. "
             f"Copy the index too, or write eos = <the id that ends a document>."
         )
     return np.array([len(tokens)], np.int64)
 
 
 def _loss(
-    tokens: Tokens, parts: tuple[FileStamp, ...], description: Description, cache: Path
+    tokens: Tokens, parts: tuple[FileStamp, ...], description: TokenFileDescription, cache: Path
 ) -> NDArray[np.uint8] | None:
-    """Which tokens are learnt; None where all are."""
+    """Which tokens count in the loss; None where all do."""
     if description.loss:
         return _map_loss(description.loss, parts[0].path, len(tokens))
     packed = description.packed
@@ -168,35 +174,35 @@ def _map_loss(path: Path, of: Path, num_tokens: int) -> NDArray[np.uint8]:
     if len(loss) != num_tokens:
         raise SourceError(
             f"{path}: has {len(loss):,} bytes, and {of.name} has {num_tokens:,} tokens, one byte each. "
-            f"Copy both again, or delete it to learn all tokens."
+            f"Copy both again, or delete it to count all tokens in the loss."
         )
     return loss
 
 
 def _refuse_mixed(files: Sequence[TokenFile]) -> None:
-    """A source is of one kind: what differs is more likely a stray file than meant."""
+    """Refuse files of several formats, dtypes or tokenizers: one that differs is probably a stray file."""
     for what in ("format", "dtype", "tokenizer"):
-        # A file that names no tokenizer may stand beside one that does.
+        # A file that names no tokenizer may be beside one that does.
         known = [file for file in files if getattr(file, what) is not None]
         for file in known:
             here, there = getattr(file, what), getattr(known[0], what)
             if here != there:
                 raise SourceError(
                     f"{file.path}: has the {what} {here}, and {known[0].path} has {there}: a source has one. "
-                    f'Make two sources of them, or name those that are meant: path = "folder/*.ds".'
+                    f'Make two sources of them, or name the right ones: path = "folder/*.ds".'
                 )
 
 
-def _refuse_absent_mark(files: Sequence[TokenFile], layout: Layout) -> None:
-    """An id that no file holds is a wrong id: it would make each file one document."""
+def _refuse_absent_mark(files: Sequence[TokenFile], settings: TokenFileSettings) -> None:
+    """Refuse an id that no file holds: it would make each file one document."""
     indexed = len(files[0].parts) > 1
-    if indexed or (layout.eos is None and layout.bos is None):
+    if indexed or (settings.eos is None and settings.bos is None):
         return
     for file in files:
-        if len(file.ends) > 1 or file.tokens[-1] == layout.eos or file.tokens[0] == layout.bos:
+        if len(file.ends) > 1 or file.tokens[-1] == settings.eos or file.tokens[0] == settings.bos:
             return
-    mark = f"eos = {layout.eos}" if layout.eos is not None else f"bos = {layout.bos}"
+    mark = f"eos = {settings.eos}" if settings.eos is not None else f"bos = {settings.bos}"
     raise SourceError(
         f"{files[0].path}: {mark} marks documents, and occurs in none of the {len(files):,} files. "
-        f"Write the id of the tokenizer that made them, or leave it out if a file is one document."
+        f"Write the id of the tokenizer that made them, or remove it if a file is one document."
     )

@@ -1,6 +1,6 @@
 """Documents' tokens -> a token file as datatrove writes it: .ds, .ds.index, .ds.loss, .ds.metadata.
 
-All are drafts until the last token is there; the `.ds` takes its name last, so that it never stands without the
+All are drafts until the last token is written; the `.ds` gets its name last, so that it never exists without the
 files beside it.
 """
 
@@ -24,7 +24,7 @@ def dtype_for(vocab: int) -> str:
 
 
 class TokenWriter:
-    """A token file being written; nothing of it is there unless the block ends well."""
+    """A token file being written; none of its files exists unless the block ends without an error."""
 
     def __init__(self, path: Path, dtype: str, tokenizer: str, *, with_loss: bool) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class TokenWriter:
         self._files = ExitStack()
 
     def __enter__(self) -> "TokenWriter":
-        # Left in the order opposite to this one: the .ds last.
+        # Renamed in the opposite order: the .ds last.
         self._tokens = self._draft("")
         self._index = self._draft(".index")
         self._metadata = self._draft(".metadata")

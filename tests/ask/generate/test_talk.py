@@ -15,7 +15,7 @@ from trivium.ask.generate.talk import Talk
 from trivium.engine.base import Engine
 from trivium.errors import UsageError
 from trivium.text.chat import render_prompt
-from trivium.text.conversation import Part
+from trivium.text.conversation import MessagePart
 from trivium.text.tokenizer import Tokenizer
 
 ONLY_LETTERS = 128  # so that what a model says is written again as the same bytes
@@ -26,7 +26,7 @@ def engine() -> Engine:
     return byte_model()
 
 
-def said(parts: list[Part]) -> str:
+def said(parts: list[MessagePart]) -> str:
     return "".join(part.text for part in parts)
 
 
@@ -62,9 +62,14 @@ def test_parts_of_an_answer() -> None:
     calls = calculator_calls(BYTES)
     assert calls is not None
     tokens = [*b"It is ", calls.start, *b"12/60", calls.end, calls.result_start, *b"0.2", calls.result_end, *b"!"]
-    expected = [Part("text", "It is "), Part("call", "12/60"), Part("result", "0.2"), Part("text", "!")]
+    expected = [
+        MessagePart("text", "It is "),
+        MessagePart("call", "12/60"),
+        MessagePart("result", "0.2"),
+        MessagePart("text", "!"),
+    ]
     assert parts_of(tokens, BYTES, calls) == expected
-    assert parts_of(tokens[:10], BYTES, calls) == [Part("text", "It is "), Part("call", "12/")]
+    assert parts_of(tokens[:10], BYTES, calls) == [MessagePart("text", "It is "), MessagePart("call", "12/")]
 
 
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer]:
@@ -87,7 +92,7 @@ def test_text_is_given_as_soon_as_its_characters_are_whole(tmp_path_factory: pyt
 def test_half_a_character_at_the_end_is_given_when_the_row_ends() -> None:
     reader = PartReader(BYTES, None)
     assert [*reader.feed(0xC3)] == []
-    assert [*reader.close()] == [Part("text", "\ufffd")]
+    assert [*reader.close()] == [MessagePart("text", "\ufffd")]
 
 
 def test_what_ends_a_text_and_a_turn() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trivium.ask.generate.calculator import calculate
-from trivium.text.tokenizer import Role, Tokenizer
+from trivium.text.roles import Role
+from trivium.text.tokenizer import Tokenizer
 
 MARKERS: tuple[Role, ...] = ("call_start", "call_end", "result_start", "result_end")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from trivium.ask.generate.calls import Calls
-from trivium.text.conversation import Part, PartKind
+from trivium.text.conversation import MessagePart, MessagePartKind
 from trivium.text.tokenizer import Tokenizer
 
 UNFINISHED = "\ufffd"  # what a decoder writes for half a character
@@ -14,15 +14,15 @@ class PartReader:
 
     def __init__(self, tokenizer: Tokenizer, calls: Calls | None) -> None:
         self._tokenizer = tokenizer
-        self._openings: dict[int, PartKind] = (
+        self._openings: dict[int, MessagePartKind] = (
             {} if calls is None else {calls.start: "call", calls.result_start: "result"}
         )
         self._closings = frozenset() if calls is None else frozenset((calls.end, calls.result_end))
-        self._kind: PartKind = "text"
+        self._kind: MessagePartKind = "text"
         self._held: list[int] = []
         self._shown = 0  # of the held tokens; what they decode to has been given
 
-    def feed(self, token: int) -> Iterator[Part]:
+    def feed(self, token: int) -> Iterator[MessagePart]:
         """What one more token makes known."""
         if token in self._openings or token in self._closings:
             yield from self.close()
@@ -37,32 +37,32 @@ class PartReader:
                 self._held = self._held[self._shown :]
                 self._shown = len(self._held)
 
-    def close(self) -> Iterator[Part]:
+    def close(self) -> Iterator[MessagePart]:
         """What is held back, whole or not."""
         if self._kind == "text":
             yield from self._new_text(self._tokenizer.decode(self._held))
         elif self._held:
-            yield Part(self._kind, self._tokenizer.decode(self._held))
+            yield MessagePart(self._kind, self._tokenizer.decode(self._held))
         self._held, self._shown, self._kind = [], 0, "text"
 
-    def _new_text(self, text: str) -> Iterator[Part]:
+    def _new_text(self, text: str) -> Iterator[MessagePart]:
         new = text[len(self._tokenizer.decode(self._held[: self._shown])) :]
         if new:
-            yield Part("text", new)
+            yield MessagePart("text", new)
 
 
-def parts_of(tokens: Iterable[int], tokenizer: Tokenizer, calls: Calls | None) -> list[Part]:
+def parts_of(tokens: Iterable[int], tokenizer: Tokenizer, calls: Calls | None) -> list[MessagePart]:
     """All parts of an answer, neighbouring text joined."""
     reader = PartReader(tokenizer, calls)
     found = [part for token in tokens for part in reader.feed(token)]
     return joined([*found, *reader.close()])
 
 
-def joined(parts: Sequence[Part]) -> list[Part]:
+def joined(parts: Sequence[MessagePart]) -> list[MessagePart]:
     """Parts in which no text follows a text."""
-    whole: list[Part] = []
+    whole: list[MessagePart] = []
     for part in parts:
         if whole and part.kind == whole[-1].kind == "text":
-            part = Part("text", whole.pop().text + part.text)
+            part = MessagePart("text", whole.pop().text + part.text)
         whole.append(part)
     return whole

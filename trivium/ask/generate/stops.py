@@ -3,7 +3,8 @@
 import numpy as np
 
 from trivium.text.chat import render
-from trivium.text.tokenizer import Role, Tokenizer
+from trivium.text.roles import Role
+from trivium.text.tokenizer import Tokenizer
 
 BETWEEN_TEXTS: tuple[Role, ...] = ("eos", "bos")  # the next text begins where a model writes bos
 

@@ -17,7 +17,7 @@ from trivium.ask.generate.sampling import row_key
 from trivium.engine.base import Engine, Generation
 from trivium.errors import UsageError
 from trivium.text.chat import render_prompt
-from trivium.text.conversation import Part
+from trivium.text.conversation import MessagePart
 from trivium.text.tokenizer import Tokenizer
 
 READ_AGAIN = 8  # one part in so many that is new is read token by token; more of it is read again at once
@@ -39,7 +39,7 @@ class Talk:
         self._read: list[int] = []  # the tokens that the generation has
         self._turn = 0
 
-    def ask(self, question: str) -> Iterator[Part]:
+    def ask(self, question: str) -> Iterator[MessagePart]:
         """The answer, as it is written; afterwards both are part of the conversation, unless it was empty."""
         messages = [*self.messages, {"role": "user", "content": question}]
         prompt = [int(token) for token in render_prompt(messages, self._tokenizer)]
@@ -51,7 +51,7 @@ class Talk:
         row = Row(row_key(writing.sampling.seed, self._turn, 0), writing)
         generation = self._prefilled(prompt)
         reader = PartReader(self._tokenizer, writing.calls)
-        parts: list[Part] = []
+        parts: list[MessagePart] = []
         for token in self._tokens(generation, row):
             for part in reader.feed(token):
                 parts.append(part)

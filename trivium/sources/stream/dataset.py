@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from trivium.config.sources import StreamSource
 from trivium.errors import SourceError
 from trivium.sources.stream.ahead import Patience, described
-from trivium.text.bos_eos import around
-from trivium.text.tokenizer import Tokenizer
+from trivium.text.tokenizer import Tokenizer, added_tokens
 
 CHUNK_EXAMPLES = 256  # fetched and tokenised at a time
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv", ".arrow": "arrow"}
@@ -64,7 +63,7 @@ class Stream:
         self.source = source
         self.tokenizer = tokenizer
         self.patience = Patience() if patience is None else patience
-        self._around = around(tokenizer, source.add)
+        self._around = added_tokens(tokenizer, source.add)
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
         self._lock = threading.Lock()
@@ -122,7 +121,7 @@ class Stream:
         return values
 
     def encode(self, texts: list[str]) -> list[NDArray[Any]]:
-        """The tokens of each text, and what stands around it."""
+        """The tokens of each text, and the tokens added to it."""
         tokens = self.tokenizer.encode(texts)
         before, after = self._around.before, self._around.after
         return [np.concatenate((before, each, after)).astype(self._dtype) for each in tokens]

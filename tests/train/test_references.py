@@ -11,98 +11,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import xxhash
 from rich.console import Console
 from safetensors.torch import load_file
 
-from tests.support.corpus import write_source
+from tests.support.events import steps_taken
+from tests.support.scripts import ROOT
+from tests.support.training import write_references
 from trivium.ask.export import export_checkpoint
 from trivium.errors import PlanError, ResumeError
-from trivium.run.events import read_events, steps_taken
+from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.references import trained_rope
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
-vocab = 512
-init_std = 0.3
-[optimizer]
-lr = 0.01
-[schedule]
-shape = "constant"
-[engine]
-device = "cpu"
-[checkpoint]
-every = 4
-keep = 1
-[sources.web]
-kind = "tokens"
-path = "web"
-validation = 0.2
-[evaluate]
-tokens = 200
-[[stages]]
-name = "general"
-steps = 5
-seq_len = 16
-batch_size = 8
-[[stages]]
-name = "anchored"
-steps = 5
-seq_len = 16
-batch_size = 4
-rope = { theta = 50_000 }
-kl = { beta = 0.5 }
-[[stages]]
-name = "same"
-steps = 4
-seq_len = 16
-batch_size = 4
-kl = { beta = 0.2, direction = "reverse", reference = { stage = "anchored" } }
-[[stages]]
-name = "fresh"
-steps = 3
-seq_len = 16
-batch_size = 4
-kl = { beta = 0.2 }
-[[stages]]
-name = "free"
-steps = 2
-seq_len = 16
-batch_size = 4
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Small models need no more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def write_run(folder: Path) -> None:
-    """A source, and a config of five stages, three of them with KL."""
-    write_source(folder / "web", [np.random.default_rng(0).integers(2, 24, 40).tolist()], "uint16")
-    (folder / "run.toml").write_text(CONFIG)
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a source and a config of five stages, three of them with KL; the tests work in it."""
-    write_run(tmp_path)
+    write_references(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
