@@ -142,3 +142,24 @@ def test_no_room_is_crowded() -> None:
 def test_no_module_is_too_long_to_read_in_one_sitting() -> None:
     lengths = {path.as_posix(): len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
     assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def process_ends(source: str) -> list[int]:
+    """The lines that end the process, or ask to: `sys.exit`, `exit`, `SystemExit` and `typer.Exit`."""
+    names = {"sys.exit", "exit", "quit", "SystemExit", "typer.Exit", "Exit", "typer.Abort"}
+    return sorted(
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in names
+    )
+
+
+def test_only_the_command_line_ends_the_process() -> None:
+    found = [
+        f"{path}:{line}"
+        for path in modules()
+        if path.parts[0] != "cli"
+        for line in process_ends((PACKAGE / path).read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    assert process_ends("import sys\ndef f():\n    sys.exit(2)\ndef g():\n    raise SystemExit") == [3, 5]

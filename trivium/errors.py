@@ -9,6 +9,7 @@
       GuardError     a run that was ended because its steps go wrong
       SaveError      a checkpoint that had to be written and could not be
       RankError      what went wrong on another rank
+        SilentRankError    the same, on a rank that leaves the message to rank 0
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
 """
@@ -70,4 +71,8 @@ class SaveError(TriviumError):
 
 
 class RankError(TriviumError):
-    """Another rank of this launch could not continue."""
+    """Another rank of this launch failed."""
+
+
+class SilentRankError(RankError):
+    """Ends a rank whose failure rank 0 reports: the command line exits with 2 and prints nothing."""

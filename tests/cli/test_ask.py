@@ -156,18 +156,18 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
         ),
         (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Leave --step out."),
         (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. It has: 2, 4."),
-        (("sample", "runs/small", "--system", "Be kind."), "sample: --system goes with --chat."),
+        (("sample", "runs/small", "--system", "Be kind."), "sample: --system needs --chat."),
         (
             ("sample", "runs/small", "--prompt", "a", "--prompt-file", "prompts.txt"),
             "sample: give --prompt or --prompt-file, not both.",
         ),
         (
             ("sample", "runs/small", "--prompt-file", "none.txt"),
-            "--prompt-file: none.txt is not there. Name a file with a prompt a line.",
+            "--prompt-file: none.txt does not exist. Name a file with one prompt on each line.",
         ),
         (
             ("sample", "runs/small", "--prompt-file", "bytes.bin"),
-            "--prompt-file: bytes.bin is no text in UTF-8. Name a file with a prompt a line.",
+            "--prompt-file: bytes.bin is not text in UTF-8. Name a file with one prompt on each line.",
         ),
         (
             ("sample", "runs/small", "--device", "quux"),

@@ -136,8 +136,16 @@ def test_convert_without_the_world_size_says_that_it_is_needed(folder: Path) -> 
     assert ran.stderr == f"data_stages_test.toml: training.local_batch_size: {what}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plan", str(EXAMPLE)], ["schema"]], ids=lambda args: str(args[0]))
-def test_neither_torch_nor_jax_is_imported(folder: Path, arguments: list[str]) -> None:
+HEAVY = ("torch", "jax", "flax", "datasets", "transformers")
+LIGHT = (*HEAVY, "numpy", "numba", "rich", "trivium.config.schema")  # what --help need not import either
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [(["--help"], LIGHT), (["train", "--help"], LIGHT), (["plan", str(EXAMPLE)], HEAVY), (["schema"], HEAVY)],
+    ids=lambda each: "-".join(each[:2]),
+)
+def test_what_a_command_does_not_need_is_not_imported(arguments: list[str], absent: tuple[str, ...]) -> None:
     program = f"""
 import sys
 sys.argv = ["trivium", *{arguments!r}]
@@ -146,7 +154,7 @@ try:
     main()
 except SystemExit as ended:
     assert not ended.code, ended.code
-print([name for name in ("torch", "jax", "flax", "datasets", "transformers") if name in sys.modules], file=sys.stderr)
+print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stderr == "[]\n"

@@ -82,10 +82,13 @@ def test_what_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None:
     for arguments, message in (
         (
             ["--step", "0", "--row", "9"],
-            "inspect: step 0 of stage only [one] has rows 0 to 1 of web: none is as asked.\n",
+            "inspect: step 0 of stage only [one] has rows 0 to 1 of web: none matches --row 9.\n",
         ),
         (["--step", "3"], "there is no step 3: the last of the 3 is step 2.\n"),
-        (["--document", "web"], '--document: "web" is no document. Write its source and number, such as web:1234.\n'),
+        (
+            ["--document", "web"],
+            '--document: "web" is not a document. Write its source and number, such as web:1234.\n',
+        ),
         (["--document", "web:9"], "web has no document 9. Give one from 0 to 3.\n"),
         ([], 'inspect: give one of --step 41337, --document web:1234 and --find "some text".\n'),
     ):

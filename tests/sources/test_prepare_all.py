@@ -101,7 +101,7 @@ def test_what_cannot_be_asked_is_refused_in_a_line(folder: Path) -> None:
         ),
         (
             ["run.toml", "--tokenizer", "bytes"],
-            "prepare: --tokenizer and --add go with --out; a config has these in its tables.\n",
+            "prepare: --tokenizer and --add need --out; a config has these in its tables.\n",
         ),
         (
             ["nowhere", "--out", "tokens", "--tokenizer", "bytes"],

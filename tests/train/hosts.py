@@ -22,7 +22,7 @@ from tests.train.ranked import Watched, figures
 from trivium.ask.generate.generate import generate
 from trivium.ask.generate.row import Writing
 from trivium.engine.base import StepStats
-from trivium.errors import TriviumError
+from trivium.errors import SilentRankError, TriviumError
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 
@@ -63,6 +63,8 @@ def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str 
             write(trainer)
         if trainer.ranks.size > 1:
             jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+    except SilentRankError:
+        raise SystemExit(2) from None
     except TriviumError as error:
         print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
         raise SystemExit(2) from None

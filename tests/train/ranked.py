@@ -23,7 +23,7 @@ from tests.support.events import steps_taken
 from tests.support.forked import launch
 from tests.train.chaos import kill_when, outcome
 from trivium.engine.base import StepSettings, StepStats
-from trivium.errors import TriviumError
+from trivium.errors import SilentRankError, TriviumError
 from trivium.rows.batch import Batch
 from trivium.run import saver
 from trivium.run.events import read_events
@@ -65,6 +65,8 @@ def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int 
         if isinstance(trainer, Watched):
             trainer.stop_at = stop_at
         trainer.run()
+    except SilentRankError:
+        raise SystemExit(2) from None
     except TriviumError as error:
         print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
         raise SystemExit(2) from None

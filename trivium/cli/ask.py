@@ -1,4 +1,4 @@
-"""`trivium sample` and `trivium chat`: parse, call, print."""
+"""`trivium sample`, `chat`, `eval` and `export`: a trained model asked, scored, and written for other tools."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json
 from trivium.errors import TriviumError, UsageError
 
 if TYPE_CHECKING:
@@ -20,54 +21,45 @@ if TYPE_CHECKING:
     from trivium.ask.open import Model
     from trivium.text.tokenizer import Tokenizer
 
-SAMPLE_TOKENS, CHAT_TOKENS = 128, 512  # where --max-tokens is not given, or fewer where there is no room
+SAMPLE_TOKENS, CHAT_TOKENS = 128, 512  # without --max-tokens; fewer where the model's rows are shorter
 
-Folder = Annotated[
-    Path, typer.Argument(help="A run's folder, one of its checkpoints, or a Hugging Face folder.", show_default=False)
-]
-Step = Annotated[int | None, typer.Option(min=0, help="Which checkpoint of a run; else the last.", show_default=False)]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="The most tokens to write.", show_default=False)]
-Temperature = Annotated[float, typer.Option(min=0, help="Of the draws; 0 is always the likeliest token.")]
-TopK = Annotated[int | None, typer.Option(min=1, help="Only so many of the likeliest tokens.", show_default=False)]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Write at most this many tokens.")]
+Temperature = Annotated[float, typer.Option(min=0, help="The sampling temperature; 0 takes the likeliest token.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample from this many of the likeliest tokens.")]
 TopP = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Only the fewest tokens that together are this likely.", show_default=False),
+    float | None, typer.Option(min=0, max=1, help="Sample from the fewest tokens whose probabilities add up to this.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
-TokenizerPath = Annotated[
-    str | None,
-    typer.Option("--tokenizer", help="A tokenizer.json, a folder, or bytes; else the model's.", show_default=False),
-]
-Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda; else the best there is.", show_default=False)]
-System = Annotated[str | None, typer.Option(help="A system's message before the conversation.", show_default=False)]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of the sampling.")]
+Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda. By default the best one found.")]
+System = Annotated[str | None, typer.Option(help="A system message before the conversation.")]
 
 
 def sample(
-    model: Folder,
+    model: ModelFolder,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="How the text begins; may be given several times.", show_default=False)
+        list[str] | None, typer.Option(help="The beginning of the text. May be given several times.")
     ] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="A file with a prompt a line.", show_default=False)] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Texts from each prompt.")] = 1,
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with one prompt on each line.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Write this many texts from each prompt.")] = 1,
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Seed = 0,
     step: Step = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Prompts are questions, which the assistant answers.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Answer each prompt as a question to the assistant.")] = False,
     system: System = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines: a line for each text.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each text.")] = False,
     tokenizer: TokenizerPath = None,
     device: Device = None,
 ) -> None:
-    """Let a model write: after prompts, or from the beginning of a text."""
+    """Write texts with a model, after prompts where they are given."""
     from trivium.ask.generate.generate import generate
     from trivium.ask.generate.sampling import Sampling
     from trivium.ask.open import open_model
 
     if system is not None and not chat:
-        raise UsageError("sample: --system goes with --chat.")
+        raise UsageError("sample: --system needs --chat.")
     prompts = _prompts(prompt, prompt_file)
     opened = open_model(model, step, tokenizer, device)
     words = opened.tokenizer
@@ -87,7 +79,7 @@ def sample(
 
 
 def chat(
-    model: Folder,
+    model: ModelFolder,
     system: System = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.8,
@@ -98,7 +90,7 @@ def chat(
     tokenizer: TokenizerPath = None,
     device: Device = None,
 ) -> None:
-    """Talk with a model: a question a line, from a terminal or a pipe; /new begins again, /quit or Ctrl-C ends."""
+    """Chat with a model, one question on each line. /new starts again, /quit or Ctrl-C ends."""
     from trivium.ask.generate.sampling import Sampling
     from trivium.ask.generate.talk import Talk
     from trivium.ask.open import open_model
@@ -107,7 +99,7 @@ def chat(
     words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
     writing = _writing(opened, sampling, max_tokens or CHAT_TOKENS, chat=True)
-    typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new begins again, /quit ends.", err=True)
+    typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
         for line in _lines():
@@ -116,13 +108,47 @@ def chat(
             if line == "/new":
                 talk = Talk(opened.engine, words, writing, opened.seq_len, system)
             elif line:
-                _say_answer(talk, line)
+                _print_answer(talk, line)
     except KeyboardInterrupt:
         typer.echo()
 
 
+def evaluate(
+    model: ModelFolder,
+    tasks: Annotated[
+        str, typer.Option(help="Such as spelling,counting; arc:ARC-Challenge=data/arc names a subset and its files.")
+    ],
+    questions: Annotated[int, typer.Option(min=1, help="Ask at most this many questions of each task.")] = 100,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens of an answer.")] = 128,
+    step: Step = None,
+    tokenizer: TokenizerPath = None,
+    json: Json = False,
+) -> None:
+    """Score a model's answers to the questions of tasks."""
+    from trivium.ask.score_model import score_model, show_scores
+
+    scored = score_model(model, tasks, questions, answer_tokens, step, tokenizer)
+    if json:
+        print_json(scored)
+    else:
+        from rich.console import Console
+
+        show_scores(scored, Console())
+
+
+def export(
+    run: RunOrCheckpoint,
+    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    step: Step = None,
+) -> None:
+    """Write a checkpoint as a Hugging Face folder. With config.json, tokenizer and chat template."""
+    from trivium.ask.export import export_checkpoint
+
+    typer.echo(export_checkpoint(run, out, step))
+
+
 def _lines() -> Iterator[str]:
-    """Questions, one a line; a terminal shows where to write."""
+    """Questions, one on each line; a terminal shows a prompt."""
     while True:
         if sys.stdin.isatty():
             typer.echo("> ", nl=False)
@@ -132,8 +158,8 @@ def _lines() -> Iterator[str]:
         yield line.strip()
 
 
-def _say_answer(talk: "Talk", question: str) -> None:
-    """Print an answer as it is written; what cannot be answered is said, and the conversation goes on."""
+def _print_answer(talk: "Talk", question: str) -> None:
+    """Print an answer as it is written; print an error instead where there is none, and keep the conversation."""
     try:
         for part in talk.ask(question):
             shown = {"text": part.text, "call": f"[{part.text}", "result": f" -> {part.text}] "}[part.kind]
@@ -145,7 +171,7 @@ def _say_answer(talk: "Talk", question: str) -> None:
 
 
 def _writing(opened: "Model", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1) -> "Writing":
-    """How rows are written; a conversation's end with the assistant's turn, and its calls are answered."""
+    """How rows are written. With `chat` they end with the assistant's turn, and calls of tools are answered."""
     from trivium.ask.generate.calls import calculator_calls
     from trivium.ask.generate.row import Writing
     from trivium.ask.generate.stops import turn_ends
@@ -164,13 +190,15 @@ def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:
     if given:
         raise UsageError("sample: give --prompt or --prompt-file, not both.")
     if not file.is_file():
-        raise UsageError(f"--prompt-file: {file} is not there. Name a file with a prompt a line.")
+        raise UsageError(f"--prompt-file: {file} does not exist. Name a file with one prompt on each line.")
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
     except UnicodeDecodeError:
-        raise UsageError(f"--prompt-file: {file} is no text in UTF-8. Name a file with a prompt a line.") from None
+        raise UsageError(
+            f"--prompt-file: {file} is not text in UTF-8. Name a file with one prompt on each line."
+        ) from None
     if not lines:
-        raise UsageError(f"--prompt-file: {file} has no prompt. Write one a line.")
+        raise UsageError(f"--prompt-file: {file} has no prompt. Write one on each line.")
     return lines
 
 
@@ -183,5 +211,5 @@ def _question(text: str, system: str | None, words: "Tokenizer") -> "NDArray[np.
 
 def _json_line(number: int, prompt: str, text: str, row: "Row") -> str:
     ended = "stop" if row.stopped else "length"
-    said = {"prompt": prompt, "number": number, "text": text, "tokens": row.tokens, "ended": ended}
-    return json.dumps(said, ensure_ascii=False)
+    line = {"prompt": prompt, "number": number, "text": text, "tokens": row.tokens, "ended": ended}
+    return json.dumps(line, ensure_ascii=False)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from trivium.errors import RankError, TriviumError
+from trivium.errors import RankError, SilentRankError, TriviumError
 
 Value = TypeVar("Value")
 
@@ -49,7 +49,7 @@ class Ranks:
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
-        """All ranks come through the block, or none does; a TriviumError is raised by rank 0 alone."""
+        """All ranks come through the block, or none does; rank 0 raises a TriviumError, the others a silent one."""
         own: TriviumError | None = None
         try:
             yield
@@ -60,7 +60,7 @@ class Ranks:
         if first is None:
             return
         if not self.is_main:
-            raise SystemExit(2)
+            raise SilentRankError(f"rank {first}: {said[first]}")
         raise own or RankError(f"rank {first}: {said[first]}")
 
     @contextmanager

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.ranks import Ranks, Value
-from trivium.errors import ConfigError, Problem, RankError, TriviumError
+from trivium.errors import ConfigError, Problem, RankError, SilentRankError, TriviumError
 
 FAILED = "trivium/failed"
 FIRST_PORT = 15_000
@@ -90,6 +90,8 @@ class JaxRanks(Ranks):
         listener.start()
         try:
             yield
+        except SilentRankError:
+            raise
         except Exception as error:
             first, text = self._first_failure(f"{type(error).__name__}: {error}")
             over.set()

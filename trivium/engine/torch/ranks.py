@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from trivium.engine.ranks import Ranks, Value
-from trivium.errors import RankError, TriviumError, UsageError
+from trivium.errors import RankError, SilentRankError, TriviumError, UsageError
 
 FAILED = "trivium/failed"
 SAVE_TIMEOUT = timedelta(hours=2)  # the slowest rank's files on the slowest disk
@@ -63,6 +63,8 @@ class TorchRanks(Ranks):
         """
         try:
             yield
+        except SilentRankError:
+            raise
         except Exception as error:
             first, text = self._first_failure(f"{type(error).__name__}: {error}")
             if isinstance(error, TriviumError) and self.is_main:
@@ -71,7 +73,7 @@ class TorchRanks(Ranks):
                 raise
             if self.is_main or (first == 0 and self.rank == 1 and not isinstance(error, TriviumError)):
                 raise RankError(f"rank {first} failed: {text}") from error
-            raise SystemExit(2) from error
+            raise SilentRankError(f"rank {first} failed: {text}") from error
 
     def _first_failure(self, text: str) -> tuple[int, str]:
         """Who failed first, this rank included, and why."""

@@ -1,0 +1,159 @@
+"""`trivium prepare`, `verify`, `inspect` and `tokenizer train`: text and token files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
+from trivium.errors import UsageError
+
+if TYPE_CHECKING:
+    from trivium.plan.plan import Plan
+
+tokenizer = typer.Typer(help="Make a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@tokenizer.callback()
+def tokenizer_group() -> None:
+    """Make a tokenizer."""
+
+
+@tokenizer.command("train")
+def train_tokenizer(
+    what: Annotated[list[str], typer.Argument(help="Files and folders of text, or a config and overrides.")],
+    out: Annotated[Path, typer.Option(help="The folder for tokenizer.json.")],
+    vocab: Annotated[int, typer.Option(help="The number of tokens, special ones included.")] = 32_768,
+    column: Annotated[
+        str | None, typer.Option(help="The field of JSONL and Parquet that has the text.", show_default="text")
+    ] = None,
+    bad_lines: BadLines = None,
+) -> None:
+    """Train a byte-level BPE on texts, or on the texts of a config's sources."""
+    from trivium.text.train_tokenizer import train_on_texts
+    from trivium.textfiles.progress import say
+
+    trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines)
+    for line in trained.skipped:
+        say(line)
+    typer.echo(str(trained))
+
+
+def prepare(
+    what: Annotated[list[str], typer.Argument(help="A config and overrides; with --out, files and folders of text.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the token files. By default the cache folder.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="With --out: a tokenizer.json, a folder, or bytes.")] = None,
+    column: Annotated[str, typer.Option(help="With --out: the field of JSONL and Parquet that has the text.")] = "text",
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --out: bos, eos or none around each document. By default eos, or bos where there is no eos."
+        ),
+    ] = None,
+    bad_lines: BadLines = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. By default one for each core.")] = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Turn text into token files. Takes a config's sources, or with --out files and folders."""
+    from trivium.sources.prepare_all import prepare_paths, prepare_sources
+
+    if out is not None:
+        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
+        return
+    if tokenizer is not None or add:
+        raise UsageError("prepare: --tokenizer and --add need --out; a config has these in its tables.")
+    from trivium.config.load import load
+    from trivium.plan.inherit import inherited
+
+    loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
+    for line in prepare_sources(inherited(loaded.config).config, Path(what[0]).name, bad_lines, workers):
+        typer.echo(line)
+
+
+def verify(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    write: Annotated[bool, typer.Option("--write", help="Write a manifest.json where a folder has none.")] = False,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Read token files again, and compare them with manifests."""
+    from trivium.config.load import load
+    from trivium.plan.inherit import inherited
+    from trivium.sources.verify import verify_sources
+
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
+        typer.echo(line)
+
+
+def inspect(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Show the rows of this step.")] = None,
+    row: Annotated[int | None, typer.Option(min=0, help="With --step: only this row.")] = None,
+    source: Annotated[str | None, typer.Option(help="With --step: only rows of this source.")] = None,
+    document: Annotated[str | None, typer.Option(help="Show the steps that read a document, such as web:1234.")] = None,
+    find: Annotated[
+        str | None, typer.Option(help="Show documents with this text, and the steps that read them.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="With --find: show at most this many documents.")] = 20,
+    full: Annotated[bool, typer.Option("--full", help="Show whole documents, not their first tokens.")] = False,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Show the rows of a step, or the steps that read a text."""
+    from rich.console import Console
+
+    from trivium.config.load import load
+    from trivium.loader.show import show_hits, show_places
+    from trivium.loader.trace import places_of, why_not_read
+    from trivium.plan.make import make_plan
+    from trivium.text.tokenizer import open_tokenizer
+
+    if [step, document, find].count(None) != 2 or find == "":
+        raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
+    config = config / "config.toml" if config.is_dir() else config
+    made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
+    if document is not None:
+        name, number = _document_address(document)
+        places = places_of(made, name, number)
+        show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
+    elif find is not None:
+        opened = open_tokenizer(made.config.tokenizer)
+        if opened is None:
+            what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
+            raise UsageError(f"inspect: {what}")
+        show_hits(made, find, opened, most, Console())
+    elif step is not None:
+        _inspect_step(made, step, row, source, full=full)
+
+
+def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, *, full: bool) -> None:
+    from rich.console import Console
+
+    from trivium.loader.show import show_rows
+    from trivium.loader.trace import rows_of
+    from trivium.text.tokenizer import open_tokenizer
+
+    stage = plan.stage_at(step)
+    rows = [each for each in rows_of(plan, step) if row in (None, each.row) and source in (None, each.source)]
+    if not rows:
+        names = ", ".join(sorted(name for name, use in stage.uses.items() if use.rows))
+        limits = f"rows 0 to {stage.batch_size - 1:,} of {names}"
+        asked = " and ".join(
+            f"{option} {value}" for option, value in (("--row", row), ("--source", source)) if value is not None
+        )
+        raise UsageError(f"inspect: step {step:,} of stage {stage.name} has {limits}: none matches {asked}.")
+    show_rows(step, stage, rows, open_tokenizer(plan.config.tokenizer), Console(), full=full)
+
+
+def _document_address(text: str) -> tuple[str, int]:
+    """`web:1234` -> the source and the document's number in it."""
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise UsageError(f'--document: "{text}" is not a document. Write its source and number, such as web:1234.')
+    return name, int(number)

@@ -1,0 +1,45 @@
+"""Arguments and options that several commands share, exit codes, and JSON for machines."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivium.config.dialect_names import DIALECT_NAMES
+
+STOPPED = 3  # a run that was asked to stop, and saved
+INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved
+
+ConfigFile = Annotated[Path, typer.Argument(help="The config: run.toml, or a file of another tool.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Overrides, such as stages.0.tokens=1B or stages.long.seq_len=4096.")
+]
+Dialect = Annotated[
+    str | None,
+    typer.Option(
+        help="The tool that the config was written for. By default its tables tell.",
+        metavar="|".join(("trivium", *DIALECT_NAMES)),
+    ),
+]
+WorldSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="The number of ranks. Needed where another tool's config gives a batch size per rank."),
+]
+RunOrCheckpoint = Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.")]
+ModelFolder = Annotated[Path, typer.Argument(help="A run's folder, one of its checkpoints, or a Hugging Face folder.")]
+Step = Annotated[
+    int | None, typer.Option(min=0, help="Use the run's checkpoint of this step. By default its last one.")
+]
+TokenizerPath = Annotated[
+    str | None, typer.Option("--tokenizer", help="A tokenizer.json, a folder, or bytes. By default the model's own.")
+]
+BadLines = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Fail where more than this fraction of lines holds no document.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(value: object) -> None:
+    """Print a value for machines."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,61 @@
+"""`trivium plan`, `convert` and `schema`: a config shown, translated, described."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json
+
+
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    json: Json = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page that draws the plan.")] = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Show what each stage will read before the first step."""
+    from trivium.config.load import load
+    from trivium.plan.export import plan_json
+    from trivium.plan.make import make_plan
+
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    made = make_plan(loaded.config, file=config.name)
+    exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
+    if html is not None:
+        import tomli_w
+
+        from trivium.report.page import write_plan
+
+        typer.echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
+    if json:
+        print_json(exported)
+    elif html is None:
+        from rich.console import Console
+
+        from trivium.plan.show import show_plan
+
+        show_plan(made, Console(soft_wrap=False), loaded.warnings)
+
+
+def convert(
+    config: ConfigFile, overrides: Overrides = None, dialect: Dialect = None, world_size: WorldSize = None
+) -> None:
+    """Print another tool's config as a config of trivium."""
+    import tomli_w
+
+    from trivium.config.load import load
+
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    for note in loaded.warnings:
+        typer.echo(f"# {note}")
+    typer.echo(tomli_w.dumps(loaded.raw), nl=False)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a config. An editor uses it to complete and check the file."""
+    from trivium.config.json_schema import config_schema
+
+    print_json(config_schema())

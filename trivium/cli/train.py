@@ -1,0 +1,81 @@
+"""`trivium train`, `rehearse`, `demo`, `fork` and `runs`: runs started, tried out, forked and listed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivium.cli.options import INTERRUPTED, STOPPED, ConfigFile, Dialect, Overrides, RunOrCheckpoint, WorldSize
+
+
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Train without writing checkpoints.")] = False,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Train a run, or resume it from its last checkpoint."""
+    from rich.console import Console
+
+    from trivium.plan.show import show_plan
+    from trivium.train.trainer import Trainer
+
+    trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
+    if trainer.ranks.is_main:
+        show_plan(trainer.plan, Console(), trainer.notes)
+    trainer.run()
+    if not trainer.finished:
+        raise typer.Exit(STOPPED)
+
+
+def rehearse(
+    config: ConfigFile, overrides: Overrides = None, dialect: Dialect = None, world_size: WorldSize = None
+) -> None:
+    """Take two steps of each stage, in a scratch folder. At real shapes; evaluates, saves and loads too."""
+    from rich.console import Console
+
+    from trivium.train.rehearse import rehearse_run
+
+    rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size)
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option(help="The folder for texts, runs and the page. Files that it has are kept.")
+    ] = Path("demo"),
+    small: Annotated[bool, typer.Option("--small", hidden=True)] = False,
+) -> None:
+    """Train a small model in three stages, and show it on a page. It reads texts that every Python has."""
+    from rich.console import Console
+
+    from trivium.demo.demo import SMALL, Size, run_demo
+
+    try:
+        finished = run_demo(folder, SMALL if small else Size(), Console())
+    except KeyboardInterrupt:
+        typer.echo("\nStopped. The same command resumes here.")
+        raise typer.Exit(INTERRUPTED) from None
+    if not finished:
+        raise typer.Exit(STOPPED)
+
+
+def fork(
+    run: RunOrCheckpoint,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    at: Annotated[int | None, typer.Option(min=0, help="The step of the checkpoint. By default the last one.")] = None,
+) -> None:
+    """Start a new run from a checkpoint of another run."""
+    from trivium.train.fork import fork_run
+
+    typer.echo(fork_run(run, at, config, overrides or ()))
+
+
+def runs(folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs")) -> None:
+    """List runs with their state, step, loss and last checkpoint."""
+    from rich.console import Console
+
+    from trivium.run.listing import list_runs, show_runs
+
+    show_runs(list_runs(folder), Console())
