@@ -68,6 +68,6 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         list(documents(path).read(lambda _: None))
     assert str(caught.value) == (
-        f"{path}: cannot be read: Compressed file ended before the end-of-stream marker was reached. It is cut short "
-        f"or damaged: copy it again, or take it out. What is finished stays: the next try goes on from there."
+        f"{path}: cannot be read: Compressed file ended before the end-of-stream marker was reached. It is truncated "
+        f"or damaged: copy it again, or take it out."
     )

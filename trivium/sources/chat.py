@@ -15,7 +15,7 @@ from trivium.errors import SourceError
 from trivium.prepare.recipe import FilesWork, LinesWork, Recipe, Work
 from trivium.sources.located import Located, Means, Note, exists, prepared_files
 from trivium.textfiles.inputs import InputFile, find_inputs
-from trivium.textfiles.read import BUFFER_BYTES, open_input, reading
+from trivium.textfiles.read import read_raw_lines
 
 LINE_BYTES = 1024  # of a task's conversation, about
 
@@ -66,9 +66,8 @@ def _file_work(source: ChatSource) -> Work:
 
 def _lines(files: tuple[InputFile, ...]) -> Iterator[bytes]:
     for file in files:
-        with reading(file.path), open(file.path, "rb", buffering=BUFFER_BYTES) as raw:
-            for line in open_input(file.path, raw):
-                yield line if line.endswith(b"\n") else line + b"\n"
+        for line in read_raw_lines(file.path):
+            yield line if line.endswith(b"\n") else line + b"\n"
 
 
 def _settings(source: ChatSource) -> list[Any]:
