@@ -5,13 +5,16 @@ import io
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trivium.cli import ask, tokenizer
 from trivium.config.dialect_names import DIALECT_NAMES
-from trivium.errors import TriviumError, UsageError
+from trivium.errors import PlanError, TriviumError, UsageError
+
+if TYPE_CHECKING:
+    from trivium.plan.plan import Plan
 
 app = typer.Typer(
     help="Train language models in stages: one TOML file says what a model reads, and when.",
@@ -56,6 +59,9 @@ def plan(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with the plan as a picture.", show_default=False)
     ] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="First fetch and tokenise what is not prepared yet, which may take hours.")
+    ] = False,
     dialect: DialectOption = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -68,7 +74,7 @@ def plan(
     from trivium.plan.show import show_plan
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    made = make_plan(loaded.config, file=config.name)
+    made = make_plan(loaded.config, file=config.name, prepare=prepare)
     exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
     if html is not None:
         import tomli_w
@@ -275,6 +281,7 @@ def inspect(
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = document_address(document)
+        _refuse_gaps(made, name)
         places = places_of(made, name, number)
         show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
     elif find is not None:
@@ -282,6 +289,7 @@ def inspect(
         if tokenizer is None:
             what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
             raise UsageError(f"inspect: {what}")
+        _refuse_gaps(made, *made.config.sources)
         show_hits(made, find, tokenizer, most, Console())
     elif step is not None:
         rows = [each for each in rows_of(made, step) if row in (None, each.row) and source in (None, each.source)]
@@ -292,6 +300,13 @@ def inspect(
             raise UsageError(f"inspect: step {step:,} of stage {there.name} has {limits}: none is as asked.")
         decoder = open_tokenizer(made.config.tokenizer)
         show_rows(step, made.stage_at(step), rows, decoder, Console(), full=full)
+
+
+def _refuse_gaps(plan: "Plan", *names: str) -> None:
+    """Refuse to search sources that have no token files yet."""
+    gaps = [gap for gap in plan.gaps if gap.where in {f"sources.{name}" for name in names}]
+    if gaps:
+        raise PlanError(gaps)
 
 
 def document_address(text: str) -> tuple[str, int]:

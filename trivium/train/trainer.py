@@ -79,7 +79,7 @@ class Trainer:
             self.notes = () if loaded is None else loaded.warnings
             devices = self.ranks.local_devices if self.config.engine.name == "jax" else None
             self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, devices)
-            self.plan = make_plan(self.config, fetch=True)
+            self.plan = make_plan(self.config, prepare=True)
             self.config = self.plan.config  # with what it takes from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
