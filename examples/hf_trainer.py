@@ -68,7 +68,7 @@ class StagedTrainer(Trainer):
 def make_trainer(folder: str, steps: int) -> StagedTrainer:
     """A tiny model and the arguments that go with a plan."""
     # A Trainer takes as many rows in every step, so every stage must have the same batch size.
-    plan = trivium.make_plan(trivium.load_config(CONFIG, overrides=["stages.long.batch_size=16"]))
+    plan = trivium.make_plan(trivium.load_config(CONFIG, overrides=["stages.long.batch_size=16"]), prepare=True)
     (batch_size,) = {stage.batch_size for stage in plan.stages}
     micro_batch, ranks = 4, int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(1234)

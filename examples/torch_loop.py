@@ -83,7 +83,7 @@ def main() -> None:
     torch.manual_seed(1234)
     if not Path("examples/data").exists():
         make_data.write_sources(Path("examples/data"))
-    plan = trivium.make_plan(trivium.load_config(CONFIG))
+    plan = trivium.make_plan(trivium.load_config(CONFIG), prepare=True)
     model = Model()
 
     loader = trivium.Loader(plan)

@@ -83,7 +83,7 @@ def test_a_mixture_with_an_empty_task_is_refused(tmp_path: Path) -> None:
     }
     config = make_config(sources, [{**ROWS, "epochs": 1}], tokenizer={"kind": "bytes"})
     with pytest.raises(PlanError) as caught:
-        make_plan(config)
+        make_plan(config, prepare=True)
     what = "no document was found in 0 lines (nothing is in it). Look at its path and column."
     assert [str(problem) for problem in caught.value.problems] == [
         f"sources.{name}: {what}" for name in ("none", "over", "past")

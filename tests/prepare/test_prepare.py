@@ -195,11 +195,11 @@ def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest
     with pytest.raises(SourceError) as error:
         prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out", most_bad=0.5)
     listed = [
-        '1 "text" is no text: a.jsonl line 3',
+        '1 "text" is not text: a.jsonl line 3',
         "1 broken JSON: a.jsonl line 5",
         "1 empty: a.jsonl line 2",
         '1 no "text": a.jsonl line 4',
-        "1 no table of fields: a.jsonl line 6",
+        "1 not a JSON object: a.jsonl line 6",
     ]
     assert str(error.value) == (
         "web: 4 of 7 lines hold no document, 57.14%: over the limit of 0.5. "
@@ -220,7 +220,7 @@ def test_bad_lines_are_named_by_their_line_in_the_file(tmp_path: Path, capsys: p
         path = write_lines(tmp_path / name, [])
         path.write_bytes(b"".join(lines) if name == "a.jsonl" else import_module("gzip").compress(b"".join(lines)))
         prepare_bytes(path, tmp_path / f"out-{name}", most_bad=0.01)
-        assert capsys.readouterr().err == f'web: left out 1 "text" is no text: {name} line 350\n'
+        assert capsys.readouterr().err == f'web: left out 1 "text" is not text: {name} line 350\n'
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -1,6 +1,7 @@
 """Sources of text, datasets and conversations, as plans and loaders see them."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ def plan_of(
     source: dict[str, Any], stages: Sequence[dict[str, Any]] = (STAGE,), tokenizer: dict[str, str] | None = None
 ) -> Plan:
     tables = {"tokenizer": BYTES if tokenizer is None else tokenizer}
-    return make_plan(make_config({"web": source}, stages, **tables))
+    return make_plan(make_config({"web": source}, stages, **tables), prepare=True)
+
+
+def unprepared_plan(source: dict[str, Any]) -> Plan:
+    return make_plan(make_config({"web": source}, [THREE_STEPS], tokenizer=BYTES))
 
 
 def targets_of(plan: Plan) -> list[int]:
@@ -102,8 +107,86 @@ def test_text_without_a_tokenizer_is_an_error_that_says_what_to_write(tmp_path: 
     ids=["text", "chat", "huggingface"],
 )
 def test_a_source_that_is_not_there_is_a_gap_of_the_plan(source: dict[str, Any], gap: str) -> None:
-    plan = plan_of(source, [THREE_STEPS])
+    plan = unprepared_plan(source)
     assert str(plan.gaps[0]) == f"sources.web: {gap}: its size and epochs are not known."
+
+
+# Plans that prepare nothing.
+
+
+def refused(plan: Plan) -> str:
+    with pytest.raises(PlanError) as error:
+        Loader(plan)
+    return str(error.value)
+
+
+def gap_of(where: object, size: str = "") -> str:
+    return (
+        f"sources.web: {where} is not prepared yet{size}: its size and epochs are not known. "
+        "Run trivium prepare CONFIG, or trivium plan --prepare CONFIG."
+    )
+
+
+def test_a_plan_of_unprepared_text_says_how_much_there_is_and_reads_none_of_it(tmp_path: Path, own_cache: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 1 << 42)  # four terabytes that take no room: nobody reads these in a test
+    plan = unprepared_plan({"kind": "text", "path": str(tmp_path)})
+    gap = gap_of(tmp_path, " (2 files, 8.8T bytes)")
+    assert (list(plan.sources), [str(each) for each in plan.gaps]) == ([], [gap])
+    assert not any(own_cache.iterdir())
+    assert refused(plan) == f"{gap}\nthe plan is not complete, so that nothing can be read yet."
+
+
+@pytest.mark.parametrize(
+    ("source", "where", "size"),
+    [
+        ({"kind": "chat", "path": "talk.jsonl"}, "talk.jsonl", " (1 file, 290 bytes)"),
+        ({"kind": "chat", "path": "talk.jsonl", "start": 1}, "talk.jsonl", " (1 file, 290 bytes)"),
+        ({"kind": "chat", "task": "jsonl", "path": "talk.jsonl"}, "talk.jsonl", " (1 file, 290 bytes)"),
+        ({"kind": "chat", "task": "spelling", "size": 9}, "task spelling", ""),
+    ],
+    ids=["chat", "some-of-chat", "task-of-a-file", "generated"],
+)
+def test_every_kind_is_a_gap_until_it_is_prepared_and_then_opens(
+    talk: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], where: str, size: str
+) -> None:
+    monkeypatch.chdir(talk.parent)
+    assert str(unprepared_plan(source).gaps[0]) == gap_of(where, size)
+    assert not any(own_cache.iterdir())
+    prepared_once = plan_of(source, [THREE_STEPS])
+    opened = unprepared_plan(source)
+    assert (opened.gaps, opened.fingerprint(3)) == ((), prepared_once.fingerprint(3))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_dataset_on_disk_is_a_gap_until_it_is_prepared(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
+    source = {"kind": "huggingface", "dataset": saved(datasets, tmp_path / "saved", {"text": TEXTS})}
+    assert str(unprepared_plan(source).gaps[0]).startswith(
+        f"sources.web: {tmp_path}/saved is not prepared yet (3 files"
+    )
+    assert not any(own_cache.iterdir())
+    plan_of(source)
+    assert unprepared_plan(source).sources["web"].documents == len(TEXTS)
+    saved(datasets, tmp_path / "saved", {"text": TEXTS[1:]})
+    assert "web" not in unprepared_plan(source).sources
+
+
+def test_text_that_changed_since_it_was_prepared_is_a_gap(tmp_path: Path) -> None:
+    source = {"kind": "text", "path": str(write_lines(tmp_path / "a.jsonl", TEXTS))}
+    plan_of(source)
+    assert not unprepared_plan(source).gaps
+    write_lines(tmp_path / "a.jsonl", TEXTS[1:])
+    assert str(unprepared_plan(source).gaps[0]).startswith(f"sources.web: {tmp_path}/a.jsonl is not prepared yet")
+
+
+def test_a_preparation_that_was_broken_off_is_a_gap(tmp_path: Path, own_cache: Path) -> None:
+    source = {"kind": "text", "path": str(write_lines(tmp_path / "a.jsonl", TEXTS))}
+    plan_of(source)
+    (prepared(own_cache)[0] / ".prepare").mkdir()
+    assert str(unprepared_plan(source).gaps[0]).startswith(f"sources.web: {tmp_path}/a.jsonl is not prepared yet")
+    plan_of(source)
+    assert not unprepared_plan(source).gaps
 
 
 # Hugging Face datasets.
@@ -284,7 +367,7 @@ def test_a_source_listed_twice_counts_twice_in_proportional_shares(talk: Path, t
         "talk": {"kind": "chat", "path": str(talk), "repeat": 2},
         "web": {"kind": "text", "path": str(tmp_path / "text")},
     }
-    plan = make_plan(make_config(sources, [THREE_STEPS], tokenizer=BYTES))
+    plan = make_plan(make_config(sources, [THREE_STEPS], tokenizer=BYTES), prepare=True)
     shares, opened = plan.stages[0].shares, plan.sources
     assert shares is not None
     talk_tokens, web_tokens = (opened[name].tokens for name in ("talk", "web"))
@@ -299,7 +382,7 @@ def test_open_sources_names_every_source_that_is_broken(tmp_path: Path) -> None:
         "talk": {"kind": "chat", "path": str(tmp_path / "talk.txt")},
     }
     with pytest.raises(PlanError) as error:
-        open_sources(make_config(sources, [THREE_STEPS], tokenizer=BYTES))
+        open_sources(make_config(sources, [THREE_STEPS], tokenizer=BYTES), prepare=True)
     assert [problem.where for problem in error.value.problems] == ["sources.web", "sources.talk"]
     assert error.value.problems[1].what == (
         f"{tmp_path}/talk.txt: holds no conversations: these come as JSONL, one a line."
@@ -323,7 +406,7 @@ def test_a_task_may_read_a_path(tmp_path: Path) -> None:
 
 
 def test_a_task_of_the_hub_is_a_gap_until_it_is_fetched() -> None:
-    plan = plan_of({"kind": "chat", "task": "gsm8k"}, [THREE_STEPS])
+    plan = unprepared_plan({"kind": "chat", "task": "gsm8k"})
     assert str(plan.gaps[0]) == (
         "sources.web: task gsm8k is not on disk, and trivium prepare has not fetched it: "
         "its size and epochs are not known."

@@ -29,6 +29,9 @@ seq_len = 64
 batch_size = 2
 """
 
+GAP = ": its size and epochs are not known."
+FIX = "Run trivium prepare CONFIG, or trivium plan --prepare CONFIG."
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -66,6 +69,32 @@ def test_a_config_is_prepared_planned_verified_and_searched(folder: Path, own_ca
     manifest.write_bytes(damaged)
     code, out, err = trivium(folder, "verify", "run.toml")
     assert (code, err.startswith("run.toml: sources.talk: 00000.ds: hash was ")) == (2, True)
+
+
+def test_plan_inspect_and_verify_prepare_nothing(folder: Path, own_cache: Path) -> None:
+    not_prepared = [
+        f"{name} is not prepared yet (1 file, {size} bytes){{}} {FIX}"
+        for name, size in (("web.jsonl", 109), ("talk.jsonl", 96))
+    ]
+    of_verify, of_plan = ([each.format(more) for each in not_prepared] for more in (".", GAP))
+    code, out, err = trivium(folder, "plan", "run.toml", "--json")
+    assert (code, err, json.loads(out)["unknown"][:2]) == (
+        0,
+        "",
+        [f"sources.web: {of_plan[0]}", f"sources.talk: {of_plan[1]}"],
+    )
+    for arguments in (["--step", "0"], ["--document", "web:0"], ["--find", "heron"]):
+        code, out, err = trivium(folder, "inspect", "run.toml", *arguments)
+        assert (code, out, err.splitlines()[0]) == (2, "", f"sources.web: {of_plan[0]}")
+    assert trivium(folder, "verify", "run.toml") == (
+        2,
+        "",
+        f"run.toml: sources.web: {of_verify[0]}\nrun.toml: sources.talk: {of_verify[1]}\n",
+    )
+    assert not any(own_cache.iterdir())
+    code, out, err = trivium(folder, "plan", "run.toml", "--json", "--prepare")
+    assert (code, err, json.loads(out)["unknown"]) == (0, "", [])
+    assert trivium(folder, "verify", "run.toml")[0] == 0
 
 
 def test_every_source_that_cannot_be_prepared_is_named(folder: Path) -> None:

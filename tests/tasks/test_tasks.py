@@ -234,8 +234,8 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
     task = open_task("jsonl", path=str(tmp_path), split="test")
     with pytest.raises(SourceError) as caught:
         task[0]
-    assert str(caught.value) == f"{tmp_path}/test.jsonl: line 1 is no JSON. Mend it, or take it out."
-    with pytest.raises(SourceError, match=r"broken\.parquet: is no Parquet file: .*\. Name another\.$"):
+    assert str(caught.value) == f"{tmp_path}/test.jsonl line 1: not a JSON object. Fix it, or take it out."
+    with pytest.raises(SourceError, match=r"broken\.parquet: cannot be read: .* copy it again, or take it out\.$"):
         open_task("jsonl", path=f"{tmp_path}/broken.parquet")
 
 
@@ -246,7 +246,7 @@ def test_a_row_that_is_no_question_is_named(tmp_path: Path) -> None:
     task = open_task("arc", path=str(tmp_path), split="test")
     assert task[0]["letters"] == ["A", "B"]
     needs = "cannot be read: a question needs two choices or more, and it has 1"
-    for number, what in ((1, 'has no "choices"'), (2, needs)):
+    for number, what in ((1, 'line 2 has no "choices"'), (2, f"line 3 {needs}")):
         with pytest.raises(SourceError) as caught:
             task[number]
-        assert str(caught.value) == f"arc: row {number} {what}. Mend it, or take it out."
+        assert str(caught.value) == f"{tmp_path}/test.jsonl {what}. Fix it, or take it out."

@@ -31,7 +31,7 @@ def test_every_form_gives_its_documents_and_all_bytes_are_told(tmp_path: Path) -
 def test_listed_files_are_those_that_are_hashed(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", ["one"])
     (tmp_path / "b.txt").write_text("two")
-    listed, hashed = list_inputs([str(tmp_path)]), find_inputs([str(tmp_path)], tmp_path / ".cache")
+    listed, hashed = list_inputs([str(tmp_path)]), find_inputs([str(tmp_path)])
     assert [(file.name, file.reader, file.size) for file in listed] == [
         (file.name, file.reader, file.size) for file in hashed
     ]
@@ -68,6 +68,6 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         list(documents(path).read(lambda _: None))
     assert str(caught.value) == (
-        f"{path}: cannot be read: Compressed file ended before the end-of-stream marker was reached. It is cut short "
-        f"or damaged: copy it again, or take it out. What is finished stays: the next try goes on from there."
+        f"{path}: cannot be read: Compressed file ended before the end-of-stream marker was reached. It is truncated "
+        f"or damaged: copy it again, or take it out."
     )

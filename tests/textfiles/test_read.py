@@ -8,10 +8,7 @@ from trivium.errors import SourceError
 from trivium.textfiles.read import lines_before, read_lines, read_parquet, read_payload, read_text
 
 TEXTS = ["one", "two two", "zwölf Boxkämpfer", "", "line\nbreak", "x" * 300]
-DAMAGED = (
-    "It is cut short or damaged: copy it again, or take it out. "
-    "What is finished stays: the next try goes on from there."
-)
+DAMAGED = "It is truncated or damaged: copy it again, or take it out."
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
-from trivium.errors import UsageError
+from trivium.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
     from trivium.plan.plan import Plan
@@ -120,6 +120,7 @@ def inspect(
     made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
     if document is not None:
         name, number = _document_address(document)
+        _refuse_gaps(made, name)
         places = places_of(made, name, number)
         show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
     elif find is not None:
@@ -127,6 +128,7 @@ def inspect(
         if opened is None:
             what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
             raise UsageError(f"inspect: {what}")
+        _refuse_gaps(made, *made.config.sources)
         show_hits(made, find, opened, most, Console())
     elif step is not None:
         _inspect_step(made, step, row, source, full=full)
@@ -149,6 +151,13 @@ def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, 
         )
         raise UsageError(f"inspect: step {step:,} of stage {stage.name} has {limits}: none matches {asked}.")
     show_rows(step, stage, rows, open_tokenizer(plan.config.tokenizer), Console(), full=full)
+
+
+def _refuse_gaps(plan: "Plan", *names: str) -> None:
+    """Refuse to search sources that have no token files yet."""
+    gaps = [gap for gap in plan.gaps if gap.where in {f"sources.{name}" for name in names}]
+    if gaps:
+        raise PlanError(gaps)
 
 
 def _document_address(text: str) -> tuple[str, int]:

@@ -13,6 +13,9 @@ def plan(
     overrides: Overrides = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option(help="Write a page that draws the plan.")] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="First fetch and tokenise what is not prepared yet; may take hours.")
+    ] = False,
     dialect: Dialect = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -22,7 +25,7 @@ def plan(
     from trivium.plan.make import make_plan
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    made = make_plan(loaded.config, file=config.name)
+    made = make_plan(loaded.config, file=config.name, prepare=prepare)
     exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
     if html is not None:
         import tomli_w

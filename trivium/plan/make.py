@@ -9,7 +9,6 @@ from trivium.config.fields import Extent
 from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Reference, Stage
-from trivium.config.sources import ChatSource, HuggingFaceSource, Source
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
@@ -20,7 +19,8 @@ from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_ra
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
-from trivium.sources.open import OpenSource, open_sources
+from trivium.sources.locate import Gap
+from trivium.sources.open import OpenSource, OpenSources, open_sources
 
 MANY_EPOCHS = 4
 LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
@@ -31,18 +31,20 @@ def make_plan(
     sources: Mapping[str, OpenSource] | None = None,
     file: str = "",
     *,
-    fetch: bool = False,
+    prepare: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
-    `sources` are opened where they are not given, and prepared where they are text; `file` is the config's name,
-    for messages; `fetch` allows to load datasets from the Hub; `own` is what a Trainer overrides, for the record.
+    `sources` are opened where they are not given; `file` is the config's name, for messages. Text that is not
+    tokenised yet, and datasets that are not fetched, are gaps of the plan, unless `prepare` is true: then both are
+    done here, which may take hours. `own` is what a Trainer overrides, for the record.
     """
     taken = inherited(config)
     try:
-        opened = open_sources(taken.config, fetch=fetch) if sources is None else sources
-        return replace(Builder(taken.config, opened, taken).plan(), own=dict(own or {}))
+        opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
+        made = Builder(taken.config, opened.sources, opened.gaps, taken).plan()
+        return replace(made, own=dict(own or {}))
     except PlanError as error:
         problems = [*([] if taken.gap is None else [taken.gap]), *error.problems]
         in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in problems]
@@ -55,6 +57,7 @@ class Builder:
 
     config: Config
     sources: Mapping[str, OpenSource]
+    source_gaps: Mapping[str, Gap]
     inherited: Inherited
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
@@ -289,7 +292,9 @@ class Builder:
             self.gaps.append(self.inherited.gap)
         for name, source in self.config.sources.items():
             if name not in self.sources and source.kind != "stream":
-                self.gaps.append(Problem(f"sources.{name}", f"{_place(source)}: its size and epochs are not known."))
+                gap = self.source_gaps.get(name) or Gap(f"{source.where} is not opened")
+                what = f"{gap.reason}: its size and epochs are not known.{gap.fix}"
+                self.gaps.append(Problem(f"sources.{name}", what))
         for stage in stages:
             if stage.mixture is None:
                 what = "shares are in proportion to sizes that are not known."
@@ -297,15 +302,6 @@ class Builder:
             if stage.steps is None:
                 what = "counts epochs of a source whose size is not known, so that its end and what follows are open."
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
-
-
-def _place(source: Source) -> str:
-    """Where a source was looked for."""
-    of_hub = isinstance(source, HuggingFaceSource) or (isinstance(source, ChatSource) and source.path is None)
-    if of_hub:
-        task = "task " if isinstance(source, ChatSource) else ""
-        return f"{task}{source.where} is not on disk, and trivium prepare has not fetched it"
-    return f"{source.where} is not there"
 
 
 def _rounded_up(epochs: float) -> float:

@@ -79,9 +79,14 @@ class LinesWork:
 
     name: str
     content: Any
-    total: int  # bytes, about
+    size: Callable[[], int]  # in bytes, about
     lines: Callable[[], Iterator[bytes]]  # each with its end
     first_line: int = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes, about."""
+        return self.size()
 
     @property
     def most_workers(self) -> int:

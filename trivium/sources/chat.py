@@ -1,11 +1,12 @@
 """Conversations, from files of JSON lines or of a task: rendered on first use into tokens, with a loss byte for each.
 
-A task whose rows are on the Hub is fetched only where that is allowed, as a dataset is.
+A task whose rows are on the Hub is fetched only where preparing is allowed, as a dataset is.
 """
 
+import functools
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import xxhash
@@ -13,44 +14,54 @@ import xxhash
 from trivium.config.sources import GENERATED, ChatSource
 from trivium.errors import SourceError
 from trivium.prepare.recipe import FilesWork, LinesWork, Recipe, Work
-from trivium.sources.located import Located, Means, Note, exists, prepared_files
+from trivium.sources.locate import (
+    FetchedNote,
+    LocatedSource,
+    LocateSettings,
+    exists,
+    not_fetched,
+    not_there,
+    prepared_files,
+)
 from trivium.textfiles.inputs import InputFile, find_inputs
-from trivium.textfiles.read import BUFFER_BYTES, open_input, reading
+from trivium.textfiles.read import read_raw_lines
 
 LINE_BYTES = 1024  # of a task's conversation, about
 
 
-def locate(name: str, source: ChatSource, means: Means) -> Located | None:
-    """The token files of a source of conversations; None where nothing of it is on disk, or made up."""
+def locate_chat(name: str, source: ChatSource, settings: LocateSettings) -> LocatedSource:
+    """The token files of a source of conversations."""
     if source.path is not None and not exists(source.path):
-        return None
+        return not_there(source)
     if source.task is None:
-        return _prepared(name, source, _file_work(source), means)
+        return _prepared(name, source, _file_work(source, settings), settings)
+    task = functools.cache(lambda: _open_task(source))
     if source.path is not None or source.task in GENERATED:
-        hashes = FilesWork(find_inputs(source.path)).content if source.path else None
-        return _prepared(name, source, _task_work(source, _open_task(source), hashes), means)
-    if means.said is None and not means.fetch:
-        return None  # it is asked for a tokenizer when it is there
-    note = Note([_settings(source), means.tokenizer.fingerprint])
+        files = find_inputs(source.path, hashing=settings.prepare) if source.path else ()
+        hashes = FilesWork(files).content if source.path else None
+        return _prepared(name, source, _task_work(source, task, hashes), settings)
+    if not settings.prepare and settings.lacks_tokenizer:
+        return not_fetched(f"task {source.where}")  # it is asked for a tokenizer when it is there
+    note = FetchedNote([_settings(source), settings.tokenizer.fingerprint])
     there = note.followed()
-    if there is None and means.fetch:
-        task = _open_task(source)
-        hasher = xxhash.xxh3_128()
-        for line in _as_lines(task):
-            hasher.update(line)
-        there = _prepared(name, source, _task_work(source, task, str(hasher.hexdigest())), means)
-        note.keep(there)
+    if there is not None or not settings.prepare:
+        return there or not_fetched(f"task {source.where}")
+    hasher = xxhash.xxh3_128()
+    for line in _as_lines(task()):
+        hasher.update(line)
+    there = _prepared(name, source, _task_work(source, task, str(hasher.hexdigest())), settings)
+    note.keep(there)
     return there
 
 
-def _prepared(name: str, source: ChatSource, work: Work, means: Means) -> Located:
-    return prepared_files(name, source, work, Recipe("chat", means.tokenizer, means.said), means)
+def _prepared(name: str, source: ChatSource, work: Work, settings: LocateSettings) -> LocatedSource:
+    return prepared_files(name, source, work, Recipe("chat", settings.tokenizer, settings.config), settings)
 
 
-def _file_work(source: ChatSource) -> Work:
+def _file_work(source: ChatSource, settings: LocateSettings) -> Work:
     """All lines of the files, or those from `start` to `stop`, counted over all of them."""
     assert source.path is not None, "a checked source has a path or a task"
-    files = find_inputs(source.path)
+    files = find_inputs(source.path, hashing=settings.prepare)
     for file in files:
         if file.reader != "jsonl":
             raise SourceError(f"{file.path}: holds no conversations: these come as JSONL, one a line.")
@@ -61,14 +72,14 @@ def _file_work(source: ChatSource) -> Work:
     def lines() -> Iterator[bytes]:
         return itertools.islice(_lines(files), source.start or 0, source.stop)
 
-    return LinesWork(source.where, [whole.content, source.start, source.stop], whole.total, lines, source.start or 0)
+    content = [whole.content, source.start, source.stop]
+    return LinesWork(source.where, content, lambda: whole.total, lines, source.start or 0)
 
 
 def _lines(files: tuple[InputFile, ...]) -> Iterator[bytes]:
     for file in files:
-        with reading(file.path), open(file.path, "rb", buffering=BUFFER_BYTES) as raw:
-            for line in open_input(file.path, raw):
-                yield line if line.endswith(b"\n") else line + b"\n"
+        for line in read_raw_lines(file.path):
+            yield line if line.endswith(b"\n") else line + b"\n"
 
 
 def _settings(source: ChatSource) -> list[Any]:
@@ -90,9 +101,10 @@ def _open_task(source: ChatSource) -> Sequence[Any]:
     )
 
 
-def _task_work(source: ChatSource, task: Sequence[Any], content: Any) -> LinesWork:
-    name = f"task {source.task}"
-    return LinesWork(name, [_settings(source), content], len(task) * LINE_BYTES, lambda: _as_lines(task))
+def _task_work(source: ChatSource, task: Callable[[], Sequence[Any]], content: Any) -> LinesWork:
+    """The conversations of a task, which is opened only where they have to be prepared."""
+    size, lines = lambda: len(task()) * LINE_BYTES, lambda: _as_lines(task())
+    return LinesWork(f"task {source.task}", [_settings(source), content], size, lines)
 
 
 def _as_lines(task: Sequence[Any]) -> Iterator[bytes]:

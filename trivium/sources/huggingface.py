@@ -1,7 +1,7 @@
 """A Hugging Face dataset, eager: tokenised on first use, or tokenised already.
 
-What is on disk is opened every time, which is cheap. What is on the Hub is fetched only where that is allowed; then
-a note in the cache folder says what came of it, so that a plan needs no network.
+It is loaded and fetched only where preparing is allowed; then a note in the cache folder says what came of it, so that
+a plan needs neither the network nor the package datasets.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from trivium.config.sources import HuggingFaceSource
+from trivium.files import stamp_of
+from trivium.paths import find_any
 from trivium.prepare.dataset_rows import SAVED, described, load_rows, token_column
 from trivium.prepare.feed import Known
 from trivium.prepare.recipe import Recipe
 from trivium.prepare.shards import Shard, shard_size
 from trivium.prepare.workers import Task
-from trivium.sources.located import Located, Means, Note, prepared_files
+from trivium.sources.locate import (
+    FetchedNote,
+    LocatedSource,
+    LocateSettings,
+    not_fetched,
+    not_prepared,
+    prepared_files,
+)
 from trivium.textfiles.inputs import InputPart
 
 
@@ -56,34 +65,39 @@ class RowsWork:
             yield Task(Shard(f"{number:05d}.ds", (piece,), self.num_bytes * (stop - start) // self.num_rows))
 
 
-def locate(name: str, source: HuggingFaceSource, means: Means) -> Located | None:
-    """The token files of a dataset; None where it is neither on disk nor fetched."""
+def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSettings) -> LocatedSource:
+    """The token files of a dataset by name or folder."""
     assert source.dataset is not None, "a checked source has a dataset"
     local = Path(source.dataset).exists()
-    if not local and not means.fetch and not source.tokenised and means.lacks_tokenizer:
-        return None  # it is asked for a tokenizer when it is there
-    note = None if local else Note(_asked(source, means))
-    if note is not None and (there := note.followed()) is not None:
+    if not local and not settings.prepare and not source.tokenised and settings.lacks_tokenizer:
+        return not_fetched(source.where)  # it is asked for a tokenizer when it is there
+    note = FetchedNote(_asked(source, settings, _stamps(source.dataset) if local else None))
+    if (there := note.followed()) is not None:
         return there
-    if not local and not means.fetch:
-        return None
+    if not settings.prepare:
+        return not_prepared(source.where, [source.dataset]) if local else not_fetched(source.where)
     saved = local and any((Path(source.dataset) / each).is_file() for each in SAVED)
     rows = load_rows(source.dataset, source.subset, source.split, saved=saved)
     description = described(rows, source.dataset, source.split, saved=saved)
     if source.tokenised:
         recipe = Recipe("tokenised", column=token_column(rows), dataset=description)
     else:
-        recipe = Recipe("text", means.tokenizer, means.said, source.column, source.add, description)
+        recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add, description)
     work = RowsWork(source.dataset, rows._fingerprint, rows.num_rows, int(rows.data.nbytes))
-    found = prepared_files(name, source, work, recipe, means)
-    if note is not None:
-        note.keep(found)
+    found = prepared_files(name, source, work, recipe, settings)
+    note.keep(found)
     return found
 
 
-def _asked(source: HuggingFaceSource, means: Means) -> list[Any]:
-    """What is asked of the Hub, and of what comes from there."""
-    asked: list[Any] = [source.dataset, source.subset, source.split, source.tokenised]
+def _asked(source: HuggingFaceSource, settings: LocateSettings, files: Any) -> list[Any]:
+    """What is asked of the Hub or a folder, and of what comes from there."""
+    asked: list[Any] = [source.dataset, source.subset, source.split, source.tokenised, files]
     if not source.tokenised:
-        asked.append(Recipe("text", means.tokenizer, means.said, source.column, source.add).content)
+        asked.append(Recipe("text", settings.tokenizer, settings.config, source.column, source.add).content)
     return asked
+
+
+def _stamps(dataset: str) -> list[list[str | int]]:
+    """A local dataset's files: one that changes is another dataset."""
+    stamps = [stamp_of(file.path) for file in find_any([dataset])]
+    return [[str(stamp.path.resolve()), stamp.size, stamp.mtime_ns] for stamp in stamps]

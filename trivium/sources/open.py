@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, ChatSource, Source
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.rows.blocks import Blocks, FileBlocks, HoldOut
-from trivium.sources import chat, huggingface, text, tokens
-from trivium.sources.located import Located, Means
+from trivium.sources.chat import locate_chat
+from trivium.sources.huggingface import locate_dataset
+from trivium.sources.locate import Gap, LocatedSource, LocateSettings, locate_text, locate_tokens
 from trivium.text.tokenizer import open_tokenizer
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
 from trivium.tokenfiles.open import TokenFile
@@ -35,22 +36,32 @@ class OpenSource:
         return self.blocks.fingerprint
 
 
-Locate = Callable[[str, Any, Means], Located | None]
+class OpenSources(NamedTuple):
+    """The sources of a config that have token files, and why the others have none."""
+
+    sources: dict[str, OpenSource]
+    gaps: dict[str, Gap]
+
+
 # How each kind of source comes to token files; a stream has none.
-KINDS: Mapping[str, Locate] = {
-    "tokens": tokens.locate,
-    "text": text.locate,
-    "huggingface": huggingface.locate,
-    "chat": chat.locate,
+LOCATE_BY_KIND: Mapping[str, Callable[[str, Any, LocateSettings], LocatedSource]] = {
+    "tokens": locate_tokens,
+    "text": locate_text,
+    "huggingface": locate_dataset,
+    "chat": locate_chat,
 }
 
 
-def open_sources(config: Config, *, fetch: bool = False, workers: int | None = None) -> dict[str, OpenSource]:
-    """Every source that is on disk; one that is not there is left out, one that is broken is a problem."""
+def open_sources(config: Config, *, prepare: bool = False) -> OpenSources:
+    """Open every source that has token files; `prepare` makes them of the others; a broken one is a problem."""
     vocab = vocab_of(config)
     opened: dict[str, OpenSource] = {}
+    gaps: dict[str, Gap] = {}
     problems: list[Problem] = []
-    for name, source, located in locate_sources(config, problems, fetch=fetch, workers=workers):
+    for name, source, located in locate_sources(config, problems, prepare=prepare):
+        if located.gap is not None:
+            gaps[name] = located.gap
+            continue
         try:
             manifest = manifest_of(located.files, located.folder)
             if vocab is not None:
@@ -60,22 +71,20 @@ def open_sources(config: Config, *, fetch: bool = False, workers: int | None = N
             problems.append(Problem(f"sources.{name}", str(error)))
     if problems:
         raise PlanError(problems)
-    return opened
+    return OpenSources(opened, gaps)
 
 
 def locate_sources(
-    config: Config, problems: list[Problem], *, fetch: bool = False, workers: int | None = None
-) -> Iterator[tuple[str, Source, Located]]:
-    """The token files of every source that is on disk, prepared on first use; adds to `problems`."""
-    means = Means(config.tokenizer, fetch=fetch, workers=workers)
+    config: Config, problems: list[Problem], *, prepare: bool = False, workers: int | None = None
+) -> Iterator[tuple[str, Source, LocatedSource]]:
+    """The token files of every source that is not a stream, or its gap; adds to `problems`."""
+    settings = LocateSettings(config.tokenizer, prepare=prepare, workers=workers)
     for name, source in config.sources.items():
-        try:
-            located = KINDS[source.kind](name, source, means) if source.kind in KINDS else None
-        except SourceError as error:
-            problems.append(Problem(f"sources.{name}", str(error)))
-            continue
-        if located is not None:
-            yield name, source, located
+        if source.kind in LOCATE_BY_KIND:
+            try:
+                yield name, source, LOCATE_BY_KIND[source.kind](name, source, settings)
+            except SourceError as error:
+                problems.append(Problem(f"sources.{name}", str(error)))
 
 
 def vocab_of(config: Config) -> int | None:

@@ -9,7 +9,7 @@ from trivium.config.sources import PreparedSource
 from trivium.errors import PlanError, Problem, UsageError
 from trivium.prepare.prepare import prepare
 from trivium.prepare.recipe import FilesWork, Recipe
-from trivium.sources.located import Means
+from trivium.sources.locate import LocateSettings
 from trivium.sources.open import locate_sources
 from trivium.text.roles import Role
 from trivium.textfiles.bad_lines import MOST_BAD
@@ -33,17 +33,16 @@ def prepare_paths(
     for each in add or ():
         if each not in ROLES:
             raise UsageError(f'prepare: --add "{each}" is not known. Give bos, eos or none.')
-    said = TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
-    means = Means(said)
+    config = TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
     added = None if not add else tuple(dict.fromkeys(role for each in add for role in ROLES[each]))
-    recipe = Recipe("text", means.tokenizer, said, column, added)
+    recipe = Recipe("text", LocateSettings(config).tokenizer, config, column, added)
     most_bad = MOST_BAD if bad_lines is None else bad_lines
     work = FilesWork(find_inputs(paths))
     return f"{out}: {prepare(work, recipe, out, title=str(out), workers=workers, most_bad=most_bad)}"
 
 
 def prepare_sources(config: Config, file: str, bad_lines: float | None, workers: int | None) -> Iterator[str]:
-    """Prepare what is no token file yet; a line for each source, PlanError with every one that cannot be."""
+    """Fetch and prepare what is not tokens yet; a line for each source, PlanError with every one that cannot be."""
     chosen = {name: source for name, source in config.sources.items() if isinstance(source, PreparedSource)}
     if bad_lines is not None:
         update = {"bad_lines": bad_lines}
@@ -51,16 +50,13 @@ def prepare_sources(config: Config, file: str, bad_lines: float | None, workers:
     if not chosen:
         yield "nothing to prepare: every source holds tokens already."
     problems: list[Problem] = []
-    done = set()
     only = config.model_copy(update={"sources": chosen})
-    for name, _, located in locate_sources(only, problems, fetch=True, workers=workers):
-        done.add(name)
+    for name, _, located in locate_sources(only, problems, prepare=True, workers=workers):
+        if located.gap is not None:
+            problems.append(Problem(f"sources.{name}", str(located.gap)))
+            continue
         documents = sum(len(each.ends) for each in located.files)
         tokens = sum(len(each.tokens) for each in located.files)
         yield f"{name}: {documents:,} documents, {tokens:,} tokens in {located.folder}"
-    told = {problem.where for problem in problems}
-    for name, source in chosen.items():
-        if name not in done and f"sources.{name}" not in told:
-            problems.append(Problem(f"sources.{name}", f"{source.where} is not there."))
     if problems:
         raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])

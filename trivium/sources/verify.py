@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trivium.config.schema import Config
 from trivium.errors import PlanError, Problem, SourceError
-from trivium.sources.open import KINDS, locate_sources
+from trivium.sources.open import locate_sources
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure, read_manifest, verify, write_manifest
 from trivium.tokenfiles.open import TokenFile
 
@@ -13,20 +13,17 @@ from trivium.tokenfiles.open import TokenFile
 def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
     """A line for each source that is as its manifest says; PlanError with every file that is not."""
     problems: list[Problem] = []
-    located: set[str] = set()
-    for name, _, files in locate_sources(config, problems):
-        located.add(name)
+    for name, _, located in locate_sources(config, problems):
+        if located.gap is not None:
+            problems.append(Problem(f"sources.{name}", str(located.gap)))
+            continue
         try:
-            found, line = _verify_one(files.files, files.folder, write=write)
+            found, line = _verify_one(located.files, located.folder, write=write)
             problems += [Problem(f"sources.{name}", str(problem)) for problem in found]
             if not found:
                 yield f"{name}: {line}"
         except SourceError as error:
             problems.append(Problem(f"sources.{name}", str(error)))
-    told = {problem.where for problem in problems}
-    for name, source in config.sources.items():
-        if source.kind in KINDS and name not in located and f"sources.{name}" not in told:
-            problems.append(Problem(f"sources.{name}", "is not on disk, so that nothing can be verified."))
     if problems:
         raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
 

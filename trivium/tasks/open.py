@@ -12,7 +12,7 @@ from trivium.tasks.arc import Arc
 from trivium.tasks.counting import Counting
 from trivium.tasks.gsm8k import Gsm8k
 from trivium.tasks.mmlu import Mmlu
-from trivium.tasks.rows import Rows, hub_rows, local_rows
+from trivium.tasks.rows import TaskRows, hub_rows, local_rows
 from trivium.tasks.smoltalk import JsonLinesTask, SmolTalk
 from trivium.tasks.spelling import Spelling
 from trivium.tasks.task import Task
@@ -42,7 +42,9 @@ def open_task(
     return TASKS[name](rows, range(len(rows))[start:stop])
 
 
-def _rows(task: type[Task], paths: Sequence[str], split: str, subset: str | None, size: int | None, seed: int) -> Rows:
+def _rows(
+    task: type[Task], paths: Sequence[str], split: str, subset: str | None, size: int | None, seed: int
+) -> TaskRows:
     if subset is not None and subset not in task.subsets:
         what = f'{task.name} has no subset "{subset}"'
         raise SourceError(f"task: {what}. {nearest(subset, task.subsets) if task.subsets else 'Leave it out.'}")

@@ -1,10 +1,9 @@
-"""The rows of a dataset: JSONL (also .gz, .zst) or Parquet on disk, or the Hub.
+"""The rows of a task's dataset by number: of files of JSONL or Parquet on disk, or of the Hub.
 
-Lines are kept as they are and read when asked for; Parquet is mapped; the Hub's files are the package datasets'.
+Files are read as sources read them (`textfiles.read`). Lines are held as they are and parsed when asked for, Parquet is
+held decoded; the Hub's rows are the package datasets', mapped. A bad row is an error that names its file and line.
 """
 
-import gzip
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -13,93 +12,98 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trivium.errors import SourceError
+from trivium.textfiles.inputs import COMPRESSED, LINES
+from trivium.textfiles.read import (
+    NOT_AN_OBJECT,
+    NOT_UTF8,
+    BadLineError,
+    open_parquet,
+    parse_line,
+    read_raw_lines,
+    reading,
+)
 
-KNOWN = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst", ".parquet")
+ENDINGS = (".parquet", *(lines + packed for lines in LINES for packed in ("", *COMPRESSED)))
 
 
-class Rows(Protocol):
+class TaskRows(Protocol):
     """Rows by number."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> dict[str, Any]: ...
 
 
-class FileRows:
+class TaskFiles:
     """The rows of some files, one after the other."""
 
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._files = [_open_parquet(file) if file.suffix == ".parquet" else JsonLines(file) for file in files]
-        self._ends = list(accumulate(len(rows) for rows in self._files))
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = tuple(paths)
+        self._files = [ParquetRows(path) if path.suffix == ".parquet" else JsonlRows(path) for path in self._paths]
+        self._ends = list(accumulate(map(len, self._files)))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int, /) -> dict[str, Any]:
-        place = bisect_right(self._ends, index)
-        return self._files[place][index - (self._ends[place - 1] if place else 0)]
+        file, number = self._locate(index)
+        try:
+            return self._files[file][number]
+        except BadLineError as error:
+            raise SourceError(f"{self.where(index)}: {error}. Fix it, or take it out.") from None
+
+    def where(self, index: int) -> str:
+        """The file and line of a row."""
+        file, number = self._locate(index)
+        return f"{self._paths[file]} {self._files[file].where(number)}"
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        file = bisect_right(self._ends, index)
+        return file, index - (self._ends[file - 1] if file else 0)
 
 
-class JsonLines:
-    """The lines of a JSONL file that are not blank."""
+class JsonlRows:
+    """The lines of a JSONL file that are not blank; a list is a conversation's messages."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        lines = enumerate(_content(path).splitlines(), 1)
-        self._lines = [(number, line) for number, line in lines if line.strip()]
+        self._lines = [(number, line) for number, line in enumerate(read_raw_lines(path), 1) if line.strip()]
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def __getitem__(self, index: int, /) -> dict[str, Any]:
-        number, line = self._lines[index]
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
+        row = parse_line(self._lines[index][1])
         if not isinstance(row, dict | list):
-            raise SourceError(f"{self._path}: line {number:,} is no JSON. Mend it, or take it out.")
+            raise BadLineError(NOT_AN_OBJECT)
         return row if isinstance(row, dict) else {"messages": row}
+
+    def where(self, index: int) -> str:
+        """The line's number in the file."""
+        return f"line {self._lines[index][0]:,}"
 
 
 class ParquetRows:
     """The rows of a Parquet file."""
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
+    def __init__(self, path: Path) -> None:
+        with reading(path):
+            self._table = open_parquet(path).read()
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
     def __getitem__(self, index: int, /) -> dict[str, Any]:
-        (row,) = self._table.slice(index, 1).to_pylist()
+        try:
+            (row,) = self._table.slice(index, 1).to_pylist()
+        except UnicodeDecodeError:
+            raise BadLineError(NOT_UTF8) from None
         return dict(row)
 
-
-def _open_parquet(path: Path) -> Rows:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        return ParquetRows(pyarrow.parquet.read_table(path, memory_map=True))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise SourceError(f"{path}: is no Parquet file: {error}. Name another.") from None
+    def where(self, index: int) -> str:
+        """The row's number in the file."""
+        return f"row {index + 1:,}"
 
 
-def _content(path: Path) -> bytes:
-    try:
-        if path.suffix == ".gz":
-            return gzip.decompress(path.read_bytes())
-        if path.suffix == ".zst":
-            import zstandard
-
-            with open(path, "rb") as file:
-                return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
-        return path.read_bytes()
-    except Exception as error:  # each library has its own for what it cannot unpack
-        raise SourceError(f"{path}: cannot be read: {error}. Name another file.") from None
-
-
-def local_rows(paths: Sequence[str], split: str, subset: str | None) -> FileRows:
+def local_rows(paths: Sequence[str], split: str, subset: str | None) -> TaskFiles:
     """The rows of files; of a folder those files whose names say the split, in the subset's folder if there is one."""
     found: list[Path] = []
     for each in map(Path, paths):
@@ -109,11 +113,11 @@ def local_rows(paths: Sequence[str], split: str, subset: str | None) -> FileRows
             found += _in_folder(each, split, subset)
         else:
             raise SourceError(f"{each}: is not there. Name a JSONL or Parquet file, or a folder of them.")
-    return FileRows(found)
+    return TaskFiles(found)
 
 
 def _in_folder(folder: Path, split: str, subset: str | None) -> list[Path]:
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name.endswith(KNOWN))
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name.endswith(ENDINGS))
     names = {file: file.relative_to(folder).as_posix() for file in files}
     if subset is not None and any(subset in Path(name).parts for name in names.values()):
         files = [file for file in files if subset in Path(names[file]).parts]
@@ -124,14 +128,14 @@ def _in_folder(folder: Path, split: str, subset: str | None) -> list[Path]:
     return files
 
 
-def hub_rows(dataset: str, subset: str | None, split: str) -> Rows:
+def hub_rows(dataset: str, subset: str | None, split: str) -> TaskRows:
     """The rows of a dataset on the Hub, downloaded once by the package datasets."""
     try:
         import datasets
     except ImportError:
         raise SourceError(f"{dataset}: the package datasets is not installed: pip install 'trivium[hf]'.") from None
     try:
-        rows: Rows = datasets.load_dataset(dataset, subset, split=split)
+        rows: TaskRows = datasets.load_dataset(dataset, subset, split=split)
     except Exception as error:  # of the network, of the Hub, of the cache: all mean that it cannot be had
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise SourceError(f"{dataset}: cannot be had from the Hub: {reason}. Write path = a folder of it.") from None

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Literal, overload
 
 from trivium.errors import SourceError
-from trivium.tasks.rows import Rows
+from trivium.tasks.rows import TaskFiles, TaskRows
 
 Conversation = dict[str, Any]
 Kind = Literal["talk", "choice", "generate"]
@@ -25,7 +25,7 @@ class Task(Sequence[Conversation]):
     dataset: ClassVar[str] = ""  # its name on the Hub
     subsets: ClassVar[tuple[str, ...]] = ()
 
-    rows: Rows
+    rows: TaskRows
     taken: range
 
     def __len__(self) -> int:
@@ -43,8 +43,9 @@ class Task(Sequence[Conversation]):
         try:
             return self.conversation(row)
         except (LookupError, TypeError, ValueError) as error:
+            where = self.rows.where(number) if isinstance(self.rows, TaskFiles) else f"{self.name}: row {number:,}"
             what = f'has no "{error.args[0]}"' if isinstance(error, KeyError) else f"cannot be read: {error}"
-            raise SourceError(f"{self.name}: row {number:,} {what}. Mend it, or take it out.") from None
+            raise SourceError(f"{where} {what}. Fix it, or take it out.") from None
 
     def conversations(self) -> Sequence[Conversation]:
         """All of them, made when they are asked for."""

@@ -35,7 +35,7 @@ THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file of text, and what its content hashes to, where that was asked for."""
+    """A file of text, and what its content hashes to, where that is known."""
 
     path: Path
     name: str  # within the source, with forward slashes
@@ -61,11 +61,11 @@ class InputPart:
     hash: str
 
 
-def find_inputs(paths: Sequence[str], cache: Path | None = None) -> tuple[InputFile, ...]:
-    """All files of text that the paths stand for, with their hashes."""
+def find_inputs(paths: Sequence[str], *, hashing: bool = True) -> tuple[InputFile, ...]:
+    """All files of text that the paths stand for, with their hashes; unless `hashing`, with those that are cached."""
     files = list_inputs(paths)
     with _listing():
-        hashes = _hashes(paths, [stamp_of(file.path) for file in files], cache or cache_folder())
+        hashes = _hashes(paths, [stamp_of(file.path) for file in files], hashing=hashing)
     return tuple(replace(file, hash=hashed) for file, hashed in zip(files, hashes, strict=True))
 
 
@@ -106,23 +106,21 @@ def _starts_with_a_record(path: Path) -> bool:
     return line.startswith(b"{") and (line.endswith(b"}") or len(line) >= SLICE_BYTES - 2)
 
 
-def _hashes(paths: Sequence[str], parts: Sequence[FileStamp], cache: Path) -> list[str]:
-    """The hash of each file's content: as kept, where size and time of change are the same; else made."""
+def _hashes(paths: Sequence[str], stamps: Sequence[FileStamp], *, hashing: bool) -> list[str]:
+    """The hash of each file's content: as cached, where size and time of change are the same; else computed, or ""."""
     places = json.dumps([os.path.abspath(path) for path in paths])
-    kept_at = cache / "hashes" / f"{xxhash.xxh3_128_hexdigest(places.encode())}.json"
+    kept_at = cache_folder() / "hashes" / f"{xxhash.xxh3_128_hexdigest(places.encode())}.json"
     kept = _kept(kept_at)
-    stamps = [(str(part.path.resolve()), f"{part.size} {part.mtime_ns}") for part in parts]
-    missing = [part for part, (path, stamp) in zip(parts, stamps, strict=True) if kept.get(path, [""])[0] != stamp]
-    if missing:
+    keys = [(str(stamp.path.resolve()), f"{stamp.size} {stamp.mtime_ns}") for stamp in stamps]
+    known = {path: kept[path][1] for path, changed in keys if kept.get(path, [""])[0] == changed}
+    missing = [path for path, _ in keys if path not in known]
+    if missing and hashing:
         with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-            unknown = [part.path for part in missing]
-            made = dict(zip(unknown, pool.map(hash_file, unknown), strict=True))
-        for part, (path, stamp) in zip(parts, stamps, strict=True):
-            if part.path in made:
-                kept[path] = [stamp, made[part.path]]
+            known |= zip(missing, pool.map(hash_file, map(Path, missing)), strict=True)
+        kept |= {path: [changed, known[path]] for path, changed in keys}
         with cached_draft(kept_at) as file:
             file.write(json.dumps(kept).encode())
-    return [kept[path][1] for path, _ in stamps]
+    return [known.get(path, "") for path, _ in keys]
 
 
 def _kept(path: Path) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """Pieces of input -> records: lines of JSONL, rows of Parquet, whole texts; and what is wrong with the others.
 
-A record is what a line or row holds: a table of fields from JSONL, the text itself from the rest. Broken lines are
-found one by one, with their number; what nothing can read (a truncated gzip, a corrupt Parquet file) is an error
-that names the file.
+A record is what a line or row holds: a JSON object from JSONL, the text itself from the rest. Broken lines are found
+one by one, with their number; what nothing can read (a truncated gzip, a corrupt Parquet file) is an error that names
+the file. Sources and tasks read their files through here, so that both refuse the same ones in the same words.
 """
 
 import gzip
@@ -28,6 +28,11 @@ NOT_UTF8 = "invalid UTF-8"
 TOO_LONG = "over 200 MB"
 EMPTY = "empty"
 BINARY = "a binary file"
+NOT_AN_OBJECT = "not a JSON object"
+
+
+class BadLineError(ValueError):
+    """Why a line holds no record."""
 
 
 @dataclass(slots=True)
@@ -64,11 +69,11 @@ def _fault(record: Any, text: Any, column: str) -> str:
         return EMPTY
     if text is None and (record is None or isinstance(record, dict)):
         return f'no "{column}"'
-    return f'"{column}" is no text' if isinstance(record, dict) else "no table of fields"
+    return f'"{column}" is not text' if isinstance(record, dict) else NOT_AN_OBJECT
 
 
 class ZstdReader(io.RawIOBase):
-    """A .zst, frame after frame; one that is cut short is an error, which the library's own reader passes over."""
+    """A .zst, frame after frame; one that is truncated is an error, which the library's own reader ignores."""
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard
@@ -80,11 +85,10 @@ class ZstdReader(io.RawIOBase):
         self._ready = b""
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, into: Any) -> int:
-        """Fill a buffer, as far as there is something."""
+        """Decompress into a buffer; 0 at the end of the last frame."""
         while not self._ready:
             if self._frame.eof:
                 rest, self._frame, self._started = self._frame.unused_data, self._open(), False
@@ -112,26 +116,56 @@ def open_input(path: Path, raw: BinaryIO) -> BinaryIO:
     return raw
 
 
-def unreadable(path: str | Path, error: Exception) -> SourceError:
-    """What to say of a file that nothing can read."""
-    return SourceError(
-        f"{path}: cannot be read: {str(error).rstrip('.') or type(error).__name__}. It is cut short or damaged: "
-        f"copy it again, or take it out. What is finished stays: the next try goes on from there."
-    )
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Whatever a damaged file makes the libraries raise is one error that names it."""
     try:
         yield
-    except (EOFError, OSError, zlib.error) as error:
-        raise unreadable(path, error) from error
     except Exception as error:
-        # The library for .zst may not be loaded, so that its error is known by name.
-        if type(error).__name__ == "ZstdError":
-            raise unreadable(path, error) from error
-        raise
+        # These libraries may not be loaded, so that their errors are known by the module they come from.
+        of_library = type(error).__module__.partition(".")[0] in ("zstandard", "pyarrow")
+        if not of_library and not isinstance(error, EOFError | OSError | zlib.error):
+            raise
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise SourceError(
+            f"{path}: cannot be read: {reason}. It is truncated or damaged: copy it again, or take it out."
+        ) from error
+
+
+def read_raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a JSONL file, decompressed; of one over the limit its first bytes, which `parse_line` refuses."""
+    with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
+        file = open_input(path, raw)
+        while line := file.readline(MOST_BYTES + 1):
+            if _is_too_long(line):
+                pass_rest_of_line(file)
+            yield line
+
+
+def parse_line(line: bytes) -> Any:
+    """The record of a line of JSONL; BadLineError where it holds none."""
+    if _is_too_long(line):
+        raise BadLineError(TOO_LONG)
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return _parse_odd_line(line)
+
+
+def _parse_odd_line(line: bytes) -> Any:
+    """The record of a line that the fast parser refuses: Python writes NaN into JSON."""
+    try:
+        record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is not text
+        return record
+    except UnicodeDecodeError:
+        raise BadLineError(NOT_UTF8) from None
+    except (ValueError, RecursionError):
+        raise BadLineError(BROKEN) from None
+
+
+def _is_too_long(line: bytes) -> bool:
+    return len(line) > MOST_BYTES and not line.endswith(b"\n")
 
 
 def read_lines(path: Path, start: int, stop: int) -> Iterator[Records]:
@@ -161,16 +195,16 @@ def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records
         if not line:
             break
         number += 1
-        if len(line) > MOST_BYTES and not line.endswith(b"\n"):
-            place += len(line) + pass_rest_of_line(file)
-            found.bad.append((number, TOO_LONG))
-            continue
         place += len(line)
-        found.text_bytes += len(line)
+        if _is_too_long(line):
+            place += pass_rest_of_line(file)
+        else:
+            found.text_bytes += len(line)
         try:
-            found.add(number, orjson.loads(line))
-        except ValueError:
-            _add_odd(found, number, line)
+            found.add(number, parse_line(line))
+        except BadLineError as error:
+            if line.strip():
+                found.bad.append((number, str(error)))
         if found.text_bytes > BATCH_BYTES:
             now = raw.tell()
             found.input_bytes, before = now - before, now
@@ -180,22 +214,8 @@ def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records
     yield found
 
 
-def _add_odd(found: Records, number: int, line: bytes) -> None:
-    """A line that the fast parser refuses: blank, broken, or with the NaN that Python writes into JSON."""
-    if not line.strip():
-        return
-    try:
-        record = json.loads(line)
-        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
-        found.add(number, record)
-    except UnicodeDecodeError:
-        found.bad.append((number, NOT_UTF8))
-    except (ValueError, RecursionError):
-        found.bad.append((number, BROKEN))
-
-
 def pass_rest_of_line(file: BinaryIO) -> int:
-    """Pass over what is left of a line, without holding it."""
+    """Skip what is left of a line, without holding it, and return its bytes."""
     count = 0
     while part := file.readline(BUFFER_BYTES):
         count += len(part)
@@ -227,7 +247,7 @@ def lines_before(path: Path, reader: str, start: int) -> int:
     if not start:
         return 0
     if reader == "parquet":
-        metadata = _open_parquet(path).metadata
+        metadata = open_parquet(path).metadata
         return sum(metadata.row_group(group).num_rows for group in range(start))
     count = place = 0
     with open(path, "rb") as file:
@@ -240,25 +260,20 @@ def lines_before(path: Path, reader: str, start: int) -> int:
 
 def row_group_sizes(path: Path) -> list[int]:
     """Bytes of each row group of a Parquet file, as they are in memory."""
-    metadata = _open_parquet(path).metadata
+    metadata = open_parquet(path).metadata
     return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
 
 
-def _open_parquet(path: Path) -> Any:
-    import pyarrow
+def open_parquet(path: Path) -> Any:
     import pyarrow.parquet
 
-    try:
+    with reading(path):
         return pyarrow.parquet.ParquetFile(path, memory_map=True)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise unreadable(path, error) from error
 
 
 def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Records]:
     """Rows of some row groups; a row's text is its record, None where it has none."""
-    import pyarrow
-
-    file = _open_parquet(path)
+    file = open_parquet(path)
     names = file.schema_arrow.names
     if column not in names:
         raise SourceError(
@@ -268,7 +283,7 @@ def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Rec
     if not _holds_text(kind):
         raise SourceError(f'{path}: column "{column}" holds {kind}, and text is needed. Name another column.')
     number, sizes = 0, row_group_sizes(path)
-    try:
+    with reading(path):
         for group in range(start, stop):
             unreported = sizes[group]
             for batch in file.iter_batches(row_groups=[group], columns=[column], batch_size=1024):
@@ -276,8 +291,6 @@ def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Rec
                 number += batch.num_rows
                 found.input_bytes, unreported = unreported, 0
                 yield found
-    except (OSError, pyarrow.ArrowException) as error:
-        raise unreadable(path, error) from error
 
 
 def _holds_text(kind: Any) -> bool:

@@ -25,7 +25,7 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     """Start another run from a run's checkpoint; returns a sentence that says where it is."""
     checkpoint = find_checkpoint(run, step)
     asked = load(config, overrides).config
-    plan = make_plan(asked, file=config.name)
+    plan = make_plan(asked, file=config.name, prepare=True)
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:

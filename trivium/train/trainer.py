@@ -58,7 +58,7 @@ class Trainer:
             asked = configured(given, self.own_optimizer, self.own_schedule)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
-            self.plan = make_plan(asked, fetch=True, own=own_record(self.own_optimizer, self.own_schedule))
+            self.plan = make_plan(asked, prepare=True, own=own_record(self.own_optimizer, self.own_schedule))
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)

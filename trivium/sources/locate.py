@@ -1,0 +1,166 @@
+"""What every kind of source comes down to: token files, and where a manifest of them may lie; or why it has none.
+
+Nothing is fetched, read or written here unless the settings allow to prepare: text that was prepared before is found by
+the hashes of its files, a dataset by a note, both in the cache folder.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xxhash
+
+from trivium.config.numbers import show_count
+from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.config.sources import BaseSource, PreparedSource, TextSource, TokensSource
+from trivium.errors import SourceError
+from trivium.files import cache_folder, cached_draft
+from trivium.paths import UNFINISHED
+from trivium.prepare.prepare import prepare
+from trivium.prepare.recipe import FilesWork, Recipe, Work, identity_of
+from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.textfiles.inputs import find_inputs, list_inputs
+from trivium.tokenfiles.manifest import MANIFEST_NAME
+from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
+
+
+class Gap(NamedTuple):
+    """Why a source has no token files yet, and the command that makes them, where there is one."""
+
+    reason: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}.{self.fix}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedSource:
+    """A source's token files, and the folder that holds them and nothing else, if there is one; or a gap."""
+
+    files: tuple[TokenFile, ...] = ()
+    folder: Path | None = None
+    gap: Gap | None = None
+
+
+class LocateSettings:
+    """How sources become token files: by which tokenizer, and whether they may be fetched and prepared for it."""
+
+    def __init__(self, config: TokenizerConfig | None, *, prepare: bool = False, workers: int | None = None) -> None:
+        self.config = config
+        self.prepare = prepare
+        self.workers = workers
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The config's, which text needs."""
+        opened = open_tokenizer(self.config)
+        if opened is None:
+            raise SourceError(
+                "is text, and the config has no [tokenizer] to turn it into tokens. "
+                'Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes".'
+            )
+        return opened
+
+    @property
+    def lacks_tokenizer(self) -> bool:
+        """Whether the tokenizer is not there, or not there yet."""
+        try:
+            return self.tokenizer is None
+        except SourceError:
+            return True
+
+
+def locate_tokens(_name: str, source: TokensSource, _settings: LocateSettings) -> LocatedSource:
+    """A source's files, mapped."""
+    assert source.path is not None, "a checked source has a path"
+    if not exists(source.path):
+        return not_there(source)
+    paths = [Path(path) for path in source.path]
+    folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+    return LocatedSource(open_source(source.path, TokenFileSettings(source.dtype, source.eos, source.bos)), folder)
+
+
+def locate_text(name: str, source: TextSource, settings: LocateSettings) -> LocatedSource:
+    """The token files of local text, tokenised on first use."""
+    assert source.path is not None, "a checked source has a path"
+    if not exists(source.path):
+        return not_there(source)
+    recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add)
+    work = FilesWork(find_inputs(source.path, hashing=settings.prepare))
+    return prepared_files(name, source, work, recipe, settings)
+
+
+def exists(paths: Sequence[str]) -> bool:
+    """Whether anything of these paths is on disk; a pattern may match nothing yet."""
+    return any(Path(path).exists() or glob(path, recursive=True) for path in paths)
+
+
+def not_there(source: BaseSource) -> LocatedSource:
+    """The gap of a source of which nothing is on disk."""
+    return LocatedSource(gap=Gap(f"{source.where} is not there"))
+
+
+def not_fetched(what: str) -> LocatedSource:
+    """The gap of a dataset or task that is on the Hub."""
+    return LocatedSource(gap=Gap(f"{what} is not on disk, and trivium prepare has not fetched it"))
+
+
+def not_prepared(what: str, paths: Sequence[str]) -> LocatedSource:
+    """The gap of text that is on disk, or generated, and not tokenised yet."""
+    files = list_inputs(paths) if paths else ()
+    size = show_count(sum(file.size for file in files))
+    counts = f" ({len(files):,} file{'s' if len(files) != 1 else ''}, {size} bytes)" if files else ""
+    fix = " Run trivium prepare CONFIG, or trivium plan --prepare CONFIG."
+    return LocatedSource(gap=Gap(f"{what} is not prepared yet{counts}", fix))
+
+
+def prepared_files(
+    name: str, source: PreparedSource, work: Work, recipe: Recipe, settings: LocateSettings
+) -> LocatedSource:
+    """Token files of an input: prepared on first use in the cache folder, under a hash of all that decides them."""
+    identity = identity_of(work, recipe)  # of a file without a known hash: one that no folder has
+    if settings.prepare:
+        folder = prepared_folder(identity)
+        prepare(work, recipe, folder, title=name, workers=settings.workers, most_bad=source.bad_lines)
+    paths = getattr(source, "path", None) or ()
+    return open_prepared(identity) or not_prepared(source.where if paths else f"task {source.where}", paths)
+
+
+def prepared_folder(identity: str) -> Path:
+    """Where the token files of an input are kept."""
+    return cache_folder() / "prepared" / identity
+
+
+def open_prepared(identity: str) -> LocatedSource | None:
+    """Files that were prepared before, mapped; None where they were not, or not to the end."""
+    folder = prepared_folder(identity)
+    if not (folder / MANIFEST_NAME).is_file() or (folder / UNFINISHED).is_dir():
+        return None
+    return LocatedSource(open_source(folder), folder)
+
+
+class FetchedNote:
+    """A note in the cache folder of what came of a dataset, so that neither it nor the network is asked again."""
+
+    def __init__(self, asked: Any) -> None:
+        hashed = xxhash.xxh3_128_hexdigest(json.dumps(asked).encode())
+        self._path = cache_folder() / "fetched" / f"{hashed}.json"
+
+    def followed(self) -> LocatedSource | None:
+        """The token files that it leads to, if they are still there."""
+        try:
+            identity = str(json.loads(self._path.read_bytes())["identity"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return open_prepared(identity)
+
+    def keep(self, located: LocatedSource) -> None:
+        """Write it."""
+        assert located.folder is not None, "what was prepared is in a folder"
+        with cached_draft(self._path) as file:
+            file.write(json.dumps({"identity": located.folder.name}).encode())
