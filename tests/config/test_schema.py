@@ -2,7 +2,6 @@
 
 import tomllib
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -10,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.configs import base
+from tests.support.tables import TABLES
 from trivium.config.fields import EpochBudget, Table
 from trivium.config.json_schema import config_schema
 from trivium.config.load import load_config, validate
@@ -68,19 +68,6 @@ kl = { beta = 0.1 }                  # to the model as it was when this stage be
 """
 
 
-def tables(annotation: Any = Config, seen: set[type[Table]] | None = None) -> Iterator[type[Table]]:
-    """Every table that may stand in a config."""
-    seen = set() if seen is None else seen
-    if isinstance(annotation, type) and issubclass(annotation, Table) and annotation not in seen:
-        seen.add(annotation)
-        yield annotation
-        for field in annotation.model_fields.values():
-            yield from tables(field.annotation, seen)
-    for argument in get_args(annotation):
-        yield from tables(argument, seen)
-
-
-TABLES = sorted(tables(), key=lambda table: table.__name__)
 KEYS = [(table, name) for table in TABLES for name in table.model_fields]
 
 

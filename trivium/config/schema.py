@@ -387,8 +387,6 @@ class LoaderSettings(Table):
     """Batches made ahead in the background."""
     workers: Whole = Field(1, examples=[1])
     """Threads that make them."""
-    pinned: bool | None = None
-    """Page-locked memory; absent: where the device profits from it."""
 
 
 class Cadence(Table):
@@ -481,7 +479,7 @@ class Track(Table):
     sinks: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False, examples=[["tensorboard"]])] = ()
     """tensorboard, wandb."""
     every: Count = Field(1, examples=[10])
-    """Steps between lines in the log and the sinks."""
+    """Steps between lines in the terminal, and between the steps that TensorBoard and wandb get."""
 
 
 class Config(Table):

@@ -296,6 +296,13 @@ def test_what_is_never_reached_or_off_is_said(file: Path) -> None:
     ]
 
 
+def test_pinned_memory_decides_nothing_and_is_said(file: Path) -> None:
+    reason = "the engine copies batches to the device in its own way"
+    assert notes(written(file, "[data]\npin_memory = false", WEB)) == [
+        f"data.pin_memory: has no effect here (it is false): {reason}."
+    ]
+
+
 def test_experts_ask_for_a_size_on_the_command_line(file: Path) -> None:
     written(file, WEB, "[model]\nnum_experts = 8")
     said = "is 8, but experts are not known here. Give a size on the command line: model.size=1b."

@@ -74,9 +74,10 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "tensorboard_dir": "figures are written into the run's folder",
     },
     "profiling": dict.fromkeys(("enable", "start_step", "end_step", "trace_dir"), NO_PROFILES),
-    "data": dict.fromkeys(
-        ("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), "there are no images"
-    ),
+    "data": {
+        "pin_memory": "the engine copies batches to the device in its own way",
+        **dict.fromkeys(("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), "there are no images"),
+    },
     "": {"plugins": "no code is loaded from a config", "adapter": "there are no images"},
 }
 
@@ -274,8 +275,6 @@ def _loader(theirs: Theirs) -> dict[str, Any]:
     loader: dict[str, Any] = {"workers": max(1, workers)} if theirs.has("data", "num_workers") else {}
     if theirs.has("data", "prefetch_factor"):
         loader["prefetch"] = ahead * max(1, workers)
-    if theirs.has("data", "pin_memory"):
-        loader["pinned"] = theirs.take("data", "pin_memory")
     return loader
 
 
