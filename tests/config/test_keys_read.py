@@ -58,7 +58,7 @@ every = 2
 tokens = 64
 tasks = ["spelling"]
 questions = 1
-answer_tokens = 2
+max_new_tokens = 2
 prompts = ["The"]
 
 [defaults]

@@ -38,7 +38,7 @@ def test_a_sound_file_loads_with_the_schemas_defaults(file: Path) -> None:
     assert config.run.seed == 1234
     assert [stage.name for stage in config.stages] == ["general", "long"]
     assert config.stages[0].packing == "bestfit"
-    assert config.stages[0].documents == "masked"
+    assert config.stages[0].document_mask
     assert config.stages[0].seq_len == 2048
 
 

@@ -12,6 +12,7 @@ from tests.support.configs import base
 from tests.support.tables import TABLES
 from trivium.config.fields import EpochBudget, Table
 from trivium.config.json_schema import config_schema
+from trivium.config.keys import RENAMED, Key
 from trivium.config.load import load_config, validate
 from trivium.config.schema import Config
 from trivium.config.sizes import SIZES
@@ -91,7 +92,7 @@ def test_the_design_example_loads(tmp_path: Path) -> None:
     assert long.rope is not None
     assert long.rope.theta == 500_000
     assert chat.epochs == EpochBudget(by_source={"chat": 1})
-    assert (chat.seq_len, chat.batch_size, chat.documents) == (2048, 256, "masked")
+    assert (chat.seq_len, chat.batch_size, chat.document_mask) == (2048, 256, True)
     assert chat.kl is not None
     assert (chat.kl.beta, chat.kl.direction, chat.kl.reference) == (0.1, "forward", None)
     assert [stage.name for stage in make_plan(config).stages] == ["general", "long", "chat"]
@@ -203,3 +204,12 @@ def test_the_schema_lists_the_sizes_and_the_doc_line_does_too() -> None:
     properties = config_schema()["$defs"]["Model"]["properties"]["size"]
     assert properties["enum"] == [*SIZES, None]
     assert properties["description"] == f"A size by name: {', '.join(SIZES)}."
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_key_that_was_renamed_is_now_there_under_its_new_name(old: str, new: str) -> None:
+    table = old.split(".")[0]
+    keys = Key(None, Config).below(table)
+    names = keys.below("any").names() if table in ("stages", "sources") else keys.names()
+    assert new in names
+    assert old.split(".")[1] not in names

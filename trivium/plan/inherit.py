@@ -44,8 +44,8 @@ def inherited(config: Config) -> Inherited:
     state = checkpoint.state()
     base = Config.model_validate(state["config"])
     updates = {**_tokenizer(config, base), **_rows(config, base, last_stage(state)), **_optimizer(config, base)}
-    if config.engine.micro_batch is None and base.engine.micro_batch is not None:
-        updates["engine.micro_batch"] = base.engine.micro_batch
+    if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
+        updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
     return Inherited(_with(config, updates), name, updates, problem=_other_optimizer(config, base, name))
 

@@ -147,11 +147,11 @@ def open_file(config: TokenizerConfig) -> FileTokenizer:
     for token in described.get("added_tokens") or ():
         # Only of special tokens the library takes the name in a text for text.
         token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
-    source = folder.template if config.template is None else read_template(config.template)
+    source = folder.template if config.chat_template is None else read_template(config.chat_template)
     names = dict(folder.said) | {
         f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
     }
-    template = None if source is None else ChatTemplate(source, names, is_asked=config.template is not None)
+    template = None if source is None else ChatTemplate(source, names, is_asked=config.chat_template is not None)
     return FileTokenizer(json.dumps(described), roles, template)
 
 

@@ -51,7 +51,7 @@ class Scoring:
             trainer.engine,
             self._tokenizer,
             seq_len,
-            min(self._said.answer_tokens, seq_len - 1),
+            min(self._said.max_new_tokens, seq_len - 1),
             trainer.ranks,
             trainer.loader.rank,
             trainer.loader.world_size,
@@ -74,7 +74,7 @@ class Scoring:
             return []
         seq_len = max(self._spec.max_seq_len, trainer.stage.seq_len)
         words = self._tokenizer
-        room = min(self._said.answer_tokens, seq_len - max(len(each) for each in self._prompts))
+        room = min(self._said.max_new_tokens, seq_len - max(len(each) for each in self._prompts))
         own = self._prompts if trainer.loader.rank == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
         writing = Writing(room, text_ends(words), sampling, vocab=words.vocab)

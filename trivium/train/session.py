@@ -116,7 +116,7 @@ def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None
     trainer.references = References(plan, spec, trainer.folder)
     starts = frozenset(stage.start for stage in plan.stages if stage.start)
     boundaries = starts | trainer.references.boundaries
-    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.milestones)
+    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.keep_every)
     trainer.saver = Saver(trainer.folder, retention, trainer.tell, _mirror(trainer, name), ranks)
     stacks = trainer.folder.path / "stacks"
     trainer.watchdog = Watchdog(60 * config.guard.stall_minutes, stacks, ranks.rank, processes)
@@ -128,7 +128,7 @@ def _set_up(trainer: "Trainer", name: str, processes: Sequence[Process]) -> None
 def _open_sinks(trainer: "Trainer", name: str) -> None:
     with written_to(trainer.folder.path):
         trainer.sinks = [EventFile(trainer.folder.events)]
-    trackers = trainer.config.track.sinks
+    trackers = trainer.config.track.trackers
     trainer.sinks += tracker_sinks(trackers, trainer.folder.path, name, raw_config(trainer.config))
     if trainer.show:
         trainer.sinks.append(terminal_view(trainer.plan, trainer.config.track.every))

@@ -67,7 +67,7 @@ def engine_facts(trainer: "Trainer") -> dict[str, Any]:
         "engine": engine.name,
         "device": engine.device,
         "precision": engine.precision,
-        "micro_batch": engine.micro_batch,
+        "micro_batch": engine.micro_batch_size,
         "compile": engine.compile,
         "deterministic": engine.deterministic,
         "layout": trainer.mesh.said(),

@@ -98,4 +98,4 @@ def tracker_sinks(names: tuple[str, ...], folder: Path, run: str, config: Mappin
 
 def _missing(package: str) -> ConfigError:
     what = f"{package} is not installed: pip install 'trivium[track]', or take it out."
-    return ConfigError([Problem("track.sinks", what)])
+    return ConfigError([Problem("track.trackers", what)])

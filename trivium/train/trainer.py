@@ -239,7 +239,7 @@ class Trainer:
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation in the stage that the run is in."""
         stage = self.stage
-        rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
+        rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // stage.seq_len)
         for batch in validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size):
             self.beat()
             yield batch
@@ -340,7 +340,7 @@ class Trainer:
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is due once so many steps are taken; boundaries and the end have their own."""
-        milestones = self.config.checkpoint.milestones
+        milestones = self.config.checkpoint.keep_every
         is_milestone = milestones is not None and step % milestones == 0
         is_due = self.cadence.due(step) or is_milestone or self._saves_again
         return step != self.plan.total_steps and is_due

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from trivium.plan.stage import PlannedStage
 
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
+STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "rope", "kl", "z_loss", "loss_on")
 
 
 def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
