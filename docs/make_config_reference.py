@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trivium.config.json_schema import REQUIRED
 from trivium.config.problems import show_value
-from trivium.config.schema import Config, Stage, StageDefaults
+from trivium.config.schema import REQUIRED, Config
 from trivium.config.sources import BaseSource
+from trivium.config.stages import Stage, StageDefaults
 
 PAGE = Path(__file__).parent / "config.md"
 BEGIN = "<!-- the reference begins; python docs/make_config_reference.py writes it -->\n"

@@ -131,7 +131,6 @@ batch_tokens = 128
 """
 # Keys that these two runs do not come to, and the modules that read them.
 ELSEWHERE = {
-    ("Config", "defaults"): "config/merge.py",
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",
     ("Model", "init_step"): "train/setup.py",

@@ -11,11 +11,9 @@ from jsonschema import Draft202012Validator
 from tests.support.configs import base
 from tests.support.tables import TABLES
 from trivium.config.fields import EpochBudget, Table
-from trivium.config.json_schema import config_schema
 from trivium.config.keys import RENAMED, Key
 from trivium.config.load import load_config, validate
-from trivium.config.schema import Config
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Config, config_schema
 from trivium.plan.make import make_plan
 
 ROOT = Path(__file__).parents[2]

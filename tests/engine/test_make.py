@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trivium.config.schema import Config, Engine, Kl, Model, Optimizer, Rope, Run, Stage
+from trivium.config.schema import Config, Engine, Model, Optimizer, Run
+from trivium.config.stages import Kl, Rope, Stage
 from trivium.engine.base import EngineSettings, KlSettings, StageSettings
 from trivium.engine.make import FrozenModel, engine_settings, join_ranks, make_engine, resolve_spec, stage_settings
 from trivium.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trivium.cli import ask, tokenizer
-from trivium.config.dialect_names import DIALECT_NAMES
+from trivium.config import DIALECT_NAMES
 from trivium.errors import TriviumError, UsageError
 
 app = typer.Typer(
@@ -379,7 +379,7 @@ def convert(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a config, with which an editor completes and checks it."""
-    from trivium.config.json_schema import config_schema
+    from trivium.config.schema import config_schema
 
     say_json(config_schema())
 

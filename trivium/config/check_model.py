@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trivium.config.fields import Extent
 from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
-from trivium.config.schema import Model
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Model
 from trivium.config.sources import (
     GENERATED,
     SCORED,

@@ -5,21 +5,20 @@ be given is `None` here and asked for there, so that one wrong key never hides t
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from trivium.config.fields import (
     BelowOne,
     Betas,
-    Epochs,
     Extent,
     Fraction,
     FrozenDict,
     Name,
     Names,
     NotNegative,
-    OpenFraction,
     Paths,
     Positive,
     Seed,
@@ -31,163 +30,7 @@ from trivium.config.fields import (
 )
 from trivium.config.numbers import Count, Whole
 from trivium.config.sources import Source
-
-Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
-Packing = Literal["bestfit", "concat", "crop", "pad"]
-Precision = Literal["float32", "bfloat16"]
-MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
-
-
-class Fade(Table):
-    """How the shares change from those of the stage before to those of this one."""
-
-    tokens: Count | None = Field(None, examples=["50M"])
-    """Tokens over which the shares change, from the stage's first row on."""
-    steps: Count | None = Field(None, examples=[100])
-    """Steps over which the shares change, instead of tokens."""
-    shape: Literal["linear", "cosine"] = "linear"
-    """The curve on which the new mixture's part grows from 0 to 1."""
-
-
-class StageLr(Table):
-    """What a stage does to the learning rate."""
-
-    scale: Positive = Field(1.0, examples=[0.3])
-    """Multiply the run's schedule, or the start of this stage's own shape, by this."""
-    shape: Shape | None = None
-    """The stage's own shape, which replaces the run's schedule; absent: the run's schedule."""
-    to: Fraction = Field(0.0, examples=[0.1])
-    """The learning rate at the stage's end, as a fraction of its start."""
-    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
-    """Warm up again from zero at the stage's start."""
-    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
-    """With shape = "wsd": the length of the decay at the stage's end."""
-    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """With shape = "wsd": the form of the decay."""
-
-
-class Rope(Table):
-    """Rotary positions."""
-
-    theta: Positive | None = Field(None, examples=[500_000])
-    """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn"] | None = None
-    """How rows longer than the trained context are reached; absent: positions are not scaled."""
-    factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
-    """The row length over the trained context; needs `scaling`."""
-    original_seq_len: Count | None = Field(None, examples=[4096])
-    """The context the model was trained at before scaling; absent: the model's max_seq_len."""
-
-
-class Reference(Table):
-    """The frozen model that KL is measured to."""
-
-    stage: Name | None = Field(None, examples=["general"])
-    """The model as it was when the named stage began."""
-    path: Text | None = Field(None, examples=["runs/base"])
-    """A given model of the same shape: a run's folder, one of its checkpoints, or a Hugging Face folder."""
-    step: Whole | None = Field(None, examples=[4000])
-    """With `path` a run's folder: the step; absent: its last checkpoint."""
-
-
-class Kl(Table):
-    """A penalty for leaving a frozen reference model."""
-
-    beta: Positive | None = Field(None, examples=[0.1])
-    """Weight of the KL term beside the cross-entropy."""
-    direction: Literal["forward", "reverse", "nll_gap"] = "forward"
-    """forward: KL(reference || policy); reverse: the other; nll_gap: difference of token losses."""
-    reference: Reference | None = Field(None, examples=[{"stage": "general"}])
-    """Absent: the model as it was when this stage began."""
-    precision: Precision | None = None
-    """Precision of the reference model; absent: the engine's precision."""
-
-
-class StageDefaults(Table):
-    """Keys of a stage that `[defaults]` may give for all stages."""
-
-    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
-    """Share of rows by source; they add up to 1."""
-    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
-    """Relative weights by source, instead of shares; any numbers, normalised."""
-    sources: Names | None = Field(None, examples=[["web", "code"]])
-    """Read these sources in proportion to their tokens, instead of by shares; absent, and no shares: all sources."""
-    replay: Shares | None = Field(None, examples=[{"web": 0.2}])
-    """Share of rows from sources of earlier stages; weights or proportional shares divide the rest."""
-    temperature: Positive = Field(1.0, examples=[2.0])
-    """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
-    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
-    """Tokens over which the shares change from those of the stage before."""
-    seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
-    """Row length in tokens."""
-    batch_size: Count = Field(256, examples=[256])
-    """Rows in a step, on all ranks."""
-    batch_tokens: Count | None = Field(None, examples=["512Ki"])
-    """Tokens in a step, on all ranks, instead of rows: a multiple of seq_len."""
-    packing: Packing = "bestfit"
-    """How documents are laid into rows."""
-    document_mask: bool = True
-    """Attention stays within documents; false: it goes across the documents of a row."""
-    seed: Seed | None = Field(None, examples=[1234])
-    """Order what has not been read yet by this seed; absent: the run's seed."""
-    max_epochs: Positive | None = Field(None, examples=[4])
-    """Refuse a plan in which this stage reads a source for more epochs than this."""
-    lr: StageLr | None = Field(None, examples=[{"scale": 0.3}])
-    """What this stage does to the learning rate."""
-    rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
-    """Rotary base and scaling over this stage's own span; absent: the model's."""
-    kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
-    """KL to a frozen reference; absent: none."""
-    z_loss: Positive | None = Field(None, examples=[1e-4])
-    """Weight of the squared log of the softmax's sum; absent: none."""
-    loss_on: Literal["all", "assistant"] | None = None
-    """Which tokens of conversations count in the loss; absent: as the source has it."""
-    reset_optimizer: bool = False
-    """Start with a fresh optimizer state at the stage's first step."""
-    evaluate: bool = False
-    """Evaluate before the stage's first step and after its last."""
-
-
-class Stage(StageDefaults):
-    """A span of steps with one mixture, row length, batch size and objective."""
-
-    name: Name | None = Field(None, examples=["general"])
-    """The stage's name in plans, events and overrides; not a number."""
-    steps: Count | None = Field(None, examples=[4000])
-    """Length in optimizer steps."""
-    tokens: Count | None = Field(None, examples=["2B"])
-    """Length in tokens, padding included; rounded up to whole steps."""
-    epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
-    """Length in epochs: a number, or sources with the least number of epochs of each."""
-
-    @property
-    def rows_of_step(self) -> int:
-        """Rows in one step, on all ranks."""
-        return self.batch_size if self.batch_tokens is None else self.batch_tokens // self.seq_len
-
-    @property
-    def tokens_of_step(self) -> int:
-        """Tokens in one step, padding included."""
-        return self.rows_of_step * self.seq_len
-
-
-class Anneal(Table):
-    """The last part of the run as a stage of its own; everything else is as in the stage it ends."""
-
-    start: OpenFraction | None = Field(None, examples=[0.9])
-    """The step at which it starts, as a fraction of the run's steps."""
-    name: Name = Field("anneal", examples=["anneal"])
-    """The stage's name."""
-    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
-    """Share of rows by source; they add up to 1."""
-    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
-    """Relative weights by source, instead of shares."""
-    temperature: Positive = Field(1.0, examples=[2.0])
-    """Shares become share ** (1 / temperature), normalised; needs weights."""
-    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
-    """Tokens over which the shares change to these."""
-    lr: StageLr | None = Field(None, examples=[{"shape": "linear", "to": 0.0}])
-    """What the stage does to the learning rate."""
+from trivium.config.stages import Anneal, Precision, Rope, Shape, Stage, StageDefaults
 
 
 class Run(Table):
@@ -201,6 +44,31 @@ class Run(Table):
     """The seed of the data's order and of the initial weights."""
     anneal: Anneal | None = Field(None, examples=[{"start": 0.9, "lr": {"shape": "linear", "to": 0.0}}])
     """Short form: turn the end of the run into a stage of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A decoder's shape; the name counts its parameters, embeddings included, at a vocabulary of 32k (10m: 8k)."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    ffn: int
+
+
+SIZES = {
+    "tiny": Size(layers=2, width=64, heads=2, kv_heads=2, ffn=192),
+    "10m": Size(layers=6, width=256, heads=4, kv_heads=4, ffn=704),
+    "60m": Size(layers=8, width=512, heads=8, kv_heads=8, ffn=1408),
+    "125m": Size(layers=12, width=768, heads=12, kv_heads=12, ffn=2048),
+    "350m": Size(layers=24, width=1024, heads=16, kv_heads=16, ffn=2816),
+    "760m": Size(layers=24, width=1536, heads=16, kv_heads=8, ffn=4096),
+    "1b": Size(layers=16, width=2048, heads=32, kv_heads=8, ffn=8192),
+    "3b": Size(layers=28, width=3072, heads=24, kv_heads=8, ffn=8192),
+    "8b": Size(layers=32, width=4096, heads=32, kv_heads=8, ffn=14336),
+    "70b": Size(layers=80, width=8192, heads=64, kv_heads=8, ffn=28672),
+}
 
 
 class Model(Table):
@@ -515,3 +383,31 @@ class Config(Table):
     """Named collections of documents."""
     stages: Annotated[tuple[Stage, ...], Field(strict=False)] = ()
     """The stages, in order."""
+
+
+# Keys that must be written. The models leave them open, so that a missing one is one problem among all.
+REQUIRED = {
+    "Run": ["name"],
+    "Stage": ["name"],
+    "Anneal": ["start"],
+    "Kl": ["beta"],
+    "TokensSource": ["kind", "path"],
+    "TextSource": ["kind", "path"],
+    "HuggingFaceSource": ["kind", "dataset"],
+    "StreamSource": ["kind", "dataset"],
+    "ChatSource": ["kind"],
+}
+
+
+def config_schema() -> dict[str, Any]:
+    """Draft 2020-12, every key with its doc line."""
+    schema = Config.model_json_schema(mode="validation")
+    for name, keys in REQUIRED.items():
+        schema["$defs"][name]["required"] = keys
+    schema["required"] = ["run", "model", "sources", "stages"]
+    schema["$defs"]["Model"]["properties"]["size"]["enum"] = [*SIZES, None]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A trivium config",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.config.schema import Config, Kl, Stage
+from trivium.config.schema import Config
+from trivium.config.stages import Kl, Stage
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.errors import ConfigError, Problem

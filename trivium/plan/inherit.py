@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trivium.config.merge import merged_stages
-from trivium.config.schema import Config, Stage, Tokenizer
+from trivium.config.schema import Config, Tokenizer
+from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem, ResumeError
 from trivium.run.folder import find_checkpoint
 
@@ -55,7 +55,8 @@ def last_stage(state: Mapping[str, Any]) -> Stage | None:
     starts = (f"stages[{number}].start" for number in range(state["stage"] + 1))
     # A record holds the stages that have begun, that is, of which a step is taken.
     begun = sum(start in state["loader"]["record"] for start in starts)
-    stages = merged_stages(Config.model_validate(state["config"]))
+    config = Config.model_validate(state["config"])
+    stages = merged_stages(config.stages, config.defaults)
     return None if begun == 0 else stages[min(begun, len(stages)) - 1]  # an anneal is a part of the last one
 
 

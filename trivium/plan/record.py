@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trivium.config.problems import show_value
-from trivium.config.schema import Config
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Config
 from trivium.config.sources import StreamSource
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import tomli_w
 
 from trivium.config.load import load, peek_engine
-from trivium.config.schema import Config, Shape
+from trivium.config.schema import Config
+from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks, stage_settings
 from trivium.engine.mesh import mesh_shape
