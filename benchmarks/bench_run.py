@@ -97,11 +97,11 @@ def make_config(
     engine: str = "torch",
 ) -> Config:
     """A run of one stage in float32; documents are joined, so that a step is the work of a step on random rows."""
-    rows = {"seq_len": size.seq_len, "batch_size": size.num_rows, "documents": "joined"}
+    rows = {"seq_len": size.seq_len, "batch_size": size.num_rows, "document_mask": False}
     raw = {
         "run": {"name": name, "folder": str(folder / "runs")},
         "model": size.model,
-        "optimizer": {"clip": CLIP},
+        "optimizer": {"grad_clip": CLIP},
         "engine": {"name": engine, "device": "cpu", "precision": "float32"},
         "checkpoint": dict(checkpoint or {}),
         "sources": {"web": {"kind": "tokens", "path": str(make_source(folder, size, mean_document))}},

@@ -36,7 +36,7 @@ class Steps:
     """Steps of one engine, with KL to its first weights or without."""
 
     def __init__(self, folder: Path, size: Size, steps: int) -> None:
-        config = make_config(folder, size, name="kl", steps=steps, stage={"documents": "masked"})
+        config = make_config(folder, size, name="kl", steps=steps, stage={"document_mask": True})
         spec = resolve_spec(config, size.vocab)
         self.plan = make_plan(config)
         self.loader = Loader(self.plan, prefetch=0)

@@ -12,22 +12,22 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trivium.config.json_schema import REQUIRED
 from trivium.config.problems import show_value
-from trivium.config.schema import Config, Stage, StageDefaults
+from trivium.config.schema import REQUIRED, Config
 from trivium.config.sources import BaseSource
+from trivium.config.stages import Stage, StageDefaults
 
 PAGE = Path(__file__).parent / "config.md"
 BEGIN = "<!-- the reference begins; python docs/make_config_reference.py writes it -->\n"
 END = "<!-- the reference ends -->\n"
 
-# Tables that stand in several places are shown in one of them; those without a place are explained on the page.
+# Tables that several keys have are shown at one of them; those without a place are explained on the page.
 PLACES = {"Fade": "stages.fade", "StageLr": "stages.lr", "Rope": "stages.rope", "Extent": "", "EpochBudget": ""}
 WORDS = {str: "text", int: "whole number", float: "number"}
 
 
 def with_reference(page: str) -> str:
-    """The page with what stands between the two marks made anew."""
+    """The page with the part between the two marks written again."""
     before, rest = page.split(BEGIN)
     return before + BEGIN + "\n" + "\n".join(reference()) + "\n" + END + rest.split(END)[1]
 
@@ -41,20 +41,20 @@ def reference() -> Iterator[str]:
     shared = set(BaseSource.model_fields)
     for model in models(Config.model_fields["sources"].annotation):
         kind = model.model_fields["kind"].default
-        yield from section(f'`[sources.NAME]`, `kind = "{kind}"`', model, "sources.NAME", leave_out=shared)
-    yield from section("`[[stages]]`, a stage alone", Stage, "stages", leave_out=set(StageDefaults.model_fields))
+        yield from section(f'`[sources.NAME]`, `kind = "{kind}"`', model, "sources.NAME", skipped=shared)
+    yield from section("`[[stages]]`, a stage alone", Stage, "stages", skipped=set(StageDefaults.model_fields))
     yield from section("`[[stages]]` and `[defaults]`", StageDefaults, "stages")
 
 
-def section(title: str, model: type[BaseModel], path: str, leave_out: set[str] | None = None) -> Iterator[str]:
+def section(title: str, model: type[BaseModel], path: str, skipped: set[str] | None = None) -> Iterator[str]:
     """A heading, the table's doc line, its keys, and the tables within it."""
     yield from (f"### {title}", "", doc(model), "")
-    yield from keys(model, path, leave_out or set())
+    yield from keys(model, path, skipped or set())
 
 
-def keys(model: type[BaseModel], path: str, leave_out: set[str]) -> Iterator[str]:
+def keys(model: type[BaseModel], path: str, skipped: set[str]) -> Iterator[str]:
     """A line a key, then the tables within the table."""
-    fields = {name: field for name, field in model.model_fields.items() if name not in leave_out}
+    fields = {name: field for name, field in model.model_fields.items() if name not in skipped}
     yield from ("| key | value | when absent | |", "|---|---|---|---|")
     for name in sorted(fields, key=lambda name: name != "kind"):
         key, field = fields[name].alias or name, fields[name]
@@ -112,12 +112,12 @@ def absent(model: type[BaseModel], name: str, field: FieldInfo) -> str:
     """What an absent key means; nothing where its doc line says so."""
     if name in REQUIRED.get(model.__name__, ()):
         return "must be given"
-    if field.default is None or field.is_required():
+    default = field.get_default(call_default_factory=True)
+    if default is None or field.is_required():
         return ""
-    if not isinstance(field.default, BaseModel):
-        return f"`{show_value(field.default)}`"
-    said = field.default.model_dump(exclude_none=True)
-    return f"`{show_value(said)}`" if said else ""
+    if isinstance(default, BaseModel):
+        default = default.model_dump(exclude_none=True) or None
+    return "" if default is None else f"`{show_value(default)}`"
 
 
 if __name__ == "__main__":

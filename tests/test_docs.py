@@ -216,6 +216,12 @@ def test_the_config_reference_is_up_to_date() -> None:
     assert module.with_reference(page) == page, "run: python docs/make_config_reference.py"
 
 
+def test_the_config_reference_shows_defaults_that_a_user_may_write() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert "Undefined" not in page
+    assert "factory" not in page
+
+
 def test_the_design_page_names_files_that_exist() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     for name in re.findall(r"`(trivium/[\w/]+(?:\.py)?)`", page):

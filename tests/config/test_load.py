@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from tests.support.configs import BASE
 from trivium.config.load import load, load_config, validate
-from trivium.config.merge import merged_stages
 from trivium.config.schema import Config
+from trivium.config.stages import merged_stages
 from trivium.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -38,7 +38,7 @@ def test_a_sound_file_loads_with_the_schemas_defaults(file: Path) -> None:
     assert config.run.seed == 1234
     assert [stage.name for stage in config.stages] == ["general", "long"]
     assert config.stages[0].packing == "bestfit"
-    assert config.stages[0].documents == "masked"
+    assert config.stages[0].document_mask
     assert config.stages[0].seq_len == 2048
 
 
@@ -231,7 +231,7 @@ def test_warnings_come_with_what_was_loaded(file: Path) -> None:
 
 def test_a_stage_takes_what_it_does_not_say_from_defaults_and_never_from_its_neighbour(file: Path) -> None:
     config = load_config(file, ["defaults.batch_size=8", "stages.0.seq_len=1024", "stages.0.packing=pad"])
-    first, second = merged_stages(config)
+    first, second = merged_stages(config.stages, config.defaults)
     assert (first.batch_size, second.batch_size) == (8, 8)
     assert (first.seq_len, second.seq_len) == (1024, 4096)
     assert (first.packing, second.packing) == ("pad", "bestfit")
@@ -239,7 +239,7 @@ def test_a_stage_takes_what_it_does_not_say_from_defaults_and_never_from_its_nei
 
 def test_defaults_merge_tables_whole(file: Path) -> None:
     config = load_config(file, ["defaults.lr={ scale = 0.5, shape = 'linear', to = 0.1 }", "stages.1.lr.scale=2"])
-    first, second = merged_stages(config)
+    first, second = merged_stages(config.stages, config.defaults)
     assert first.lr is not None
     assert (first.lr.scale, first.lr.shape, first.lr.to) == (0.5, "linear", 0.1)
     assert second.lr is not None
@@ -248,7 +248,7 @@ def test_defaults_merge_tables_whole(file: Path) -> None:
 
 def test_a_stage_that_says_one_way_does_not_take_the_other_from_defaults(file: Path) -> None:
     config = load_config(file, ["defaults.weights={ web = 1 }", "defaults.batch_tokens=8Ki", "stages.0.batch_size=3"])
-    first, second = merged_stages(config)
+    first, second = merged_stages(config.stages, config.defaults)
     assert (first.mixture, first.weights) == ({"web": 0.8, "code": 0.2}, None)
     assert (first.rows_of_step, second.rows_of_step) == (3, 2)
 

@@ -2,7 +2,6 @@
 
 import tomllib
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -10,11 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.configs import base
+from tests.support.tables import TABLES
 from trivium.config.fields import EpochBudget, Table
-from trivium.config.json_schema import config_schema
+from trivium.config.keys import RENAMED, Key
 from trivium.config.load import load_config, validate
-from trivium.config.schema import Config
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Config, config_schema
 from trivium.plan.make import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -68,19 +67,6 @@ kl = { beta = 0.1 }                  # to the model as it was when this stage be
 """
 
 
-def tables(annotation: Any = Config, seen: set[type[Table]] | None = None) -> Iterator[type[Table]]:
-    """Every table that may stand in a config."""
-    seen = set() if seen is None else seen
-    if isinstance(annotation, type) and issubclass(annotation, Table) and annotation not in seen:
-        seen.add(annotation)
-        yield annotation
-        for field in annotation.model_fields.values():
-            yield from tables(field.annotation, seen)
-    for argument in get_args(annotation):
-        yield from tables(argument, seen)
-
-
-TABLES = sorted(tables(), key=lambda table: table.__name__)
 KEYS = [(table, name) for table in TABLES for name in table.model_fields]
 
 
@@ -104,7 +90,7 @@ def test_the_design_example_loads(tmp_path: Path) -> None:
     assert long.rope is not None
     assert long.rope.theta == 500_000
     assert chat.epochs == EpochBudget(by_source={"chat": 1})
-    assert (chat.seq_len, chat.batch_size, chat.documents) == (2048, 256, "masked")
+    assert (chat.seq_len, chat.batch_size, chat.document_mask) == (2048, 256, True)
     assert chat.kl is not None
     assert (chat.kl.beta, chat.kl.direction, chat.kl.reference) == (0.1, "forward", None)
     assert [stage.name for stage in make_plan(config).stages] == ["general", "long", "chat"]
@@ -216,3 +202,12 @@ def test_the_schema_lists_the_sizes_and_the_doc_line_does_too() -> None:
     properties = config_schema()["$defs"]["Model"]["properties"]["size"]
     assert properties["enum"] == [*SIZES, None]
     assert properties["description"] == f"A size by name: {', '.join(SIZES)}."
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_key_that_was_renamed_is_now_there_under_its_new_name(old: str, new: str) -> None:
+    table = old.split(".")[0]
+    keys = Key(None, Config).below(table)
+    names = keys.below("any").names() if table in ("stages", "sources") else keys.names()
+    assert new in names
+    assert old.split(".")[1] not in names

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trivium.config.schema import Config, Engine, Kl, Model, Optimizer, Rope, Run, Stage
+from trivium.config.schema import Config, Engine, Model, Optimizer, Run
+from trivium.config.stages import Kl, Rope, Stage
 from trivium.engine.base import EngineSettings, KlSettings, StageSettings
 from trivium.engine.make import FrozenModel, engine_settings, join_ranks, make_engine, resolve_spec, stage_settings
 from trivium.errors import ConfigError
@@ -44,8 +45,8 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
 def test_settings_say_what_the_config_says() -> None:
     said = config(
         run=Run(name="small", seed=7),
-        optimizer=Optimizer(name="muon", clip=1.0, betas=(0.8, 0.9)),
-        engine=Engine(device="cpu", micro_batch=2, recompute_activations=True, deterministic=False),
+        optimizer=Optimizer(name="muon", grad_clip=1.0, betas=(0.8, 0.9)),
+        engine=Engine(device="cpu", micro_batch_size=2, activation_checkpointing=True, deterministic=False),
     )
     settings = engine_settings(said, SPEC)
     assert (settings.seed, settings.device, settings.micro_batch) == (7, "cpu", 2)
@@ -55,7 +56,7 @@ def test_settings_say_what_the_config_says() -> None:
 
 
 def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
-    stage = Stage(name="long", seq_len=64, documents="joined", z_loss=1e-4, reset_optimizer=True)
+    stage = Stage(name="long", seq_len=64, document_mask=False, z_loss=1e-4, reset_optimizer=True)
     expected = StageSettings(64, SPEC.rope, "joined", 1e-4, reset_optimizer=True)
     assert stage_settings(stage, SPEC, begins=True) == expected
     assert not stage_settings(stage, SPEC, begins=False).reset_optimizer

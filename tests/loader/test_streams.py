@@ -135,7 +135,7 @@ def test_a_state_without_lanes_or_of_another_step_is_refused(plan: Plan) -> None
     ("key", "value", "message"),
     [
         ("lanes", 5, "sources.web.lanes was 4 and is now 5"),
-        ("shuffle_documents", 9, "sources.web.shuffle_documents was 8 and is now 9"),
+        ("shuffle_buffer", 9, "sources.web.shuffle_buffer was 8 and is now 9"),
         ("column", "body", 'sources.web.column was "text" and is now "body"'),
         ("add", ["eos", "bos"], 'sources.web.add was absent and is now ["bos", "eos"]'),
     ],
@@ -178,7 +178,7 @@ def test_a_stream_needs_a_tokenizer_whose_ids_the_model_knows(tmp_path: Path) ->
 def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
     ranks = "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
     (tmp_path / "bytes.tiktoken").write_text(ranks)
-    tokenizer = {"kind": "tiktoken", "path": str(tmp_path / "bytes.tiktoken"), "special": ["<|eos|>"]}
+    tokenizer = {"kind": "tiktoken", "path": str(tmp_path / "bytes.tiktoken"), "special_tokens": ["<|eos|>"]}
     changed = {"tokenizer": TokenizerConfig.model_validate(tokenizer)}
     config = stream_config(tmp_path, add=["bos"]).model_copy(update=changed)
     with pytest.raises(PlanError) as error:

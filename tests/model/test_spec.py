@@ -2,8 +2,8 @@
 
 import pytest
 
-from trivium.config.schema import Model, Rope
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Model
+from trivium.config.stages import Rope
 from trivium.model.spec import ModelSpec, RopeSpec, model_spec, rope_spec
 
 MILLION = 1e6

@@ -16,7 +16,7 @@ from trivium.plan.plan import Plan
 from trivium.plan.show import show_plan
 from trivium.run.folder import RunFolder
 
-MUON = {"name": "muon", "lr": {"matrix": 0.02, "rest": 0.004}, "clip": 1.0}
+MUON = {"name": "muon", "lr": {"matrix": 0.02, "rest": 0.004}, "grad_clip": 1.0}
 
 
 def keep(folder: Path, config: Config, step: int = 10) -> Path:
@@ -38,7 +38,7 @@ def base(tmp_path: Path) -> Path:
         {"steps": 6},
         {"steps": 4, "seq_len": 32, "batch_tokens": 96, "rope": {"theta": 500_000.0}},
     ]
-    tables = {"optimizer": MUON, "tokenizer": {"kind": "bytes"}, "engine": {"micro_batch": 2}}
+    tables = {"optimizer": MUON, "tokenizer": {"kind": "bytes"}, "engine": {"micro_batch_size": 2}}
     return keep(tmp_path / "base", config_of(stages, **tables))
 
 
@@ -53,11 +53,11 @@ def test_what_is_not_said_is_the_base_runs_last_stages(base: Path) -> None:
     (stage,) = plan.stages
     assert (stage.seq_len, stage.batch_size) == (32, 3)
     assert plan.peak_lr == {"matrix": 0.02, "embedding": 0.004, "unembedding": 0.004, "rest": 0.004}
-    assert plan.config.optimizer.clip == 1.0
+    assert plan.config.optimizer.grad_clip == 1.0
     assert plan.config.tokenizer is not None
     assert plan.config.model.rope is not None
     assert plan.config.model.rope.theta == 500_000
-    assert plan.config.engine.micro_batch == 2
+    assert plan.config.engine.micro_batch_size == 2
 
 
 def test_what_is_said_stays_and_a_checkpoint_within_a_stage_has_that_stages(base: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_plan_shows_what_was_inherited(base: Path) -> None:
     taken = (
         f'from {base} at step 10: tokenizer = {{ kind = "bytes" }}, defaults.batch_size = 3, '
         'model.rope = { theta = 500000.0 }, optimizer.name = "muon", '
-        "optimizer.lr = { matrix = 0.02, rest = 0.004 }, optimizer.clip = 1.0, engine.micro_batch = 2."
+        "optimizer.lr = { matrix = 0.02, rest = 0.004 }, optimizer.grad_clip = 1.0, engine.micro_batch_size = 2."
     )
     assert taken in shown.getvalue()
     assert plan_json(plan)["inherited"] == {
@@ -96,8 +96,8 @@ def test_the_plan_shows_what_was_inherited(base: Path) -> None:
             "model.rope": {"theta": 500_000.0},
             "optimizer.name": "muon",
             "optimizer.lr": {"matrix": 0.02, "rest": 0.004},
-            "optimizer.clip": 1.0,
-            "engine.micro_batch": 2,
+            "optimizer.grad_clip": 1.0,
+            "engine.micro_batch_size": 2,
         },
     }
 

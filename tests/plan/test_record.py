@@ -49,7 +49,7 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "seq_len": [None, 8, 32],
     "batch_size": [None, 2, 3],
     "packing": [None, "concat", "pad"],
-    "documents": [None, "joined"],
+    "document_mask": [None, False],
     "seed": [None, 1, 1234],
     "lr": [None, *STAGE_LRS],
     "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}],
@@ -70,7 +70,7 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "name"): ["adamw", "muon"],
     ("optimizer", "lr"): [3e-4, 1e-3],
     ("optimizer", "weight_decay"): [0.1, 0.2],
-    ("optimizer", "clip"): [None, 1.0],
+    ("optimizer", "grad_clip"): [None, 1.0],
     ("optimizer", "betas"): [[0.9, 0.95], [0.9, 0.99]],
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
@@ -84,7 +84,7 @@ IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("evaluate", "every"): [None, 10],
     ("track", "every"): [1, 10],
     ("loader", "workers"): [1, 4],
-    ("engine", "micro_batch"): [None, 1],
+    ("engine", "micro_batch_size"): [None, 1],
 }
 
 
@@ -164,14 +164,14 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
     what = (
         (now.stage, stage.start, now.seq_len, now.batch_size, now.tokens_before, now.weight_decay),
-        (stage.seed, shares, fade, said.packing, said.documents, said.rope, said.kl, said.z_loss, said.loss_on),
+        (stage.seed, shares, fade, said.packing, said.document_mask, said.rope, said.kl, said.z_loss, said.loss_on),
         (
             said.reset_optimizer and stage.start != 0,
             optimizer.name,
             optimizer.lr,
             optimizer.betas,
             optimizer.eps,
-            optimizer.clip,
+            optimizer.grad_clip,
         ),
     )
     momentum = now.momentum if optimizer.name == "muon" else 0.0

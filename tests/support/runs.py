@@ -178,7 +178,7 @@ def plan_of(name: str, steps: int, lr: float) -> dict[str, Any]:
                 "seq_len": seq_len,
                 "batch_size": batch,
                 "packing": "bestfit",
-                "documents": "masked",
+                "document_mask": True,
                 "seed": 1,
                 "shares": shares,
                 "fade_rows": rows // 4 if number == 1 else 0,

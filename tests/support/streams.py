@@ -133,7 +133,7 @@ def stream_config(folder: Path, stages: list[dict[str, object]] | None = None, *
         write_jsonl(folder / "web", [rng.integers(6, 60, 30).tolist() for _ in range(3)])
         write_source(folder / "code", [rng.integers(1, 60, 40).tolist()], "uint16")
     sources = {
-        "web": {"kind": "stream", "dataset": str(folder / "web"), "lanes": 4, "shuffle_documents": 8, **settings},
+        "web": {"kind": "stream", "dataset": str(folder / "web"), "lanes": 4, "shuffle_buffer": 8, **settings},
         "code": {"kind": "tokens", "path": str(folder / "code")},
     }
     return make_config(

@@ -19,7 +19,7 @@ heads = 2
 vocab = 512
 [optimizer]
 lr = 0.003
-clip = 1.0
+grad_clip = 1.0
 [schedule]
 shape = "cosine"
 warmup = { steps = 3 }
@@ -61,7 +61,7 @@ mixture = { code = 1.0 }
 seq_len = 16
 batch_size = 6
 packing = "concat"
-documents = "joined"
+document_mask = false
 reset_optimizer = true
 [[stages]]
 name = "four"

@@ -138,7 +138,7 @@ def test_neither_markers_nor_a_template_is_refused(tmp_path: Path) -> None:
             "user_start",
         ),
         (
-            opened(kind="tiktoken", path=path, special=[f"<|{role}|>" for role in ROLES[:6]]),
+            opened(kind="tiktoken", path=path, special_tokens=[f"<|{role}|>" for role in ROLES[:6]]),
             "call_start",
             "call_start",
         ),
@@ -148,5 +148,5 @@ def test_neither_markers_nor_a_template_is_refused(tmp_path: Path) -> None:
             render([say("user", "a"), say("assistant", [{"type": "call", "text": "x"}])], tokenizer)
         assert str(caught.value) == (
             f"tokenizer: has no token for {missing}, and no chat template: conversations cannot be written. "
-            f'Write markers = {{ {first} = "<|{first}|>" }} with tokens that it has, or template = "chat.jinja".'
+            f'Write markers = {{ {first} = "<|{first}|>" }} with tokens that it has, or chat_template = "chat.jinja".'
         )

@@ -96,7 +96,7 @@ def test_a_template_in_a_file_of_its_own_counts_before_markers(tmp_path: Path) -
     markers = dict.fromkeys(("user_start", "assistant_start"), "<|turn|>")
     markers |= dict.fromkeys(("user_end", "assistant_end"), "<|done|>")
     by_markers = render(CHAT, opened(path=str(tmp_path), markers=markers)).tokens.tolist()
-    asked = render(CHAT, opened(path=str(tmp_path), markers=markers, template=str(tmp_path / "own.jinja")))
+    asked = render(CHAT, opened(path=str(tmp_path), markers=markers, chat_template=str(tmp_path / "own.jinja")))
     (tmp_path / "chat_template.jinja").write_text(PLAIN)
     assert render(CHAT, opened(path=str(tmp_path))).tokens.tolist() == asked.tokens.tolist() != by_markers
     assert render(CHAT, opened(path=str(tmp_path), markers=markers)).tokens.tolist() == by_markers
@@ -145,5 +145,5 @@ def test_a_template_that_cannot_be_used_says_why(
 def test_a_template_that_is_not_there_is_refused(name: str, told: str, tmp_path: Path) -> None:
     write_folder(tmp_path, None)
     with pytest.raises(SourceError) as caught:
-        opened(path=str(tmp_path), template=str(tmp_path / name))
-    assert str(caught.value) == f"tokenizer.template: {tmp_path}/{name} {told}. Write the path of a Jinja file."
+        opened(path=str(tmp_path), chat_template=str(tmp_path / name))
+    assert str(caught.value) == f"tokenizer.chat_template: {tmp_path}/{name} {told}. Write the path of a Jinja file."

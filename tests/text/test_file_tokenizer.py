@@ -126,7 +126,7 @@ def test_the_fingerprint_changes_with_all_that_changes_tokens(described: dict[st
     found.append(file_tokenizer(tmp_path / "a.json", described, bos="<|eos|>").fingerprint)
     found.append(file_tokenizer(tmp_path / "a.json", described, eos="<|bos|>").fingerprint)
     (tmp_path / "x.jinja").write_text("{{ messages }}")
-    found.append(file_tokenizer(tmp_path / "a.json", described, template=str(tmp_path / "x.jinja")).fingerprint)
+    found.append(file_tokenizer(tmp_path / "a.json", described, chat_template=str(tmp_path / "x.jinja")).fingerprint)
     assert len(set(found)) == len(found)
 
 

@@ -24,7 +24,7 @@ def test_ranks_are_ids_and_special_tokens_follow(tmp_path: Path) -> None:
 
 def test_special_tokens_as_the_config_lists_them(tmp_path: Path) -> None:
     write_ranks(tmp_path / "x.tiktoken")
-    tokenizer = ranks(tmp_path, special=["<|begin_of_text|>", "<|x|>"], eos="<|x|>")
+    tokenizer = ranks(tmp_path, special_tokens=["<|begin_of_text|>", "<|x|>"], eos="<|x|>")
     assert (tokenizer.vocab, tokenizer.special("bos"), tokenizer.special("eos")) == (261, 259, 260)
     assert tokenizer.special("user_start") is None
 
@@ -43,7 +43,7 @@ def test_a_long_run_of_white_space_is_read(tmp_path: Path) -> None:
 def test_the_fingerprint_changes_with_all_that_changes_tokens(tmp_path: Path) -> None:
     path = write_ranks(tmp_path / "x.tiktoken")
     other = write_ranks(tmp_path / "y.tiktoken", (b" th", b"th", b" the"))
-    forms = [ranks(path), ranks(other), ranks(path, pattern="."), ranks(path, special=["<|bos|>"])]
+    forms = [ranks(path), ranks(other), ranks(path, pattern="."), ranks(path, special_tokens=["<|bos|>"])]
     forms += [ranks(path, bos="<|eos|>")]
     assert len({form.fingerprint for form in forms}) == len(forms)
     assert ranks(path).fingerprint == forms[0].fingerprint

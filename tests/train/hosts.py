@@ -31,7 +31,7 @@ ASKED = (
     'evaluate.tasks=["spelling", { task = "arc", path = "arc" }]',
     "evaluate.tasks_every=10",
     "evaluate.questions=5",
-    "evaluate.answer_tokens=4",
+    "evaluate.max_new_tokens=4",
     'evaluate.prompts=["Spell", "How"]',
 )
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]  # of few shapes to compile

@@ -21,7 +21,7 @@ init = "weights"
 vocab = 512
 [optimizer]
 lr = 0.001
-clip = 1.0
+grad_clip = 1.0
 [schedule]
 shape = "wsd"
 warmup = { steps = 10 }
@@ -68,7 +68,7 @@ steps = 20
 mixture = { code = 1.0 }
 seq_len = 32
 batch_size = 4
-documents = "joined"
+document_mask = false
 kl = { beta = 0.2, direction = "reverse" }
 """
 

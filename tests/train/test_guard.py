@@ -191,7 +191,7 @@ def test_every_batch_of_an_evaluation_is_progress(folder: Path) -> None:
             self.beats.append(self.session.watchdog._last)
             return super().val_step(batch)
 
-    Timed("run.toml", ["engine.micro_batch=1"], show=False).run()
+    Timed("run.toml", ["engine.micro_batch_size=1"], show=False).run()
     evaluations = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
     assert len(set(Timed.beats)) == len(Timed.beats) > len(evaluations)
 

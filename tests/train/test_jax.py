@@ -31,7 +31,7 @@ heads = 2
 vocab = 512
 [optimizer]
 lr = 0.003
-clip = 1.0
+grad_clip = 1.0
 [engine]
 device = "cpu"
 [checkpoint]

@@ -32,7 +32,7 @@ device = "cpu"
 name = "muon"
 lr = { matrix = 0.02, rest = 3e-3 }
 momentum = { start = 0.85, end = 0.95, steps = 30 }
-clip = 1.0
+grad_clip = 1.0
 [schedule]
 shape = "wsd"
 to = 0.1
@@ -82,7 +82,7 @@ sources = ["web", "spelling-test"]
 tokens = "10k"
 tasks = ["spelling"]
 questions = 40
-answer_tokens = 40
+max_new_tokens = 40
 [[stages]]
 name = "tasks"
 epochs = { spelling = 1, counting = 1, chats = 1 }

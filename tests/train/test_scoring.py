@@ -44,7 +44,7 @@ ASKED = (
     'evaluate.tasks=["spelling", "counting"]',
     "evaluate.tasks_every=2",
     "evaluate.questions=3",
-    "evaluate.answer_tokens=8",
+    "evaluate.max_new_tokens=8",
     'evaluate.prompts=["Spell", "How"]',
 )
 

@@ -51,7 +51,7 @@ def test_a_tracker_that_fails_is_reported_once_and_ends_nothing() -> None:
 def test_track_every_reaches_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (board,) = trackers(Track(sinks=("tensorboard",), every=4), tmp_path, "run", {}, print)
+    (board,) = trackers(Track(trackers=("tensorboard",), every=4), tmp_path, "run", {}, print)
     for number in range(1, 10):
         board.write(step(number))
     board.close()

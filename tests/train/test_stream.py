@@ -46,7 +46,7 @@ tokens = 200
 kind = "stream"
 dataset = "web"
 lanes = 3
-shuffle_documents = 6
+shuffle_buffer = 6
 [sources.code]
 kind = "tokens"
 path = "code"
@@ -111,9 +111,9 @@ def test_stopped_and_resumed_it_takes_the_same_steps(folder: Path) -> None:
 def test_another_past_of_the_stream_is_refused(folder: Path) -> None:
     Stopped("run.toml", show=False).run()
     with pytest.raises(ResumeError) as error:
-        Trainer("run.toml", ["sources.web.shuffle_documents=7"], show=False).run()
+        Trainer("run.toml", ["sources.web.shuffle_buffer=7"], show=False).run()
     assert str(error.value) == (
-        "cannot resume at step 5: sources.web.shuffle_documents was 6 and is now 7, and steps 0 to 4 have been taken. "
+        "cannot resume at step 5: sources.web.shuffle_buffer was 6 and is now 7, and steps 0 to 4 have been taken. "
         "Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
 

@@ -65,7 +65,7 @@ def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
     train("run.name=whole")
-    train("run.name=single", "engine.micro_batch=1")
+    train("run.name=single", "engine.micro_batch_size=1")
     whole, single = losses("whole"), losses("single")
     assert max(abs(whole[step] - single[step]) for step in whole) < 1e-5
 
@@ -102,12 +102,12 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
         'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
         "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
-    train("stages.3.seq_len=8", "engine.micro_batch=2", "checkpoint.every=100")
+    train("stages.3.seq_len=8", "engine.micro_batch_size=2", "checkpoint.every=100")
     started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]
     assert started["step"] == 8
     assert started["changes"] == {
         "checkpoint.every.steps": "3 -> 100",
-        "engine.micro_batch": '"absent" -> 2',
+        "engine.micro_batch_size": '"absent" -> 2',
         "stages[3].seq_len": "16 -> 8",
     }
 
@@ -249,7 +249,7 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
 
 
 def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
-    train("track.sinks=['tensorboard']", "stages.0.steps=2", "schedule={}")
+    train("track.trackers=['tensorboard']", "stages.0.steps=2", "schedule={}")
     assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
 
 
@@ -257,7 +257,7 @@ def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
 def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    train("track.sinks=['wandb']", "stages.0.steps=2", "schedule={}")
+    train("track.trackers=['wandb']", "stages.0.steps=2", "schedule={}")
     (kept,) = Path("runs/run/wandb").glob("offline-run-*/run-run.wandb")
     assert b"validation" in kept.read_bytes()
 

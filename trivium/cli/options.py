@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.config.dialect_names import DIALECT_NAMES
+from trivium.config import DIALECT_NAMES
 
 STOPPED = 3  # a run that was asked to stop, and saved
 INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved

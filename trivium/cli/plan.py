@@ -59,6 +59,6 @@ def convert(
 
 def schema() -> None:
     """Print the JSON Schema of a config. An editor uses it to complete and check the file."""
-    from trivium.config.json_schema import config_schema
+    from trivium.config.schema import config_schema
 
     print_json(config_schema())

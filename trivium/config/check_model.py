@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trivium.config.fields import Extent
 from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
-from trivium.config.schema import Model
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Model
 from trivium.config.sources import (
     GENERATED,
     SCORED,
@@ -20,7 +19,7 @@ from trivium.config.sources import (
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
-TOKENIZER_KEYS = {"template": ("huggingface",), "pattern": ("tiktoken",), "special": ("tiktoken",)}
+TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
 HELD_OUT = "Take it out, or remove validation_only from the source."
 
 
@@ -91,7 +90,7 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
     if kind != tokenizer.kind:
         return  # no kind at all, which was reported already
-    for key in ("path", "bos", "eos", "markers", "template", "pattern", "special"):
+    for key in ("path", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens"):
         if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
             what = f'is given with kind = "{kind}", which reads none. Leave it out.'
             yield view.problem(("tokenizer", key), what)
@@ -261,9 +260,9 @@ def _asked_rules(view: View) -> Iterator[Finding]:
             what = 'is given without tasks. Write tasks = ["spelling"] too, or leave it out.'
             yield view.problem(("evaluate", key), what)
     has_texts = view.given("evaluate", "tasks") or view.given("evaluate", "prompts")
-    if view.given("evaluate", "answer_tokens") and not has_texts:
+    if view.given("evaluate", "max_new_tokens") and not has_texts:
         what = "is given without tasks or prompts. Write one of them too, or leave it out."
-        yield view.problem(("evaluate", "answer_tokens"), what)
+        yield view.problem(("evaluate", "max_new_tokens"), what)
 
 
 def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Finding]:

@@ -6,13 +6,13 @@ from trivium.config.check_model import known_rules, names_rules, shape_keys, sha
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
-from trivium.config.schema import Fade, Rope, Stage
 from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
+from trivium.config.stages import Fade, Rope, Stage
 from trivium.config.view import Finding, View
 
 BUDGETS = ("steps", "tokens", "epochs")
 WAYS = ("mixture", "weights", "sources")
-SIZES = ("batch_size", "batch_tokens")
+BATCH_SIZES = ("batch_size", "batch_tokens")
 MAX_ROWS = 10**15
 
 
@@ -60,7 +60,7 @@ def budget_rules(view: View) -> Iterator[Finding]:
         elif all(view.absent("stages", number, key) for key in BUDGETS):
             what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
             yield view.problem(("stages", number), what)
-        if not view.unsound(number, *SIZES, "seq_len"):
+        if not view.unsound(number, *BATCH_SIZES, "seq_len"):
             yield from _row_rules(view, number, stage)
         if stage.epochs is not None:
             yield from _epoch_rules(view, number, stage)
@@ -216,9 +216,9 @@ def _proportional_rules(view: View, number: int, stage: Stage) -> Iterator[Findi
 
 def shape_rules(view: View) -> Iterator[Finding]:
     """A batch size is said once, and is whole rows."""
-    yield from _one_way(view, ("defaults",), SIZES)
+    yield from _one_way(view, ("defaults",), BATCH_SIZES)
     for number, stage in enumerate(view.stages):
-        yield from _one_way(view, ("stages", number), SIZES)
+        yield from _one_way(view, ("stages", number), BATCH_SIZES)
         if view.unsound(number, "seq_len"):
             continue
         if stage.batch_tokens is not None and stage.batch_tokens % stage.seq_len:

@@ -59,7 +59,7 @@ def _as_tuple(value: object) -> object:
 
 def _one_or_many(value: object) -> object:
     if not isinstance(value, str | list | tuple):
-        raise PydanticCustomError("paths", "is no path", {})
+        raise PydanticCustomError("paths", "is not a path", {})
     return _as_tuple([value] if isinstance(value, str) else value)
 
 
@@ -83,23 +83,23 @@ Betas = Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_as_tuple, json_sch
 
 
 class Extent(Table):
-    """How far: exactly one of `steps`, `tokens` or `fraction` (of the run, or of the stage it stands in)."""
+    """A length: exactly one of `steps`, `tokens` or `fraction` (of the run, or of its stage)."""
 
     steps: Whole | None = Field(None, examples=[2000])
     """Optimizer steps."""
     tokens: Count | None = Field(None, examples=["1B"])
     """Tokens, padding included; rounded up to whole steps."""
     fraction: Fraction | None = Field(None, examples=[0.01])
-    """A share of the whole span, 0 to 1."""
+    """A fraction of the whole length, 0 to 1."""
 
 
 class EpochBudget(Table):
-    """How often sources are read: all of them together, or some by name."""
+    """Numbers of epochs: one for all sources, or one for each that is named."""
 
     epochs: Positive | None = Field(None, examples=[1.5])
-    """Times that every document of every source is read; None where sources are named."""
+    """Epochs of every source; None where sources are named."""
     by_source: Annotated[Mapping[str, Positive], frozen_dict] = Field(default_factory=FrozenDict)
-    """The sources that are counted, each with how often it is read."""
+    """The sources that are counted, each with its number of epochs."""
 
     @model_serializer
     def as_written(self) -> float | dict[str, float]:
@@ -107,7 +107,7 @@ class EpochBudget(Table):
         return dict(self.by_source) if self.epochs is None else self.epochs
 
     def of(self, sources: Sequence[str]) -> dict[str, float]:
-        """How often each source that counts is read; a bare number counts all of `sources`."""
+        """The epochs of each source that counts; a bare number counts all of `sources`."""
         return dict(self.by_source) if self.epochs is None else dict.fromkeys(sources, self.epochs)
 
 
@@ -124,7 +124,7 @@ def _read_epochs(value: object) -> object:
 
 def _checked_epochs(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise PydanticCustomError("epochs", "is no positive number of epochs", {})
+        raise PydanticCustomError("epochs", "is not a positive number of epochs", {})
     return float(value)
 
 

@@ -16,6 +16,22 @@ from trivium.config.sources import KINDS
 
 Path = tuple[str | int, ...]
 
+# Keys that had another name: where an old one was, and what it is called now.
+RENAMED = {
+    "tokenizer.special": "special_tokens",
+    "tokenizer.template": "chat_template",
+    "optimizer.clip": "grad_clip",
+    "engine.micro_batch": "micro_batch_size",
+    "engine.recompute_activations": "activation_checkpointing",
+    "checkpoint.milestones": "keep_every",
+    "guard.most_left_out": "max_consecutive_skips",
+    "evaluate.answer_tokens": "max_new_tokens",
+    "track.sinks": "trackers",
+    "defaults.documents": "document_mask",
+    "stages.documents": "document_mask",
+    "sources.shuffle_documents": "shuffle_buffer",
+}
+
 MISSING = object()
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -58,6 +74,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return f'Did you mean "{close[0]}"?'
     shown = listed([json.dumps(name, ensure_ascii=False) for name in names], "or")
     return f"Write {'one of ' if len(names) > 1 else ''}{shown}." if names else "There is none."
+
+
+def unknown_key(path: Path, known: Iterable[str]) -> str:
+    """What is wrong with a key that its table does not have; an old name leads to the new one."""
+    # Without the stage's number or the source's name: stages.0.documents -> stages.documents.
+    place = (path[0], *path[2:]) if path[0] in ("stages", "sources") else path
+    now = RENAMED.get(".".join(map(str, place)))
+    return f"unknown key. {nearest(now or str(path[-1]), known)}"
 
 
 @dataclass(frozen=True, slots=True)

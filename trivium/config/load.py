@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
-from trivium.config.merge import EITHER
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.read import read_tables
 from trivium.config.schema import Config, Engine
+from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
 
 

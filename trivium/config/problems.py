@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from trivium.config.keys import MISSING, Path, key_at, listed, look_up, nearest, show_key, show_path
+from trivium.config.keys import MISSING, Path, key_at, listed, look_up, nearest, show_key, show_path, unknown_key
 from trivium.config.sources import KINDS
 from trivium.errors import Problem
 
@@ -69,8 +69,7 @@ def explain(error: ErrorDetails, file: str, raw: Mapping[str, Any]) -> Problem:
     path = written_path(error["loc"], raw)
     kind = error["type"]
     if kind == "extra_forbidden":
-        what = f"unknown key. {nearest(str(path[-1]), key_at(path[:-1], raw).names())}"
-        return Problem(where(file, path), what)
+        return Problem(where(file, path), unknown_key(path, key_at(path[:-1], raw).names()))
     if kind.startswith("union_tag"):
         return Problem(where(file, (*path, "kind")), _kind_rule(look_up(raw, path).get("kind")))
     return Problem(where(file, path), f"{_found(error, path, raw)} {_instead(path, raw)}".rstrip())

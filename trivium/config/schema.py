@@ -5,21 +5,20 @@ be given is `None` here and asked for there, so that one wrong key never hides t
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from trivium.config.fields import (
     BelowOne,
     Betas,
-    Epochs,
     Extent,
     Fraction,
     FrozenDict,
     Name,
     Names,
     NotNegative,
-    OpenFraction,
     Paths,
     Positive,
     Seed,
@@ -31,163 +30,7 @@ from trivium.config.fields import (
 )
 from trivium.config.numbers import Count, Whole
 from trivium.config.sources import Source
-
-Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
-Packing = Literal["bestfit", "concat", "crop", "pad"]
-Precision = Literal["float32", "bfloat16"]
-MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
-
-
-class Fade(Table):
-    """How the shares move from the stage before to this one."""
-
-    tokens: Count | None = Field(None, examples=["50M"])
-    """Tokens over which the shares move, from the stage's first row on."""
-    steps: Count | None = Field(None, examples=[100])
-    """Steps over which the shares move, instead of tokens."""
-    shape: Literal["linear", "cosine"] = "linear"
-    """How the new mixture's part grows from 0 to 1."""
-
-
-class StageLr(Table):
-    """What a stage does to the learning rate."""
-
-    scale: Positive = Field(1.0, examples=[0.3])
-    """Multiplies the run's schedule, or the start of this stage's own shape."""
-    shape: Shape | None = None
-    """A shape over this stage's own span that replaces the run's schedule."""
-    to: Fraction = Field(0.0, examples=[0.1])
-    """Where the shape ends, as a fraction of its start."""
-    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
-    """Warm up again from zero at the stage's start."""
-    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
-    """With shape = "wsd": the length of the decay at the stage's end."""
-    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """With shape = "wsd": the form of the decay."""
-
-
-class Rope(Table):
-    """Rotary positions."""
-
-    theta: Positive | None = Field(None, examples=[500_000])
-    """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn"] | None = None
-    """How positions beyond the trained context are squeezed in; absent: not at all."""
-    factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
-    """How many times longer than the trained context; needs `scaling`."""
-    original_seq_len: Count | None = Field(None, examples=[4096])
-    """The context the model was trained at before scaling; absent: the model's max_seq_len."""
-
-
-class Reference(Table):
-    """The frozen model that KL is measured to."""
-
-    stage: Name | None = Field(None, examples=["general"])
-    """The model as it was when the named stage began."""
-    path: Text | None = Field(None, examples=["runs/base"])
-    """A given model of the same shape: a run's folder, one of its checkpoints, or a Hugging Face folder."""
-    step: Whole | None = Field(None, examples=[4000])
-    """With `path` a run's folder: the step; absent: its last checkpoint."""
-
-
-class Kl(Table):
-    """A penalty for leaving a frozen reference model."""
-
-    beta: Positive | None = Field(None, examples=[0.1])
-    """Weight of the KL term beside the cross-entropy."""
-    direction: Literal["forward", "reverse", "nll_gap"] = "forward"
-    """forward: KL(reference || policy); reverse: the other; nll_gap: difference of token losses."""
-    reference: Reference | None = Field(None, examples=[{"stage": "general"}])
-    """Absent: the model as it was when this stage began."""
-    precision: Precision | None = None
-    """In which the reference is held; absent: the engine's precision."""
-
-
-class StageDefaults(Table):
-    """What a stage may say and what `[defaults]` may say for all of them."""
-
-    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
-    """Share of rows by source; they add up to 1."""
-    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
-    """Relative weights by source, instead of shares; any numbers, normalised."""
-    sources: Names | None = Field(None, examples=[["web", "code"]])
-    """Which sources, in proportion to their tokens, instead of shares; absent, and no shares: all."""
-    replay: Shares | None = Field(None, examples=[{"web": 0.2}])
-    """Share of rows from sources read before, beside weights or proportional shares, which share out the rest."""
-    temperature: Positive = Field(1.0, examples=[2.0])
-    """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
-    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
-    """Tokens over which shares move from the stage before to this one."""
-    seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
-    """Row length in tokens."""
-    batch_size: Count = Field(256, examples=[256])
-    """Rows in a step, on all ranks."""
-    batch_tokens: Count | None = Field(None, examples=["512Ki"])
-    """Tokens in a step, on all ranks, instead of rows: a multiple of seq_len."""
-    packing: Packing = "bestfit"
-    """How documents are laid into rows."""
-    documents: Literal["masked", "joined"] = "masked"
-    """Attention within documents, or across them."""
-    seed: Seed | None = Field(None, examples=[1234])
-    """Reorders what is unread; absent: the run's seed."""
-    max_epochs: Positive | None = Field(None, examples=[4])
-    """The most often that any source may be read within this stage."""
-    lr: StageLr | None = Field(None, examples=[{"scale": 0.3}])
-    """What this stage does to the learning rate."""
-    rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
-    """Rotary base and scaling over this stage's own span; absent: the model's."""
-    kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
-    """KL to a frozen reference; absent: none."""
-    z_loss: Positive | None = Field(None, examples=[1e-4])
-    """Weight of the squared log of the softmax's sum; absent: none."""
-    loss_on: Literal["all", "assistant"] | None = None
-    """In conversations: learn everything, or the assistant's words; absent: what the source says."""
-    reset_optimizer: bool = False
-    """Start with a fresh optimizer state at the stage's first step."""
-    evaluate: bool = False
-    """Evaluate before the stage's first step and after its last."""
-
-
-class Stage(StageDefaults):
-    """A span of steps with one mixture, row length, batch size and objective."""
-
-    name: Name | None = Field(None, examples=["general"])
-    """How the stage is called in plans, events and overrides; not a number."""
-    steps: Count | None = Field(None, examples=[4000])
-    """Length in optimizer steps."""
-    tokens: Count | None = Field(None, examples=["2B"])
-    """Length in tokens, padding included; rounded up to whole steps."""
-    epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
-    """Length in epochs: a number, or sources and how often each is read at least."""
-
-    @property
-    def rows_of_step(self) -> int:
-        """Rows in one step, on all ranks."""
-        return self.batch_size if self.batch_tokens is None else self.batch_tokens // self.seq_len
-
-    @property
-    def tokens_of_step(self) -> int:
-        """Tokens in one step, padding included."""
-        return self.rows_of_step * self.seq_len
-
-
-class Anneal(Table):
-    """The last part of the run as a stage of its own; everything else is as in the stage it ends."""
-
-    start: OpenFraction | None = Field(None, examples=[0.9])
-    """Where it starts, as a fraction of the run's steps."""
-    name: Name = Field("anneal", examples=["anneal"])
-    """The stage's name."""
-    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
-    """Share of rows by source; they add up to 1."""
-    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
-    """Relative weights by source, instead of shares."""
-    temperature: Positive = Field(1.0, examples=[2.0])
-    """Shares become share ** (1 / temperature), normalised; needs weights."""
-    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
-    """Tokens over which the shares move there."""
-    lr: StageLr | None = Field(None, examples=[{"shape": "linear", "to": 0.0}])
-    """What the stage does to the learning rate."""
+from trivium.config.stages import Anneal, Precision, Rope, Shape, Stage, StageDefaults
 
 
 class Run(Table):
@@ -196,11 +39,36 @@ class Run(Table):
     name: Name | None = Field(None, examples=["my-run"])
     """The run's name and the name of its folder."""
     folder: Text = Field("runs", examples=["runs"])
-    """Where runs live."""
+    """The folder that holds the runs' folders."""
     seed: Seed = Field(1234, examples=[1234])
-    """Decides the order of all data and the initial weights."""
+    """The seed of the data's order and of the initial weights."""
     anneal: Anneal | None = Field(None, examples=[{"start": 0.9, "lr": {"shape": "linear", "to": 0.0}}])
-    """Short form: turn the end of the run into one more stage."""
+    """Short form: turn the end of the run into a stage of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A decoder's shape; the name counts its parameters, embeddings included, at a vocabulary of 32k (10m: 8k)."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    ffn: int
+
+
+SIZES = {
+    "tiny": Size(layers=2, width=64, heads=2, kv_heads=2, ffn=192),
+    "10m": Size(layers=6, width=256, heads=4, kv_heads=4, ffn=704),
+    "60m": Size(layers=8, width=512, heads=8, kv_heads=8, ffn=1408),
+    "125m": Size(layers=12, width=768, heads=12, kv_heads=12, ffn=2048),
+    "350m": Size(layers=24, width=1024, heads=16, kv_heads=16, ffn=2816),
+    "760m": Size(layers=24, width=1536, heads=16, kv_heads=8, ffn=4096),
+    "1b": Size(layers=16, width=2048, heads=32, kv_heads=8, ffn=8192),
+    "3b": Size(layers=28, width=3072, heads=24, kv_heads=8, ffn=8192),
+    "8b": Size(layers=32, width=4096, heads=32, kv_heads=8, ffn=14336),
+    "70b": Size(layers=80, width=8192, heads=64, kv_heads=8, ffn=28672),
+}
 
 
 class Model(Table):
@@ -215,7 +83,7 @@ class Model(Table):
     heads: Count | None = Field(None, examples=[12])
     """Attention heads; absent: one for every 64 of width."""
     kv_heads: Count | None = Field(None, examples=[4])
-    """Key and value heads; absent: as many as heads."""
+    """Key and value heads; absent: the number of heads."""
     ffn: Count | None = Field(None, examples=[2048])
     """Width of the feed-forward layer; absent: 8/3 of width, rounded up to a multiple of 64."""
     vocab: Count | None = Field(None, examples=[32768])
@@ -223,19 +91,19 @@ class Model(Table):
     max_seq_len: Count | None = Field(None, examples=[8192])
     """The longest row the model allows; absent: the longest of the stages."""
     qk_norm: bool = False
-    """Normalise queries and keys."""
+    """Normalise queries and keys (RMSNorm) before attention."""
     tied_embeddings: bool = False
-    """One matrix for embedding and unembedding."""
+    """Share one weight matrix between embedding and unembedding."""
     init_std: Positive = Field(0.02, examples=[0.02])
     """Standard deviation of the initial weights."""
     rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
-    """Rotary positions of stages that do not say their own; absent: theta 10,000."""
+    """Rotary positions of stages that have none of their own; absent: theta 10,000."""
     init: Text | None = Field(None, examples=["runs/base"])
     """Start from these weights: a run's folder, one of its checkpoints, or a Hugging Face folder."""
     init_step: Whole | None = Field(None, examples=[4000])
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
-    """With `init` a run's folder: go on with its optimizer's state too; else the optimizer starts fresh."""
+    """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
 
 
 class Markers(Table):
@@ -250,15 +118,15 @@ class Markers(Table):
     assistant_end: Text | None = Field(None, examples=["<|assistant_end|>"])
     """After them."""
     call_start: Text | None = Field(None, examples=["<|call_start|>"])
-    """Before what an assistant asks of a tool."""
+    """Before an assistant's call of a tool."""
     call_end: Text | None = Field(None, examples=["<|call_end|>"])
     """After it."""
     result_start: Text | None = Field(None, examples=["<|result_start|>"])
-    """Before what the tool answered."""
+    """Before the tool's result."""
     result_end: Text | None = Field(None, examples=["<|result_end|>"])
     """After it."""
     system_start: Text | None = Field(None, examples=["<|system_start|>"])
-    """Before a system message; where there is none, it goes before the first user's words."""
+    """Before a system message; absent: a system message goes before the first user's words."""
     system_end: Text | None = Field(None, examples=["<|system_end|>"])
     """After it."""
 
@@ -267,20 +135,20 @@ class Tokenizer(Table):
     """Text to tokens."""
 
     kind: Literal["huggingface", "tiktoken", "bytes"] = "huggingface"
-    """What reads `path`; bytes is built in and needs none."""
+    """The package that reads `path`; bytes is built in and needs no path."""
     path: Text | None = Field(None, examples=["tokenizer.json"])
     """A tokenizer.json, a folder, or a name on the Hub; with kind = "tiktoken" a .tiktoken file."""
     bos: Text | None = Field(None, examples=["<|bos|>"])
-    """The token that begins a document; absent: what the folder says, or a well-known name."""
+    """The token that begins a document; absent: the one of the tokenizer's folder, or one with a well-known name."""
     eos: Text | None = Field(None, examples=["<|eos|>"])
-    """The token that ends a document; absent: what the folder says, or a well-known name."""
+    """The token that ends a document; absent: the one of the tokenizer's folder, or one with a well-known name."""
     markers: Markers = Field(default_factory=Markers, examples=[{"user_start": "<|user_start|>"}])
-    """The tokens around the turns of a conversation; absent: well-known names."""
-    template: Text | None = Field(None, examples=["chat_template.jinja"])
-    """A Jinja file, or a JSON file with a chat_template; absent: the folder's, where there are no markers."""
+    """The tokens around the turns of a conversation; absent: tokens with well-known names."""
+    chat_template: Text | None = Field(None, examples=["chat_template.jinja"])
+    """A Jinja file, or a JSON file with a chat_template; absent: the folder's, where the tokenizer has no markers."""
     pattern: Text | None = Field(None, examples=[r"\p{L}+|\P{L}+"])
-    """With kind = "tiktoken": how text is split; absent: as for GPT-4."""
-    special: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
+    """With kind = "tiktoken": the pattern by which text is split; absent: GPT-4's."""
+    special_tokens: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
     """With kind = "tiktoken": special tokens after the ranks; absent: one for each role, as <|bos|>."""
 
 
@@ -294,18 +162,18 @@ class GroupLr(Table):
     unembedding: Positive | None = Field(None, examples=[3e-4])
     """The unembedding."""
     rest: Positive | None = Field(None, examples=[3e-4])
-    """Norms, biases and whatever else; also what a group that is not given takes."""
+    """Norms, biases and all other parameters, and every group that is not given."""
 
 
 class Momentum(Table):
     """Muon's momentum, with a warm-up that counts from the optimizer's start or reset."""
 
     start: BelowOne = Field(0.85, examples=[0.85])
-    """At the first step."""
+    """Momentum at the first step."""
     end: BelowOne = Field(0.95, examples=[0.95])
-    """After the warm-up."""
+    """Momentum after the warm-up."""
     steps: Whole = Field(300, examples=[300])
-    """Length of the warm-up."""
+    """Steps of the warm-up."""
 
 
 class Optimizer(Table):
@@ -316,19 +184,19 @@ class Optimizer(Table):
     lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(GroupLr(rest=3e-4), examples=[3e-4])
     """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
     betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
-    """Adam's averages of gradient and square."""
+    """Adam's decay rates of the averages of the gradient and of its square."""
     eps: Positive = Field(1e-8, examples=[1e-8])
-    """Adam's floor under the root."""
+    """The number that Adam adds to the root in its denominator."""
     weight_decay: NotNegative = Field(0.1, examples=[0.1])
     """Decoupled weight decay."""
     no_decay: Annotated[
         tuple[Literal["norms", "biases", "embeddings"], ...], Field(strict=False, examples=[["norms"]])
     ] = ("norms", "biases", "embeddings")
-    """What weight decay leaves alone."""
+    """Parameters without weight decay."""
     momentum: Momentum = Field(Momentum(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
     """Muon's momentum and its warm-up."""
-    clip: Positive | None = Field(None, examples=[1.0])
-    """Largest norm of the gradient; absent: no clipping."""
+    grad_clip: Positive | None = Field(None, examples=[1.0])
+    """Clip the norm of the gradient to this; absent: no clipping."""
 
 
 class Schedule(Table):
@@ -337,100 +205,98 @@ class Schedule(Table):
     shape: Shape = "constant"
     """constant, linear, cosine, wsd (warm-up, stable, decay) or inverse-sqrt."""
     warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
-    """Rise from zero at the run's start."""
+    """The length of the rise from zero at the run's start."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
     """With wsd: the form of the decay."""
     to: Fraction = Field(0.0, examples=[0.1])
-    """Where the schedule ends, as a fraction of the peak."""
+    """The learning rate at the schedule's end, as a fraction of the peak."""
     horizon: Extent | None = Field(None, examples=[{"tokens": "100B"}])
     """The span that the schedule covers; absent: the run's steps."""
 
 
 class Parallel(Table):
-    """How ranks share the model, in JAX all of their devices; the product is how many there are."""
+    """How ranks share the model, in JAX all of their devices; the product is the number of ranks (or devices)."""
 
     replicate: Count = Field(1, examples=[1])
     """Copies of the model (hybrid sharding)."""
     shard: Count | None = Field(None, examples=[8])
-    """Ranks that share one copy's parameters (FSDP); absent: all that are left."""
+    """Ranks that share one copy's parameters (FSDP); absent: all ranks that remain."""
     tensor: Count = Field(1, examples=[1])
-    """Ranks that share each matrix (tensor parallelism)."""
+    """Ranks that share each weight matrix (tensor parallelism)."""
 
 
 class Engine(Table):
-    """Owner of arrays and devices."""
+    """The framework that trains, and how it runs."""
 
     name: Literal["torch", "jax"] = "torch"
-    """torch or jax."""
+    """The framework: torch or jax."""
     device: Literal["cuda", "mps", "tpu", "cpu"] | None = None
-    """Absent: found by itself, in this order; tpu is JAX's alone."""
+    """The kind of device; absent: the first of these that is available; only JAX has tpu."""
     precision: Precision | None = None
-    """Of the forward pass; absent: bfloat16 on a GPU, float32 on a CPU."""
+    """Precision of the forward pass; absent: bfloat16 on a GPU, float32 on a CPU."""
     compile: bool = False
-    """Compile the model."""
-    micro_batch: Count | None = Field(None, examples=[8])
+    """Compile the model (torch.compile; JAX always compiles)."""
+    micro_batch_size: Count | None = Field(None, examples=[8])
     """Rows in one pass on one rank; absent: the rank's whole shard."""
-    recompute_activations: bool = False
-    """Compute activations again in the backward pass: far less memory, a third more time."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: far less memory, a third more time."""
     parallel: Parallel = Field(Parallel(), examples=[{"shard": 8}])
     """How ranks share the model."""
     deterministic: bool = True
-    """Only operations that give the same bits each time."""
+    """Use only operations that give the same bits each time."""
 
 
 class LoaderSettings(Table):
-    """How batches get to the engine; nothing here changes what is in them."""
+    """How batches get to the engine; no key here changes their content."""
 
     prefetch: Whole = Field(2, examples=[2])
-    """Batches made ahead in the background."""
+    """Batches that are made ahead of time in the background."""
     workers: Whole = Field(1, examples=[1])
-    """Threads that make them."""
-    pinned: bool | None = None
-    """Page-locked memory; absent: where the device profits from it."""
+    """Threads that make batches."""
 
 
 class Cadence(Table):
-    """How often: every so many steps or minutes."""
+    """How often: every n steps or every n minutes."""
 
     steps: Count | None = Field(None, examples=[1000])
-    """Every so many steps."""
+    """Steps from one to the next."""
     minutes: Positive | None = Field(None, examples=[30])
-    """Every so many minutes."""
+    """Minutes from one to the next."""
 
 
 class Checkpoint(Table):
     """When the run's state is written, and what is kept."""
 
     every: Annotated[Cadence, short_form("steps", Count | Cadence)] | None = Field(None, examples=[1000])
-    """Steps, or { minutes = 30 }; absent: at stage boundaries and at the end."""
+    """Write a checkpoint every n steps, or every { minutes = 30 }; absent: at stage boundaries and at the end."""
     keep: Count = Field(3, examples=[3])
-    """How many of the last ones stay; boundaries and the final one always do."""
-    milestones: Count | None = Field(None, examples=[10_000])
-    """Checkpoints at multiples of so many steps stay for good; absent: none does."""
+    """Keep this many of the latest checkpoints; those at stage boundaries and the final one are always kept."""
+    keep_every: Count | None = Field(None, examples=[10_000])
+    """Keep every checkpoint at a multiple of this many steps for good; absent: none."""
     background: bool = Field(True, alias="async")
-    """Write while training goes on."""
+    """Write checkpoints in the background, while training continues."""
     copy_to: Text | None = Field(None, examples=["/backup/runs"])
-    """A second folder of runs, to which checkpoints are copied in the background; absent: none."""
+    """Copy checkpoints in the background to this second folder of runs; absent: no copy."""
 
 
 StepSpan = Annotated[tuple[Whole, Count], Field(strict=False)]
 
 
 class Guard(Table):
-    """What happens to steps that go wrong; an update that is not finite is always left out."""
+    """What happens to steps that go wrong; an update that is not finite is always skipped."""
 
     skip_spikes: bool = False
-    """Leave out the update of a step whose loss spikes; else it is told of, with its rows."""
+    """Skip the update of a step whose loss spikes; false: the spike is only reported, with its rows."""
     spike_deviations: Positive = Field(8.0, examples=[8.0])
-    """A spike is a loss so many robust deviations above the median of the stage's recent ones."""
+    """A spike is a loss this many robust deviations above the median of the stage's recent losses."""
     max_consecutive_skips: Count = Field(5, examples=[5])
-    """So many updates left out in a row end the run."""
+    """Stop the run after this many skipped updates in a row."""
     skip_steps: Annotated[tuple[StepSpan, ...], Field(strict=False, examples=[[[41300, 41350]]])] = ()
-    """Steps whose rows are left out, as pairs: the first step, and the first that is read again."""
+    """Steps whose rows are skipped, as pairs: the first skipped step, and the first that is trained again."""
     stall_minutes: Positive = Field(30.0, examples=[30])
-    """A run without progress for so long ends, with the stacks of every rank in its folder."""
+    """Stop a run that made no progress for this many minutes, and write every rank's stacks to its folder."""
 
 
 class AskedTask(Table):
@@ -439,7 +305,7 @@ class AskedTask(Table):
     task: Name | None = Field(None, examples=["spelling"])
     """mmlu, arc, gsm8k, spelling or counting; its test split."""
     path: Paths | None = Field(None, examples=["data/arc"])
-    """Its files; absent: the Hub, or for spelling and counting a list of common words."""
+    """The task's files; absent: the Hub, or for spelling and counting a list of common words."""
     subset: Name | None = Field(None, examples=["ARC-Easy"])
     """Which subset of the task."""
 
@@ -453,35 +319,37 @@ class Evaluate(Table):
     """Validation, scores and texts: when, on what, how much."""
 
     every: Count | None = Field(None, examples=[500])
-    """Steps between evaluations; absent: only where a stage asks."""
+    """Steps between evaluations; absent: only where a stage has evaluate = true."""
     sources: Names | None = Field(None, examples=[["web"]])
-    """Which sources' held-out documents; absent: those of the stage's mixture."""
+    """Evaluate on the held-out documents of these sources; absent: those of the stage's mixture."""
     mixture: Shares | None = Field(None, examples=[{"web": 1.0}])
-    """A mixture of its own, by share."""
+    """Evaluate on this mixture, by share, instead."""
     tokens: Count = Field(1_000_000, examples=["1M"])
     """Tokens of one evaluation."""
     tasks: Annotated[
         tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
         Field(strict=False, examples=[["spelling", "counting"]]),
     ] = ()
-    """Tasks that are scored, by name or as { task, path, subset }, where a stage says evaluate."""
+    """Tasks that are scored, by name or as { task, path, subset }, where a stage has evaluate = true."""
     tasks_every: Count | None = Field(None, examples=[1000])
-    """Steps between scores; absent: only where a stage asks."""
+    """Steps between scores; absent: only where a stage has evaluate = true."""
     questions: Count = Field(100, examples=[100])
-    """Questions of each task, evenly spread over its test split."""
-    answer_tokens: Count = Field(128, examples=[128])
-    """The longest answer, and the longest sampled text."""
+    """Ask this many questions of each task, evenly spread over its test split."""
+    max_new_tokens: Count = Field(128, examples=[128])
+    """The most tokens of an answer, and of a sampled text."""
     prompts: Names | None = Field(None, examples=[["Once upon a time"]])
-    """Texts that the model goes on with at the start of each stage and at the end of the run."""
+    """Texts that the model continues at the start of each stage and at the end of the run."""
 
 
 class Track(Table):
     """Where figures go beside events.jsonl."""
 
-    sinks: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False, examples=[["tensorboard"]])] = ()
-    """tensorboard, wandb."""
+    trackers: Annotated[
+        tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False, examples=[["tensorboard"]])
+    ] = ()
+    """The experiment trackers that get the figures: tensorboard, wandb."""
     every: Count = Field(1, examples=[10])
-    """Steps between lines in the log and the sinks."""
+    """Steps between lines in the terminal, and between the steps that TensorBoard and wandb get."""
 
 
 class Config(Table):
@@ -510,8 +378,36 @@ class Config(Table):
     track: Track = Track()
     """TensorBoard and wandb."""
     defaults: StageDefaults = StageDefaults()
-    """What stages take where they do not say it themselves."""
+    """Values of keys that a stage does not have."""
     sources: Annotated[Mapping[str, Source], frozen_dict] = Field(default_factory=FrozenDict)
     """Named collections of documents."""
     stages: Annotated[tuple[Stage, ...], Field(strict=False)] = ()
     """The stages, in order."""
+
+
+# Keys that must be written. The models leave them open, so that a missing one is one problem among all.
+REQUIRED = {
+    "Run": ["name"],
+    "Stage": ["name"],
+    "Anneal": ["start"],
+    "Kl": ["beta"],
+    "TokensSource": ["kind", "path"],
+    "TextSource": ["kind", "path"],
+    "HuggingFaceSource": ["kind", "dataset"],
+    "StreamSource": ["kind", "dataset"],
+    "ChatSource": ["kind"],
+}
+
+
+def config_schema() -> dict[str, Any]:
+    """Draft 2020-12, every key with its doc line."""
+    schema = Config.model_json_schema(mode="validation")
+    for name, keys in REQUIRED.items():
+        schema["$defs"][name]["required"] = keys
+    schema["required"] = ["run", "model", "sources", "stages"]
+    schema["$defs"]["Model"]["properties"]["size"]["enum"] = [*SIZES, None]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A trivium config",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }

@@ -1,4 +1,4 @@
-"""The five kinds of source a config may name; each says where its documents are, nothing is opened."""
+"""The five kinds of source a config may name; each tells where its documents are, and opens nothing."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from trivium.config.numbers import Count, Whole, parse_count
 
 
 def _read_holdout(value: object) -> object:
-    """`0.001` is a fraction of the documents, `"500k"` so many tokens."""
+    """`0.001` is a fraction of the documents, `"500k"` a number of tokens."""
     if isinstance(value, str):
         try:
             count = parse_count(value)
@@ -33,16 +33,16 @@ HoldOut = Annotated[
 
 
 class BaseSource(Table):
-    """What every source may say."""
+    """Keys of every kind of source."""
 
     repeat: Count = Field(1, examples=[2])
-    """Counts so many times in proportional shares (a task "listed twice")."""
+    """Count the source's tokens this many times in proportional shares."""
     max_epochs: Positive | None = Field(None, examples=[4])
-    """The most often it may be read over the whole run; absent: no limit, a warning over 4."""
+    """Refuse a plan in which the run reads it for more epochs than this; absent: no limit, a warning over 4."""
     validation: HoldOut | None = Field(None, examples=[0.001])
-    """Held out for validation: a fraction of its documents, or so many tokens."""
+    """Hold out a fraction of its documents, or a number of tokens, for validation."""
     validation_only: bool = False
-    """A test split: never trained on."""
+    """A test split, which is never trained on."""
     block_tokens: Annotated[Count, Field(le=2**29)] = Field(262_144, examples=["256Ki"])
     """Tokens in a block, the unit of order."""
     window_blocks: Count = Field(64, examples=[64])
@@ -64,7 +64,7 @@ class TokensSource(BaseSource):
     path: Paths | None = Field(None, examples=["data/web"])
     """A file, a folder, a pattern, or a list of them."""
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = Field(None, examples=["uint16"])
-    """Of files that do not say it themselves; never guessed."""
+    """Type of the tokens in files that do not record it; never guessed."""
     eos: Whole | None = Field(None, examples=[0])
     """In flat files: the token that ends a document."""
     bos: Whole | None = Field(None, examples=[1])
@@ -72,10 +72,10 @@ class TokensSource(BaseSource):
 
 
 class PreparedSource(BaseSource):
-    """What sources share that are turned into token files on first use."""
+    """Keys of sources that are turned into token files on first use."""
 
     bad_lines: Fraction = Field(0.001, examples=[0.01])
-    """The most lines that may hold no document, as a fraction; more is an error."""
+    """The largest fraction of lines without a document; more is an error."""
 
 
 class TextSource(PreparedSource):
@@ -86,22 +86,22 @@ class TextSource(PreparedSource):
     path: Paths | None = Field(None, examples=["data/web.jsonl"])
     """A file, a folder, a pattern, or a list of them."""
     column: Name = Field("text", examples=["text"])
-    """Where the text is, in JSONL and Parquet."""
+    """The column of the text, in JSONL and Parquet."""
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
 
 
 class HubSource(BaseSource):
-    """What the two kinds of Hugging Face source share."""
+    """Keys of both kinds of Hugging Face source."""
 
     dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
-    """A name on the Hub, a folder on disk, or a data file."""
+    """A name on the Hub or a folder on disk; a stream also reads a data file, or its URL."""
     subset: Name | None = Field(None, examples=["sample-10BT"])
-    """The dataset's configuration."""
+    """The dataset's configuration, as `datasets` calls it."""
     split: Name = Field("train", examples=["train"])
-    """Which split."""
+    """Which split of the dataset."""
     column: Name = Field("text", examples=["text"])
-    """Where the text is."""
+    """The column of the text."""
 
 
 class HuggingFaceSource(HubSource, PreparedSource):
@@ -110,7 +110,7 @@ class HuggingFaceSource(HubSource, PreparedSource):
     kind: Literal["huggingface"] = "huggingface"
     """A `datasets` dataset."""
     tokenised: bool = False
-    """It holds tokens already: input_ids (or inputs), with labels and position_ids where there are any."""
+    """The dataset has tokens already: input_ids (or inputs), perhaps with labels and position_ids."""
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
 
@@ -123,8 +123,8 @@ class StreamSource(HubSource):
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
     lanes: Count = Field(8, examples=[8])
-    """Readers side by side; fixed, whatever the number of ranks."""
-    shuffle_documents: Count = Field(10_000, examples=["10k"])
+    """Readers side by side, whatever the number of ranks."""
+    shuffle_buffer: Count = Field(10_000, examples=["10k"])
     """Documents of a lane that are packed and shuffled together."""
 
 
@@ -142,13 +142,13 @@ class ChatSource(PreparedSource):
     subset: Name | None = Field(None, examples=["ARC-Easy"])
     """Which subset of the task."""
     size: Count | None = Field(None, examples=[1000])
-    """How many conversations a generated task has."""
+    """Number of conversations of a generated task."""
     start: Whole | None = Field(None, examples=[0])
-    """First conversation taken; absent: the first."""
+    """Read from this conversation on; absent: from the first."""
     stop: Count | None = Field(None, examples=[1000])
-    """Where to stop; absent: the end."""
+    """Stop before this conversation; absent: at the end."""
     loss_on: Literal["all", "assistant"] = "assistant"
-    """Learn everything, or the assistant's words."""
+    """Which tokens count in the loss: all, or the assistant's."""
 
 
 Source = Annotated[

@@ -7,9 +7,9 @@ from typing import Any
 
 from trivium.config.fields import Extent
 from trivium.config.keys import MISSING, Path, listed, look_up
-from trivium.config.merge import merged_stages
 from trivium.config.problems import where
-from trivium.config.schema import Config, Stage
+from trivium.config.schema import Config
+from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem
 
 
@@ -32,7 +32,7 @@ class View:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages with `[defaults]` merged in."""
-        return merged_stages(self.config)
+        return merged_stages(self.config.stages, self.config.defaults)
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:

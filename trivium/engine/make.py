@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.config.schema import Config, Kl, Stage
+from trivium.config.schema import Config
+from trivium.config.stages import Kl, Stage
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.errors import ConfigError, Problem
@@ -68,14 +69,16 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
     optimizer, engine = config.optimizer, config.engine
     return EngineSettings(
         spec=spec,
-        optimizer=OptimizerSettings(optimizer.name, optimizer.betas, optimizer.eps, optimizer.no_decay, optimizer.clip),
+        optimizer=OptimizerSettings(
+            optimizer.name, optimizer.betas, optimizer.eps, optimizer.no_decay, optimizer.grad_clip
+        ),
         seed=config.run.seed,
         device=engine.device,
         precision=engine.precision,
-        micro_batch=engine.micro_batch,
+        micro_batch=engine.micro_batch_size,
         compile=engine.compile,
         deterministic=engine.deterministic,
-        recompute_activations=engine.recompute_activations,
+        recompute_activations=engine.activation_checkpointing,
         token_bytes=token_bytes,
     )
 
@@ -106,7 +109,7 @@ def stage_settings(
     return StageSettings(
         seq_len=stage.seq_len,
         rope=stage_rope(stage, spec),
-        documents=stage.documents,
+        documents="masked" if stage.document_mask else "joined",
         z_loss=stage.z_loss,
         kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
         reset_optimizer=begins and stage.reset_optimizer,

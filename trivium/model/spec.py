@@ -8,8 +8,8 @@ twice the forward one. Figures can then be compared with other people's.
 from dataclasses import dataclass
 from typing import Literal
 
-from trivium.config.schema import Model, Rope
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Model
+from trivium.config.stages import Rope
 from trivium.errors import ConfigError, Problem
 
 DEFAULT_THETA = 10_000.0

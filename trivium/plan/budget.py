@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from trivium.config.schema import Config, Fade, Stage
+from trivium.config.schema import Config
+from trivium.config.stages import Fade, Stage
 from trivium.plan.curve import exact
 from trivium.rows.mixture import Mixture, StageMixture, normalised, tempered
 from trivium.sources.open import OpenSource

@@ -75,7 +75,7 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "seq_len": stage.seq_len,
         "batch_size": stage.batch_size,
         "packing": stage.config.packing,
-        "documents": stage.config.documents,
+        "document_mask": stage.config.document_mask,
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         "fade_rows": None if stage.mixture is None else stage.mixture.fade_rows,

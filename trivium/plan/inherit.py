@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trivium.config.merge import merged_stages
-from trivium.config.schema import Config, Stage, Tokenizer
+from trivium.config.schema import Config, Tokenizer
+from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem, ResumeError
 from trivium.run.folder import find_checkpoint
 
@@ -44,8 +44,8 @@ def inherited(config: Config) -> Inherited:
     state = checkpoint.state()
     base = Config.model_validate(state["config"])
     updates = {**_tokenizer(config, base), **_rows(config, base, last_stage(state)), **_optimizer(config, base)}
-    if config.engine.micro_batch is None and base.engine.micro_batch is not None:
-        updates["engine.micro_batch"] = base.engine.micro_batch
+    if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
+        updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
     return Inherited(_with(config, updates), name, updates, problem=_other_optimizer(config, base, name))
 
@@ -55,7 +55,8 @@ def last_stage(state: Mapping[str, Any]) -> Stage | None:
     starts = (f"stages[{number}].start" for number in range(state["stage"] + 1))
     # A record holds the stages that have begun, that is, of which a step is taken.
     begun = sum(start in state["loader"]["record"] for start in starts)
-    stages = merged_stages(Config.model_validate(state["config"]))
+    config = Config.model_validate(state["config"])
+    stages = merged_stages(config.stages, config.defaults)
     return None if begun == 0 else stages[min(begun, len(stages)) - 1]  # an anneal is a part of the last one
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from trivium.config.schema import Stage
+from trivium.config.stages import Stage
 from trivium.plan.curve import exact
 from trivium.plan.stage import Segment, SourceUse
 from trivium.rows.figures import Figures

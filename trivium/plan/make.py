@@ -6,9 +6,9 @@ from math import ceil, floor, log10
 from typing import Any
 
 from trivium.config.fields import Extent
-from trivium.config.merge import merged_stages
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config, Reference, Stage
+from trivium.config.schema import Config
+from trivium.config.stages import Reference, Stage, merged_stages
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
@@ -65,7 +65,7 @@ class Builder:
 
     def plan(self) -> Plan:
         """The plan, or PlanError."""
-        stages = self._planned(self._with_anneal(list(merged_stages(self.config))))
+        stages = self._planned(self._with_anneal(list(merged_stages(self.config.stages, self.config.defaults))))
         self._check_fades(stages)
         self._check_learnt(stages)
         self._check_epochs(stages)

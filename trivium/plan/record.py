@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trivium.config.problems import show_value
-from trivium.config.schema import Config
-from trivium.config.sizes import SIZES
+from trivium.config.schema import SIZES, Config
 from trivium.config.sources import StreamSource
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage
@@ -25,9 +24,9 @@ from trivium.sources.open import OpenSource
 Record = dict[str, Any]
 
 # Of a stage, what decides its steps; all else is entered resolved, below.
-STAGE_KEYS = ("seq_len", "packing", "documents", "z_loss", "loss_on")
+STAGE_KEYS = ("seq_len", "packing", "document_mask", "z_loss", "loss_on")
 # Of a stream, what decides its documents and their order; what it holds is not known.
-STREAM_KEYS = ("dataset", "subset", "split", "column", "lanes", "shuffle_documents", "block_tokens", "window_blocks")
+STREAM_KEYS = ("dataset", "subset", "split", "column", "lanes", "shuffle_buffer", "block_tokens", "window_blocks")
 GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
 

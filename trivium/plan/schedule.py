@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Literal
 
 from trivium.config.fields import Extent
-from trivium.config.schema import Momentum, Schedule, Shape, StageLr
+from trivium.config.schema import Momentum, Schedule
+from trivium.config.stages import Shape, StageLr
 from trivium.plan.curve import ONE, Curve, Formula, Piece, constant, exact, joined
 
 DEFAULT_DECAY = 0.2

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from trivium.config.schema import Stage
+from trivium.config.stages import Stage
 from trivium.rows.figures import Figures
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings

@@ -88,7 +88,8 @@ def _templated(tokenizer: Tokenizer) -> tuple[ChatTemplate, FileTokenizer] | Non
 def _no_markers(missing: Sequence[Role]) -> SourceError:
     return SourceError(
         f"tokenizer: has no token for {listed(missing)}, and no chat template: conversations cannot be written. "
-        f'Write markers = {{ {missing[0]} = "<|{missing[0]}|>" }} with tokens that it has, or template = "chat.jinja".'
+        f'Write markers = {{ {missing[0]} = "<|{missing[0]}|>" }} with tokens that it has, '
+        'or chat_template = "chat.jinja".'
     )
 
 

@@ -149,11 +149,11 @@ def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
     for token in described.get("added_tokens") or ():
         # The library takes only the names of special tokens for text.
         token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
-    source = folder.template if config.template is None else read_template(config.template)
+    source = folder.template if config.chat_template is None else read_template(config.chat_template)
     names = dict(folder.token_names) | {
         f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
     }
-    template = None if source is None else ChatTemplate(source, names, from_config=config.template is not None)
+    template = None if source is None else ChatTemplate(source, names, from_config=config.chat_template is not None)
     return FileTokenizer(json.dumps(described), roles, template)
 
 

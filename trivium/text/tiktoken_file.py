@@ -109,7 +109,7 @@ def open_tiktoken(config: TokenizerConfig) -> TiktokenTokenizer:
     """The tokenizer of a .tiktoken file, or of a folder that has one."""
     path = _find(Path(config.path or ""))
     ranks = read_ranks(path)
-    names = config.special if config.special is not None else [role_name(role) for role in ROLES]
+    names = config.special_tokens if config.special_tokens is not None else [role_name(role) for role in ROLES]
     first = 1 + max(ranks.values())
     special = {name: first + place for place, name in enumerate(dict.fromkeys(names))}
     roles = find_roles(config, {}, special.get, special)

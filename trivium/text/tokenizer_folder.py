@@ -64,10 +64,10 @@ def read_template(where: str) -> str:
     """The chat template in a file: Jinja, or JSON with a chat_template."""
     path = Path(where)
     if not path.is_file():
-        raise SourceError(f"tokenizer.template: {path} does not exist. Write the path of a Jinja file.")
+        raise SourceError(f"tokenizer.chat_template: {path} does not exist. Write the path of a Jinja file.")
     template = template_in(_read_json(path)) if path.suffix == ".json" else read_text(path)
     if template is None:
-        raise SourceError(f"tokenizer.template: {path} has no chat_template. Write the path of a Jinja file.")
+        raise SourceError(f"tokenizer.chat_template: {path} has no chat_template. Write the path of a Jinja file.")
     return template
 
 

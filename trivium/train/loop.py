@@ -20,7 +20,7 @@ from trivium.train.session import Session
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "documents", "rope", "kl", "z_loss", "loss_on")
+STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "rope", "kl", "z_loss", "loss_on")
 
 
 def train(trainer: "Trainer", session: Session) -> None:
@@ -130,7 +130,7 @@ class Loop:
 
     def saves_at(self, steps: int) -> bool:
         """Whether a checkpoint is due after this many steps; boundaries and the end have their own."""
-        milestones = self.trainer.config.checkpoint.milestones
+        milestones = self.trainer.config.checkpoint.keep_every
         is_milestone = milestones is not None and steps % milestones == 0
         is_due = self.session.cadence.due(steps) or is_milestone or self.session.saves_again
         return steps != self.trainer.plan.total_steps and is_due

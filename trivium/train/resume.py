@@ -145,7 +145,7 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
 
 def bit_settings(trainer: "Trainer") -> dict[str, Any]:
     """What may change the bits of a run, but never its batches."""
-    keys = ("device", "precision", "micro_batch", "compile", "deterministic")
+    keys = ("device", "precision", "micro_batch_size", "compile", "deterministic")
     engine = trainer.config.engine
     return {"engine": engine.name, **{key: getattr(engine, key) for key in keys}, "layout": trainer.mesh.said()}
 

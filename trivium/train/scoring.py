@@ -63,7 +63,7 @@ class Scoring:
             self._engine,
             self._tokenizer,
             seq_len,
-            min(self._settings.answer_tokens, seq_len - 1),
+            min(self._settings.max_new_tokens, seq_len - 1),
             self._ranks,
             self._reader,
             self._readers,
@@ -86,7 +86,7 @@ class Scoring:
             return []
         seq_len = max(self._spec.max_seq_len, seq_len)
         words = self._tokenizer
-        room = min(self._settings.answer_tokens, seq_len - max(len(each) for each in self._prompts))
+        room = min(self._settings.max_new_tokens, seq_len - max(len(each) for each in self._prompts))
         own = self._prompts if self._reader == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
         writing = Writing(room, text_ends(words), sampling, vocab=words.vocab)

@@ -110,7 +110,7 @@ def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: S
     peak = engine.peak_flops()
     references = References(plan, spec, folder)
     boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
-    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.milestones)
+    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.keep_every)
 
     def say(text: str) -> None:
         sinks.write(Said(step=trainer.step, text=text))

@@ -57,7 +57,7 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
     state_file = init.parent / "state.json"
     if not state_file.is_file():
         return None
-    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch"), config.engine.micro_batch
+    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch_size"), config.engine.micro_batch_size
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"

@@ -162,13 +162,13 @@ def trackers(track: Track, folder: Path, run: str, config: Mapping[str, Any], sa
     """The trackers that the config names."""
     return [
         TensorBoard(folder, track.every, say) if name == "tensorboard" else Wandb(folder, run, config, track.every, say)
-        for name in track.sinks
+        for name in track.trackers
     ]
 
 
 def _missing(package: str) -> ConfigError:
     what = f"{package} is not installed: pip install 'trivium[track]', or take it out."
-    return ConfigError([Problem("track.sinks", what)])
+    return ConfigError([Problem("track.trackers", what)])
 
 
 class Lines:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trivium.config.load import load, peek_engine
-from trivium.config.schema import Config, Shape
+from trivium.config.schema import Config
+from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import mesh_shape
@@ -183,7 +184,7 @@ class Trainer:
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation of the current stage."""
         stage = self.stage
-        rows = self.config.engine.micro_batch or max(1, EVALUATION_TOKENS // stage.seq_len)
+        rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // stage.seq_len)
         for batch in validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size):
             if self._session is not None:
                 self._session.beat()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dialects import EXAMPLES, converted_is_the_same
-from trivium.config.dialect_names import DIALECT_NAMES
+from trivium.config import DIALECT_NAMES
 from trivium.config.dialects import DIALECTS, recognised
 from trivium.config.read import read_tables
 from trivium.errors import ConfigError

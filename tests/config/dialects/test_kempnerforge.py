@@ -135,9 +135,9 @@ def test_packed_rows_need_the_number_of_the_end_of_a_document(file: Path) -> Non
     )
     assert refusal(file) == [said]
     (only,) = plan_of(file, overrides=["sources.web.eos=50256"]).stages
-    assert (only.config.packing, only.config.documents) == ("concat", "masked")
+    assert (only.config.packing, only.config.document_mask) == ("concat", True)
     (joined,) = plan_of(written(file, '[data]\ndataset_path = "/d/web"')).stages
-    assert (joined.config.packing, joined.config.documents) == ("concat", "joined")
+    assert (joined.config.packing, joined.config.document_mask) == ("concat", False)
 
 
 def test_bin_files_do_not_say_their_integers(file: Path) -> None:
@@ -158,7 +158,7 @@ def test_rows_per_rank_become_rows_on_all(file: Path, parallel: str, world_size:
     train = f"[train]\nbatch_size = 2\ngrad_accum_steps = 2\nmax_steps = 3000\n[distributed]\n{parallel}\n"
     written(file, WEB, train=train)
     assert plan_of(file, world_size=world_size).stages[0].batch_size == batch_size
-    assert load(file, world_size=world_size).config.engine.micro_batch == 2
+    assert load(file, world_size=world_size).config.engine.micro_batch_size == 2
 
 
 def test_ranks_that_are_not_said_are_asked_for(file: Path) -> None:
@@ -296,6 +296,13 @@ def test_what_is_never_reached_or_off_is_said(file: Path) -> None:
     ]
 
 
+def test_pinned_memory_decides_nothing_and_is_said(file: Path) -> None:
+    reason = "the engine copies batches to the device in its own way"
+    assert notes(written(file, "[data]\npin_memory = false", WEB)) == [
+        f"data.pin_memory: has no effect here (it is false): {reason}."
+    ]
+
+
 def test_experts_ask_for_a_size_on_the_command_line(file: Path) -> None:
     written(file, WEB, "[model]\nnum_experts = 8")
     said = "is 8, but experts are not known here. Give a size on the command line: model.size=1b."
@@ -318,7 +325,7 @@ def test_the_other_tables_are_carried_over(file: Path) -> None:
     assert tables["optimizer"]["lr"] == {"matrix": 0.003, "rest": 3e-4}
     assert tables["optimizer"]["momentum"] == {"start": 0.95, "end": 0.95, "steps": 0}
     assert tables["engine"]["parallel"] == {"replicate": 1, "tensor": 2}
-    assert tables["engine"]["recompute_activations"] is True
+    assert tables["engine"]["activation_checkpointing"] is True
     assert tables["checkpoint"] == {"every": 250, "keep": 3, "async": True}
     assert tables["defaults"]["batch_size"] == 4 * 2 * 4
     written(file, WEB, "[checkpoint]\nkeep_last_n = 0", "[train.x]\ny = 1")

@@ -373,7 +373,7 @@ def test_nothing_is_dropped_silently(file: Path) -> None:
         assert f"odd-{odd}" in said
     for number in (0.00123, 1.23e-9, 0.8123, 0.9123, 0.123, 123, 1234, 1.123):
         assert repr(number) in said
-    assert loaded.config.engine.micro_batch == 3
+    assert loaded.config.engine.micro_batch_size == 3
 
 
 def test_a_batch_per_rank_needs_the_world_size(file: Path) -> None:
@@ -484,7 +484,7 @@ def test_a_dialect_is_recognised_named_or_refused(file: Path) -> None:
 
 def test_rows_are_made_as_theirs_are(file: Path) -> None:
     (only,) = plan_of(file, stage("a", 0)).stages
-    assert (only.config.packing, only.config.documents) == ("concat", "joined")
+    assert (only.config.packing, only.config.document_mask) == ("concat", False)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def server(body: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def examples_read(server: Server, faults: dict[int, str], patience: Patience, said: list[str]) -> list[int]:
-    stream = make_stream(server.url, patience, lanes=1, shuffle_documents=700)
+    stream = make_stream(server.url, patience, lanes=1, shuffle_buffer=700)
     stream.part(0)  # opened without faults
     server.requests, server.faults = 0, faults
     windows = read_windows(stream, 0, LaneState(), said.append)

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_lanes(dataset: Path, *stretches: Stretch, said: list[str] | None = None, **source: Any) -> Lanes:
     heard: list[str] = [] if said is None else said
-    stream = make_stream(dataset, **({"lanes": 2, "shuffle_documents": 3} | source))
+    stream = make_stream(dataset, **({"lanes": 2, "shuffle_buffer": 3} | source))
     return Lanes(stream, stretches or (Stretch(0, PLAIN),), heard.append)
 
 
@@ -76,7 +76,7 @@ def test_every_token_is_read_once_an_epoch_whatever_changes(folder: Path, data: 
     starts = sorted(data.draw(st.sets(st.integers(1, 60), max_size=4)))
     kinds = st.builds(RowSettings, st.integers(2, 40), st.sampled_from(["bestfit", "concat", "pad"]), st.integers(1, 2))
     stretches = [Stretch(start, data.draw(kinds)) for start in (0, *starts)]
-    source: dict[str, Any] = {"lanes": data.draw(st.integers(1, 7)), "shuffle_documents": data.draw(st.integers(1, 12))}
+    source: dict[str, Any] = {"lanes": data.draw(st.integers(1, 7)), "shuffle_buffer": data.draw(st.integers(1, 12))}
     lanes = make_lanes(folder, *stretches, **source)
     rows: list[Row] = []
     while not rows or rows[-1][0] < 2:
@@ -145,14 +145,14 @@ def test_a_stream_without_any_document_is_an_error(tmp_path: Path) -> None:
 
 def test_a_window_ends_with_so_many_documents_or_tokens(tmp_path: Path) -> None:
     folder = write_jsonl(tmp_path / "web", [[9] * 20])
-    by_documents = make_lanes(folder, lanes=1, shuffle_documents=4).at(0, 20)
-    by_tokens = make_lanes(folder, lanes=1, shuffle_documents=10, block_tokens=10, window_blocks=2).at(0, 20)
+    by_documents = make_lanes(folder, lanes=1, shuffle_buffer=4).at(0, 20)
+    by_tokens = make_lanes(folder, lanes=1, shuffle_buffer=10, block_tokens=10, window_blocks=2).at(0, 20)
     assert {len(documents.ends) for documents in by_documents.documents} == {4}
     assert {len(documents.ends) for documents in by_tokens.documents} == {2}
 
 
 def test_rows_are_shuffled_within_a_window_alone(tmp_path: Path) -> None:
-    lanes = make_lanes(write_jsonl(tmp_path / "web", [[15] * 20]), lanes=1, shuffle_documents=5)
+    lanes = make_lanes(write_jsonl(tmp_path / "web", [[15] * 20]), lanes=1, shuffle_buffer=5)
     examples = [pieces[0][1] for _, pieces in read(lanes, 20)]
     assert examples != sorted(examples)
     for first in range(0, 20, 5):

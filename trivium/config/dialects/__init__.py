@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from trivium.config.dialect_names import DIALECT_NAMES
+from trivium.config import DIALECT_NAMES
 from trivium.config.dialects.translation import Translation
 from trivium.config.keys import listed, nearest
 from trivium.errors import ConfigError, Problem

@@ -74,9 +74,10 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "tensorboard_dir": "figures are written into the run's folder",
     },
     "profiling": dict.fromkeys(("enable", "start_step", "end_step", "trace_dir"), NO_PROFILES),
-    "data": dict.fromkeys(
-        ("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), "there are no images"
-    ),
+    "data": {
+        "pin_memory": "the engine copies batches to the device in its own way",
+        **dict.fromkeys(("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), "there are no images"),
+    },
     "": {"plugins": "no code is loaded from a config", "adapter": "there are no images"},
 }
 
@@ -203,7 +204,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "weight_decay": theirs.take(table, "weight_decay", default=0.1),
         "no_decay": ["norms", "biases"],
         **muon,
-        "clip": theirs.take("train", "grad_clip_norm", default=1.0),
+        "grad_clip": theirs.take("train", "grad_clip_norm", default=1.0),
     }
 
 
@@ -251,11 +252,11 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     engine: dict[str, Any] = {
         "precision": precision,
         "compile": theirs.take(table, "compile_model", default=True),
-        "micro_batch": local,
+        "micro_batch_size": local,
     }
     kinds = {"none": False, "full": True, "selective": True}
     if theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none"):
-        engine["recompute_activations"] = True
+        engine["activation_checkpointing"] = True
         if theirs.look(table, "activation_checkpointing") == "selective":
             theirs.note((table, "activation_checkpointing"), 'is "selective": taken as "full".')
     shard = theirs.take("distributed", "dp_shard", default=-1)
@@ -274,8 +275,6 @@ def _loader(theirs: Theirs) -> dict[str, Any]:
     loader: dict[str, Any] = {"workers": max(1, workers)} if theirs.has("data", "num_workers") else {}
     if theirs.has("data", "prefetch_factor"):
         loader["prefetch"] = ahead * max(1, workers)
-    if theirs.has("data", "pin_memory"):
-        loader["pinned"] = theirs.take("data", "pin_memory")
     return loader
 
 
@@ -312,14 +311,15 @@ def _evaluate(theirs: Theirs, data: ForgeData, step_tokens: int) -> dict[str, An
 
 
 def _track(theirs: Theirs) -> dict[str, Any]:
-    sinks = [sink for sink in ("tensorboard", "wandb") if theirs.take("metrics", f"enable_{sink}", default=False)]
-    return {"sinks": sinks, "every": theirs.take("metrics", "log_interval", default=10)}
+    known = ("tensorboard", "wandb")
+    trackers = [name for name in known if theirs.take("metrics", f"enable_{name}", default=False)]
+    return {"trackers": trackers, "every": theirs.take("metrics", "log_interval", default=10)}
 
 
 def _defaults(theirs: Theirs, data: ForgeData, seq_len: int, batch_size: int) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "packing": "concat",
-        "documents": "masked" if data.packed else "joined",
+        "document_mask": data.packed,
         "seq_len": seq_len,
         "batch_size": batch_size,
     }

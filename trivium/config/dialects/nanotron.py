@@ -215,7 +215,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "eps": theirs.take(*factory, "adam_eps", default=1e-8),
         "weight_decay": theirs.take(*table, "weight_decay", default=0.0),
         "no_decay": [],
-        **({"clip": clip} if clip is not None else {}),
+        **({"grad_clip": clip} if clip is not None else {}),
     }
 
 
@@ -249,9 +249,9 @@ def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     precision = theirs.take_choice("model", "dtype", choices=PRECISIONS, default="bfloat16")
     if theirs.look("model", "dtype") == "float16":
         theirs.note(("model", "dtype"), 'is "float16": taken as bfloat16.')
-    engine: dict[str, Any] = {"precision": precision, "micro_batch": rows}
+    engine: dict[str, Any] = {"precision": precision, "micro_batch_size": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
-        engine["recompute_activations"] = True
+        engine["activation_checkpointing"] = True
     tensor = theirs.take_whole("parallelism", "tp", at_least=1, default=1)
     return engine if tensor == 1 else {**engine, "parallel": {"tensor": tensor}}
 
@@ -270,5 +270,5 @@ def _defaults(theirs: Theirs, batch_size: int) -> dict[str, Any]:
     mask = str(theirs.take(*config, "flex_attention_mask", default=""))
     weight = theirs.take_number(*config, "z_loss_coefficient", default=1e-4)
     z_loss = {"z_loss": weight} if theirs.take(*config, "z_loss_enabled", default=False) else {}
-    documents = "masked" if apart or "document" in mask else "joined"
-    return {"packing": "concat", "documents": documents, "batch_size": batch_size, **z_loss}
+    masked = bool(apart or "document" in mask)
+    return {"packing": "concat", "document_mask": masked, "batch_size": batch_size, **z_loss}

@@ -67,11 +67,11 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "tokenizer": _tokenizer(theirs),
         "optimizer": _optimizer(theirs),
         "schedule": _schedule(theirs, samplings, stages),
-        "engine": {"micro_batch": micro} if micro != -1 else {},
+        "engine": {"micro_batch_size": micro} if micro != -1 else {},
         "checkpoint": {"every": theirs.take_whole("logging", "checkpoint_interval", at_least=1, default=1024)},
         "evaluate": samplings.validation(seq_len),
         "track": _track(theirs),
-        "defaults": {"documents": "joined", "seq_len": seq_len, "batch_size": batch_size},
+        "defaults": {"document_mask": False, "seq_len": seq_len, "batch_size": batch_size},
         "sources": samplings.sources.tables,
         "stages": stages,
     }
@@ -154,7 +154,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "betas": [theirs.take("optimization", key, default=usual) for key, usual in (("beta1", 0.9), ("beta2", 0.95))],
         "weight_decay": theirs.take("optimization", "weight_decay", default=0.1),
         "no_decay": [],
-        "clip": 1.0,
+        "grad_clip": 1.0,
     }
 
 
@@ -201,4 +201,4 @@ def _rewarm(theirs: Theirs, stages: list[dict[str, Any]], warmup: float) -> None
 
 def _track(theirs: Theirs) -> dict[str, Any]:
     every = theirs.take_whole("logging", "report_interval", at_least=1, default=32)
-    return {"sinks": ["wandb"] if theirs.take("logging", "wandb", default=False) else [], "every": every}
+    return {"trackers": ["wandb"] if theirs.take("logging", "wandb", default=False) else [], "every": every}

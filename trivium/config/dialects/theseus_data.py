@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.dialects.naming import Sources
-from trivium.config.dialects.translation import Theirs, is_number
+from trivium.config.dialects.translation import Sources, Theirs, is_number
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import show_value
 

@@ -1,7 +1,7 @@
 """torchtitan's multi-stage configs: `[training]` and `[[training.data_stages]]` -> our sources and stages.
 
 Their loaders concatenate documents and attend across them, so the stages say `packing = "concat"` and
-`documents = "joined"`. Their schedule's rules and defaults are written out, for our defaults differ.
+`document_mask = false`. Their schedule's rules and defaults are written out, for our defaults differ.
 """
 
 import math
@@ -43,7 +43,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "track": _track(theirs),
         "defaults": {
             "packing": "concat",
-            "documents": "joined",
+            "document_mask": False,
             "batch_size": _batch_size(theirs, world_size),
         },
         "sources": data.sources.tables,
@@ -88,7 +88,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "eps": theirs.take("optimizer", "eps", default=1e-8),
         "weight_decay": theirs.take("optimizer", "weight_decay", default=0.1),
         "no_decay": [],
-        "clip": theirs.take("training", "max_norm", default=1.0),
+        "grad_clip": theirs.take("training", "max_norm", default=1.0),
     }
 
 
@@ -140,7 +140,7 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     if deterministic is not None:
         engine["deterministic"] = deterministic
     if theirs.look("training", "global_batch_size", default=-1) != -1 and (local := _local_batch(theirs)):
-        engine["micro_batch"] = local
+        engine["micro_batch_size"] = local
     shard = theirs.take("parallelism", "data_parallel_shard_degree", default=-1)
     parallel = {
         "replicate": theirs.take("parallelism", "data_parallel_replicate_degree", default=1),
@@ -192,9 +192,9 @@ def _checkpoint(theirs: Theirs) -> dict[str, Any]:
 
 
 def _track(theirs: Theirs) -> dict[str, Any]:
-    sinks = [
+    trackers = [
         sink
         for sink, key in (("tensorboard", "enable_tensorboard"), ("wandb", "enable_wandb"))
         if theirs.take("metrics", key, default=False)
     ]
-    return {"sinks": sinks, "every": theirs.take("metrics", "log_freq", default=10)}
+    return {"trackers": trackers, "every": theirs.take("metrics", "log_freq", default=10)}

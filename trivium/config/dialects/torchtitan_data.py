@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from trivium.config.dialects.naming import Sources, stage_name
-from trivium.config.dialects.translation import Theirs, is_number
+from trivium.config.dialects.translation import Sources, Theirs, is_number, stage_name
 from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 

@@ -1,7 +1,10 @@
 """What a dialect works with: their tables, of which every key is taken or named as left behind."""
 
+import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from trivium.config.keys import MISSING, Path, look_up, show_path
@@ -176,3 +179,34 @@ class Theirs:
 def is_number(value: object) -> bool:
     """Whether a value is a finite number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def stage_name(name: str) -> str:
+    """A stage's name as ours may be: no number, without dots."""
+    plain = re.sub(r"[.=]", "-", name.strip())
+    return f"stage-{plain}" if plain.isdecimal() else plain
+
+
+def source_name(place: str) -> str:
+    """A source's name from a name or a path of theirs: its last part in letters, digits and dashes."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(place).name).strip("-") or "source"
+    return f"source-{plain}" if plain.isdecimal() else plain
+
+
+@dataclass(slots=True)
+class Sources:
+    """Our sources, as stages of theirs name them; the same place is one source, so that it is read on."""
+
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)
+
+    def name_of(self, table: dict[str, Any], place: str) -> str:
+        """The name of a source, which is new or has been named before."""
+        identity = tuple((key, str(value)) for key, value in table.items())
+        if identity not in self.names:
+            base = source_name(place)
+            candidates = (base if number == 1 else f"{base}-{number}" for number in itertools.count(1))
+            name = next(candidate for candidate in candidates if candidate not in self.tables)
+            self.names[identity] = name
+            self.tables[name] = table
+        return self.names[identity]

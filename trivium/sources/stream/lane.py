@@ -198,7 +198,7 @@ def read_windows(stream: Stream, lane: int, state: LaneState, say: Callable[[str
         for chunk in patiently(lambda place: stream.read(part, place), state.place, stream.patience, say):
             for tokens, example in zip(stream.encode(chunk.texts), chunk.examples, strict=True):
                 window.add(tokens, chunk.file, example)
-                if len(window.tokens) >= source.shuffle_documents or window.num_tokens >= most_tokens:
+                if len(window.tokens) >= source.shuffle_buffer or window.num_tokens >= most_tokens:
                     yield window.whole(part)
                     window = window.following()
     except SourceError as error:

@@ -1,0 +1,212 @@
+"""Every key is read by something: a key that nothing reads decides nothing, whatever its doc line promises.
+
+Tables note who reads which of their keys, while runs of a few steps use as many keys as a CPU can show. What needs
+another engine, a package or a second run is in `ELSEWHERE`, with the module that reads it.
+"""
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trivium
+from tests.support.command_line import trivium as run_command
+from tests.support.corpus import write_source
+from tests.support.streams import write_jsonl
+from tests.support.tables import TABLES
+from tests.support.tokenizers import byte_level, write_json, write_ranks
+from trivium.config.fields import Table
+
+PACKAGE = Path(trivium.__file__).parent
+# Reading a key in order to write it down or to show it does not make it matter.
+NO_READERS = (PACKAGE / "config", *(PACKAGE / "plan" / name for name in ("record.py", "export.py", "show.py")))
+
+TRAINED = """
+[run]
+name = "read"
+anneal = { start = 0.75, mixture = { web = 1 }, fade = { steps = 1 }, lr = { shape = "linear" } }
+
+[model]
+layers = 1
+width = 64
+
+[tokenizer]
+path = "tokenizer.json"
+
+[optimizer]
+name = "muon"
+
+[schedule]
+shape = "wsd"
+warmup = { tokens = 100 }
+decay = { steps = 1 }
+
+[engine]
+device = "cpu"
+
+[checkpoint]
+every = { minutes = 30 }
+
+[evaluate]
+every = 2
+tokens = 64
+tasks = ["spelling"]
+questions = 1
+max_new_tokens = 2
+prompts = ["The"]
+
+[defaults]
+seq_len = 64
+batch_size = 2
+
+[sources.web]
+kind = "tokens"
+path = "web"
+validation = 0.2
+
+[sources.pages]
+kind = "text"
+path = "pages"
+
+[sources.hub]
+kind = "huggingface"
+dataset = "pages"
+
+[sources.stream]
+kind = "stream"
+dataset = "pages"
+lanes = 1
+
+[sources.chat]
+kind = "chat"
+path = "chat.jsonl"
+
+[sources.spelling]
+kind = "chat"
+task = "spelling"
+size = 20
+
+[[stages]]
+name = "first"
+steps = 2
+weights = { web = 1, pages = 1, hub = 1, stream = 1 }
+
+[[stages]]
+name = "second"
+steps = 2
+fade = { steps = 1 }
+sources = ["chat", "spelling"]
+replay = { web = 0.2 }
+rope = { scaling = "yarn", factor = 2 }
+kl = { beta = 0.1, reference = { stage = "second" } }
+"""
+PLANNED = """
+[run]
+name = "plan"
+anneal = { start = 0.9, weights = { pages = 1 } }
+
+[model]
+size = "tiny"
+
+[tokenizer]
+kind = "tiktoken"
+path = "ranks.tiktoken"
+
+[sources.pages]
+kind = "text"
+path = "pages"
+
+[[stages]]
+name = "only"
+epochs = { pages = 1 }
+mixture = { pages = 1 }
+seq_len = 64
+batch_tokens = 128
+"""
+# Keys that these two runs do not come to, and the modules that read them.
+ELSEWHERE = {
+    ("Guard", "max_consecutive_skips"): "train/guard.py",
+    ("Guard", "spike_deviations"): "train/guard.py",
+    ("Model", "init_step"): "train/setup.py",
+    ("Reference", "path"): "train/references.py",
+    ("Reference", "step"): "train/references.py",
+}
+
+
+@cache
+def owner_of(table: type[Table], key: str) -> str:
+    """The table that declares a key, which others may inherit."""
+    return next(base.__name__ for base in reversed(table.__mro__) if key in get_annotations(base))
+
+
+KEYS = {(owner_of(table, key), key) for table in TABLES for key in table.model_fields}
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, str]]]:
+    """The keys that are read while one run is trained and another planned."""
+    folder = tmp_path_factory.mktemp("read")
+    write_source(folder / "web", [[13] * 30], dtype="uint16")
+    write_jsonl(folder / "pages", [[200] * 20])
+    write_json(folder / "tokenizer.json", byte_level())
+    write_ranks(folder / "ranks.tiktoken")
+    talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
+    (folder / "chat.jsonl").write_text((json.dumps({"messages": talk}) + "\n") * 20)
+    found: set[tuple[str, str]] = set()
+    look, walk = Table.__getattribute__, Table.__iter__
+
+    def noted(self: Table, name: str) -> Any:
+        if not name.startswith("_") and name in type(self).model_fields and _is_outside(sys._getframe(1)):
+            found.add((owner_of(type(self), name), name))
+        return look(self, name)
+
+    def noted_all(self: Table) -> Any:
+        if _is_outside(sys._getframe(1)):
+            found.update((owner_of(type(self), name), name) for name in type(self).model_fields)
+        return walk(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIVIUM_CACHE", str(folder / "cache"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setattr(Table, "__getattribute__", noted)
+        patch.setattr(Table, "__iter__", noted_all)
+        for command, config in (("train", TRAINED), ("plan", PLANNED)):
+            (folder / "run.toml").write_text(config)
+            code, _, problems = run_command(folder, command, "run.toml")
+            assert code == 0, problems
+        yield found
+
+
+# A property of a table reads keys for whoever asks for it; `noted` is on the way to it.
+OWN = {__file__, *(str(sys.modules[table.__module__].__file__) for table in TABLES)}
+
+
+def _is_outside(frame: Any) -> bool:
+    """Whether a module that acts on a key reads it."""
+    while frame.f_code.co_filename in OWN:
+        frame = frame.f_back
+    file = Path(frame.f_code.co_filename)
+    return file.is_relative_to(PACKAGE) and not any(file.is_relative_to(path) for path in NO_READERS)
+
+
+def test_every_key_is_read(read: set[tuple[str, str]]) -> None:
+    unread = [f"{table}.{key}" for table, key in sorted(KEYS - read - set(ELSEWHERE))]
+    assert not unread, f"nothing reads {', '.join(unread)}"
+
+
+def test_the_list_of_other_readers_names_no_key_that_is_read_here(read: set[tuple[str, str]]) -> None:
+    assert sorted(set(ELSEWHERE) & read) == []
+    assert set(ELSEWHERE) <= KEYS
+
+
+@pytest.mark.parametrize(("key", "module"), [(key, module) for (_, key), module in ELSEWHERE.items()])
+def test_other_readers_read_what_the_list_says(key: str, module: str) -> None:
+    tree = ast.parse((PACKAGE / module).read_text(encoding="utf-8"))
+    names = [getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(tree)]
+    assert key in names

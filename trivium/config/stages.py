@@ -1,0 +1,199 @@
+"""A stage's tables, and `[defaults]` merged into each stage."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trivium.config.fields import (
+    Epochs,
+    Extent,
+    Fraction,
+    Name,
+    Names,
+    OpenFraction,
+    Positive,
+    Seed,
+    Shares,
+    Table,
+    Text,
+    short_form,
+)
+from trivium.config.numbers import Count, Whole
+
+Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
+Packing = Literal["bestfit", "concat", "crop", "pad"]
+Precision = Literal["float32", "bfloat16"]
+MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
+# Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an
+# override of one of them takes the place of those in the file.
+EITHER = (
+    ("steps", "tokens", "epochs", "fraction", "minutes"),
+    ("mixture", "weights", "sources"),
+    ("batch_size", "batch_tokens"),
+)
+
+
+class Fade(Table):
+    """How the shares change from those of the stage before to those of this one."""
+
+    tokens: Count | None = Field(None, examples=["50M"])
+    """Tokens over which the shares change, from the stage's first row on."""
+    steps: Count | None = Field(None, examples=[100])
+    """Steps over which the shares change, instead of tokens."""
+    shape: Literal["linear", "cosine"] = "linear"
+    """The curve on which the new mixture's part grows from 0 to 1."""
+
+
+class StageLr(Table):
+    """What a stage does to the learning rate."""
+
+    scale: Positive = Field(1.0, examples=[0.3])
+    """Multiply the run's schedule, or the start of this stage's own shape, by this."""
+    shape: Shape | None = None
+    """The stage's own shape, which replaces the run's schedule; absent: the run's schedule."""
+    to: Fraction = Field(0.0, examples=[0.1])
+    """The learning rate at the stage's end, as a fraction of its start."""
+    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
+    """Warm up again from zero at the stage's start."""
+    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
+    """With shape = "wsd": the length of the decay at the stage's end."""
+    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
+    """With shape = "wsd": the form of the decay."""
+
+
+class Rope(Table):
+    """Rotary positions."""
+
+    theta: Positive | None = Field(None, examples=[500_000])
+    """Base of the rotary frequencies; absent: the model's own."""
+    scaling: Literal["linear", "yarn"] | None = None
+    """How rows longer than the trained context are reached; absent: positions are not scaled."""
+    factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
+    """The row length over the trained context; needs `scaling`."""
+    original_seq_len: Count | None = Field(None, examples=[4096])
+    """The context the model was trained at before scaling; absent: the model's max_seq_len."""
+
+
+class Reference(Table):
+    """The frozen model that KL is measured to."""
+
+    stage: Name | None = Field(None, examples=["general"])
+    """The model as it was when the named stage began."""
+    path: Text | None = Field(None, examples=["runs/base"])
+    """A given model of the same shape: a run's folder, one of its checkpoints, or a Hugging Face folder."""
+    step: Whole | None = Field(None, examples=[4000])
+    """With `path` a run's folder: the step; absent: its last checkpoint."""
+
+
+class Kl(Table):
+    """A penalty for leaving a frozen reference model."""
+
+    beta: Positive | None = Field(None, examples=[0.1])
+    """Weight of the KL term beside the cross-entropy."""
+    direction: Literal["forward", "reverse", "nll_gap"] = "forward"
+    """forward: KL(reference || policy); reverse: the other; nll_gap: difference of token losses."""
+    reference: Reference | None = Field(None, examples=[{"stage": "general"}])
+    """Absent: the model as it was when this stage began."""
+    precision: Precision | None = None
+    """Precision of the reference model; absent: the engine's precision."""
+
+
+class StageDefaults(Table):
+    """Keys of a stage that `[defaults]` may give for all stages."""
+
+    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
+    """Share of rows by source; they add up to 1."""
+    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
+    """Relative weights by source, instead of shares; any numbers, normalised."""
+    sources: Names | None = Field(None, examples=[["web", "code"]])
+    """Read these sources in proportion to their tokens, instead of by shares; absent, and no shares: all sources."""
+    replay: Shares | None = Field(None, examples=[{"web": 0.2}])
+    """Share of rows from sources of earlier stages; weights or proportional shares divide the rest."""
+    temperature: Positive = Field(1.0, examples=[2.0])
+    """Shares become share ** (1 / temperature), normalised; needs weights or proportional shares."""
+    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
+    """Tokens over which the shares change from those of the stage before."""
+    seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
+    """Row length in tokens."""
+    batch_size: Count = Field(256, examples=[256])
+    """Rows in a step, on all ranks."""
+    batch_tokens: Count | None = Field(None, examples=["512Ki"])
+    """Tokens in a step, on all ranks, instead of rows: a multiple of seq_len."""
+    packing: Packing = "bestfit"
+    """How documents are laid into rows."""
+    document_mask: bool = True
+    """Attention stays within documents; false: it goes across the documents of a row."""
+    seed: Seed | None = Field(None, examples=[1234])
+    """Order what has not been read yet by this seed; absent: the run's seed."""
+    max_epochs: Positive | None = Field(None, examples=[4])
+    """Refuse a plan in which this stage reads a source for more epochs than this."""
+    lr: StageLr | None = Field(None, examples=[{"scale": 0.3}])
+    """What this stage does to the learning rate."""
+    rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
+    """Rotary base and scaling over this stage's own span; absent: the model's."""
+    kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
+    """KL to a frozen reference; absent: none."""
+    z_loss: Positive | None = Field(None, examples=[1e-4])
+    """Weight of the squared log of the softmax's sum; absent: none."""
+    loss_on: Literal["all", "assistant"] | None = None
+    """Which tokens of conversations count in the loss; absent: as the source has it."""
+    reset_optimizer: bool = False
+    """Start with a fresh optimizer state at the stage's first step."""
+    evaluate: bool = False
+    """Evaluate before the stage's first step and after its last."""
+
+
+class Stage(StageDefaults):
+    """A span of steps with one mixture, row length, batch size and objective."""
+
+    name: Name | None = Field(None, examples=["general"])
+    """The stage's name in plans, events and overrides; not a number."""
+    steps: Count | None = Field(None, examples=[4000])
+    """Length in optimizer steps."""
+    tokens: Count | None = Field(None, examples=["2B"])
+    """Length in tokens, padding included; rounded up to whole steps."""
+    epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
+    """Length in epochs: a number, or sources with the least number of epochs of each."""
+
+    @property
+    def rows_of_step(self) -> int:
+        """Rows in one step, on all ranks."""
+        return self.batch_size if self.batch_tokens is None else self.batch_tokens // self.seq_len
+
+    @property
+    def tokens_of_step(self) -> int:
+        """Tokens in one step, padding included."""
+        return self.rows_of_step * self.seq_len
+
+
+class Anneal(Table):
+    """The last part of the run as a stage of its own; everything else is as in the stage it ends."""
+
+    start: OpenFraction | None = Field(None, examples=[0.9])
+    """The step at which it starts, as a fraction of the run's steps."""
+    name: Name = Field("anneal", examples=["anneal"])
+    """The stage's name."""
+    mixture: Shares | None = Field(None, examples=[{"web": 0.8, "code": 0.2}])
+    """Share of rows by source; they add up to 1."""
+    weights: Shares | None = Field(None, examples=[{"web": 4, "code": 1}])
+    """Relative weights by source, instead of shares."""
+    temperature: Positive = Field(1.0, examples=[2.0])
+    """Shares become share ** (1 / temperature), normalised; needs weights."""
+    fade: Annotated[Fade, short_form("tokens", Count | Fade)] | None = Field(None, examples=["50M"])
+    """Tokens over which the shares change to these."""
+    lr: StageLr | None = Field(None, examples=[{"shape": "linear", "to": 0.0}])
+    """What the stage does to the learning rate."""
+
+
+def merged_stages(stages: Sequence[Stage], defaults: StageDefaults) -> tuple[Stage, ...]:
+    """The stages as they will run: a key of the stage, else of `[defaults]`, else the schema's default."""
+    return tuple(merged(stage, defaults) for stage in stages)
+
+
+def merged(stage: Stage, defaults: StageDefaults) -> Stage:
+    """One stage with the keys that `[defaults]` adds to it: tables whole, never from a neighbour."""
+    given = stage.model_fields_set
+    decided = {key for ways in EITHER if given & set(ways) for key in ways}
+    taken = defaults.model_fields_set - given - decided
+    return stage.model_copy(update={key: getattr(defaults, key) for key in sorted(taken)})
