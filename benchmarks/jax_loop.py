@@ -18,7 +18,7 @@ from plain_loops import random_batch
 
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.kl import Weights
-from trivium.engine.jax.loss import Targets, sliced_loss
+from trivium.engine.jax.loss import LossTargets, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import device_mesh, sharded_init
@@ -59,8 +59,8 @@ def bare_jax(spec: ModelSpec, num_rows: int, seq_len: int) -> JaxLoop:
     def loss_of(params: Params, tokens: Array, targets: Array) -> Array:
         model = design.decoder(params)
         hidden = model(tokens, rotation, partial(attend, segments=None)).reshape(-1, spec.width)
-        all_learnt = Targets(targets.reshape(-1), jnp.ones(targets.size, bool))
-        return sliced_loss(spec.vocab, None, hidden, model.last_matrix, all_learnt, weights, None).objective
+        all_learnt = LossTargets(targets.reshape(-1), jnp.ones(targets.size, bool))
+        return sliced_loss(spec.vocab, None, hidden, model.lm_head, all_learnt, weights, None).objective
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, state: Any, batch: Any) -> tuple[Params, Any, Array]:

@@ -1,4 +1,4 @@
-"""Turning queries and keys, and back."""
+"""Rotating queries and keys, and back."""
 
 import torch
 
@@ -8,26 +8,28 @@ from trivium.model.spec import RopeSpec
 CPU = torch.device("cpu")
 
 
-def test_a_pair_of_channels_is_turned_by_position_times_frequency() -> None:
+def test_a_pair_of_channels_is_rotated_by_position_times_frequency() -> None:
     table = Rotation.table(RopeSpec(theta=100.0), head_dim=4, seq_len=8, device=CPU)
     heads = torch.zeros(1, 8, 1, 4)
-    heads[..., 0] = 1  # channels 0 and 2 are a pair that turns by 1 a position, 1 and 3 by 0.1
+    heads[..., 0] = 1  # channels 0 and 2 are a pair that rotates by 1 a position, 1 and 3 by 0.1
     heads[..., 1] = 1
-    turned = table.turn(heads)[0, :, 0]
+    rotated = table.apply_rotary(heads)[0, :, 0]
     positions = torch.arange(8.0)
     expected = torch.stack((positions.cos(), (positions / 10).cos(), positions.sin(), (positions / 10).sin()), dim=-1)
-    torch.testing.assert_close(turned, expected)
+    torch.testing.assert_close(rotated, expected)
 
 
-def test_the_gradient_is_the_turn_back() -> None:
+def test_the_gradient_is_the_rotation_back() -> None:
     table = Rotation.table(RopeSpec(), head_dim=8, seq_len=5, device=CPU)
     rotation = Rotation(table.cos.double(), table.sin.double()).at(torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]))
     heads = torch.randn(2, 5, 3, 8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(rotation.turn, (heads,))
+    assert torch.autograd.gradcheck(rotation.apply_rotary, (heads,))
 
 
-def test_positions_choose_their_turns() -> None:
+def test_positions_choose_their_rotations() -> None:
     table = Rotation.table(RopeSpec(), head_dim=8, seq_len=5, device=CPU)
     heads = torch.randn(1, 5, 3, 8)
-    restarted = table.at(torch.tensor([[0, 1, 0, 1, 2]])).turn(heads)
-    torch.testing.assert_close(restarted[:, 2:], Rotation(table.cos[:, :3], table.sin[:, :3]).turn(heads[:, 2:]))
+    restarted = table.at(torch.tensor([[0, 1, 0, 1, 2]])).apply_rotary(heads)
+    torch.testing.assert_close(
+        restarted[:, 2:], Rotation(table.cos[:, :3], table.sin[:, :3]).apply_rotary(heads[:, 2:])
+    )

@@ -1,4 +1,4 @@
-"""What JAX compiles -> how often and for how long: a step that compiles each time is a mistake, and slow."""
+"""What JAX compiles -> its number and seconds: a step that compiles each time is a mistake, and slow."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +17,7 @@ class Compilations:
     seconds: float = 0.0
 
     def took(self, event: str, duration_secs: float, **_: Any) -> None:
-        """JAX tells of everything that it times."""
+        """Called by JAX for everything that it times."""
         if event == COMPILED:
             self.count += 1
             self.seconds += duration_secs

@@ -7,7 +7,7 @@
 All rows end at the same slot. Rows, slots and prompts come in powers of two, so that few shapes are compiled: a room
 that is full is doubled, and rows of zeros fill up. Rotary positions are the row's own.
 
-Rows are shared out to the devices as those of a batch are. Processes bring rows of their own, as many as they like:
+Rows are shared out to the devices as those of a batch are. Each process brings rows of its own, of any number:
 before each pass they agree on the most that any has, and all fill up to that. A selection waits for the next pass,
 and moves keys and values between devices.
 """
@@ -38,7 +38,7 @@ Cache = list[tuple[Array, Array]]
 
 
 class JaxGeneration:
-    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to.
+    """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach.
 
     No prompt of any process is longer than `longest`.
     """
@@ -62,7 +62,7 @@ class JaxGeneration:
         self.limit = self.filled + room
         self.slots = power_of_two(max(FIRST_SLOTS, self.filled + 1))
         self.first = np.array([self.filled - len(prompt) for prompt in prompts], np.int32)
-        self.chosen: NDArray[np.int32] | None = None  # rows of the cache that go on, where that changes
+        self.chosen: NDArray[np.int32] | None = None  # rows of the cache that continue, where that changes
         self.cache: Cache = []
         self._logits = np.zeros((0, design.spec.vocab), np.float32)
         self.size = self._size(*largest(mesh, self.num_rows))
@@ -77,7 +77,7 @@ class JaxGeneration:
         """One more token for each row."""
         assert len(tokens) == self.num_rows, "a token for each row"
         assert self.filled < self.limit, "more tokens than room was asked for"
-        self._go_on_with_chosen()
+        self._apply_selection()
         if not self.size:
             return
         if self.filled == self.slots:
@@ -91,7 +91,7 @@ class JaxGeneration:
         self._take(logits)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Go on with these rows in this order."""
+        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int32)
         self.num_rows, self.first, self._logits = len(chosen), self.first[chosen], self._logits[chosen]
         self.chosen = chosen if self.chosen is None else self.chosen[chosen]
@@ -105,7 +105,7 @@ class JaxGeneration:
             logits, self.cache = _first_pass(self.design, self.slots, self.params, self.table, *given)
         self._take(logits)
 
-    def _go_on_with_chosen(self) -> None:
+    def _apply_selection(self) -> None:
         """What any process has selected since the last pass."""
         most, changed = largest(self.mesh, self.num_rows, self.chosen is not None)
         if not changed:
@@ -121,7 +121,7 @@ class JaxGeneration:
             self.cache = _selected(self.cache, rows)
 
     def _size(self, most: int) -> int:
-        """Rows that every process gives to a pass where one has so many; as many for each of its devices."""
+        """Rows that every process gives to a pass where the largest gives `most`; its devices get equal parts."""
         return math.ceil(power_of_two(most) / rows_multiple(self.mesh)) * rows_multiple(self.mesh) if most else 0
 
     def _put(self, rows: NDArray[Any]) -> Array:
@@ -134,7 +134,7 @@ class JaxGeneration:
 
 
 def power_of_two(size: int) -> int:
-    """The smallest that is no less."""
+    """The smallest power of two that is at least this size."""
     return 1 << (size - 1).bit_length()
 
 
@@ -154,14 +154,14 @@ def _first_pass(
         return attend(queries, keys, values, segments)
 
     hidden = model(tokens, table.at(jnp.maximum(at, 0)), keep)
-    return _logits(design, hidden[:, -1], model.last_matrix), cache
+    return _logits(design, hidden[:, -1], model.lm_head), cache
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=3)
 def _append(
     design: Design, params: Params, table: Rotation, cache: Cache, tokens: Array, first: Array, here: Array
 ) -> tuple[Array, Cache]:
-    """Logits after one more token of each row, which stands in the slot `here` from now on."""
+    """Logits after one more token of each row, which is in the slot `here` from now on."""
     model = design.decoder(params)
     kept = iter(cache)
     filled: Cache = []
@@ -181,7 +181,7 @@ def _append(
         return jnp.einsum("rkgs,rskd->rkgd", shares, all_values).reshape(queries.shape)
 
     hidden = model(tokens[:, None], table.at((here - first)[:, None]), ask)
-    return _logits(design, hidden[:, -1], model.last_matrix), filled
+    return _logits(design, hidden[:, -1], model.lm_head), filled
 
 
 @jax.jit

@@ -10,15 +10,15 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trivium.engine.parameters import initial_std
+from trivium.engine.parameters import init_std
 from trivium.model.spec import ModelSpec
 
 
-def initial_weight(name: str, shape: tuple[int, ...], spec: ModelSpec, words: Array) -> Array:
+def init_weight(name: str, shape: tuple[int, ...], spec: ModelSpec, words: Array) -> Array:
     """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
     if len(shape) == 1:
         return jnp.ones(shape)
-    weight = initial_std(name, spec) * jax.random.normal(jax.random.wrap_key_data(words), shape)
+    weight = init_std(name, spec) * jax.random.normal(jax.random.wrap_key_data(words), shape)
     if "embedding" in name:
         weight = jnp.where(jnp.arange(shape[0])[:, None] < spec.vocab, weight, 0)
     return weight

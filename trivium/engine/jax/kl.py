@@ -1,4 +1,4 @@
-"""Two models' logits of the same tokens -> how far one is from the other, and the gradient of that.
+"""Two models' logits of the same tokens -> the divergence of one from the other, and its gradient.
 
 Over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
 
@@ -24,7 +24,7 @@ Number = Array | np.float32
 class Weights(NamedTuple):
     """What the terms of an objective are multiplied by: arguments of a compiled step."""
 
-    scale: Number = np.float32(1)  # of their sum: one over the learnt tokens of the whole batch
+    scale: Number = np.float32(1)  # of their sum: one over the loss tokens of the whole batch
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
 
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 def kl_and_its_gradient(
     logits: Array, reference: Array, targets: Array, direction: Direction, weights: Weights
 ) -> Compared:
-    """Terms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
+    """StageTerms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
     at_target = one_hot(targets, logits.shape[1])
     exponents, sums, log_sums = exponentials(logits)
     reference_exponents, reference_sums, reference_log_sums = exponentials(reference)

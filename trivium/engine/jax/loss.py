@@ -2,7 +2,7 @@
 
 The gradients of the hidden states and of the unembedding are computed with the losses, slice by slice, so that a
 slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 256 tokens') are
-held, and of a reference as many.
+held, and the same number of a reference's.
 """
 
 import math
@@ -22,7 +22,7 @@ MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient
 UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two models' logits are subtracted
 
 
-class Targets(NamedTuple):
+class LossTargets(NamedTuple):
     """What each hidden state is to predict, (tokens,); where `loss_mask` is False nothing is."""
 
     tokens: Array
@@ -37,7 +37,7 @@ class ReferenceStates(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The objective, and its parts by token in nats (0 where nothing is learnt)."""
+    """The objective, and its parts by token in nats (0 where a token does not count)."""
 
     objective: Array  # ()
     nats: Array  # (tokens,) plain cross-entropy
@@ -50,7 +50,7 @@ class _Slice(NamedTuple):
     """Tokens that are taken together, and the gradient of their hidden states once it is known."""
 
     hidden: Array
-    targets: Targets
+    targets: LossTargets
     reference: Array | None
 
 
@@ -60,7 +60,7 @@ def sliced_loss(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> Losses:
@@ -74,7 +74,7 @@ def _forward(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, tuple[Array, Array]]:
@@ -97,14 +97,14 @@ def _losses_and_gradients(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, Array, Array]:
     """Of every device's own tokens, and summed over all."""
 
     def own(
-        hidden: Array, unembedding: Array, targets: Targets, weights: Weights, reference: ReferenceStates | None
+        hidden: Array, unembedding: Array, targets: LossTargets, weights: Weights, reference: ReferenceStates | None
     ) -> tuple[Losses, Array, Array]:
         losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(
             vocab, direction, hidden, unembedding, targets, weights, reference
@@ -125,7 +125,7 @@ def _own_losses_and_gradients(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, Array, Array]:
@@ -154,7 +154,7 @@ def _own_losses_and_gradients(
 
 
 def _cut(array: Array, slices: int) -> Array:
-    """Into slices of one size; what is added at the end is not learnt."""
+    """Into slices of one size; what is added at the end does not count."""
     size = math.ceil(len(array) / slices)
     padding = [(0, slices * size - len(array)), *((0, 0) for _ in array.shape[1:])]
     return jnp.pad(array, padding).reshape(slices, size, *array.shape[1:])

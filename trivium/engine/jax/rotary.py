@@ -1,4 +1,4 @@
-"""Queries and keys -> the same, turned by their positions.
+"""Queries and keys -> the same, rotated by their positions.
 
 A head's channel i is paired with channel i + head_dim / 2, as in the checkpoints that others publish. Tables are
 arguments of a compiled step, never constants in it: a stage with other rotary positions compiles nothing.
@@ -16,23 +16,23 @@ from trivium.model.spec import RopeSpec
 
 
 class Rotation(NamedTuple):
-    """Turns: of every position as a table (T, head_dim / 2), or of every slot (B, T, head_dim / 2)."""
+    """Rotations: of every position as a table (T, head_dim / 2), or of every slot (B, T, head_dim / 2)."""
 
     cos: Array
     sin: Array
 
     @classmethod
     def table(cls, rope: RopeSpec, head_dim: int, seq_len: int, mesh: Mesh) -> "Rotation":
-        """One turn for each position of a row, on every device."""
+        """One rotation for each position of a row, on every device."""
         return cls(*(whole_everywhere(table, mesh) for table in rotary_tables(rope, head_dim, seq_len)))
 
     def at(self, positions: Array) -> "Rotation":
-        """A table's turns at these positions (B, T)."""
+        """A table's rotations at these positions (B, T)."""
         return Rotation(self.cos[positions], self.sin[positions])
 
-    def turn(self, heads: Array) -> Array:
-        """Heads (B, T, heads, head_dim), turned."""
+    def apply_rotary(self, heads: Array) -> Array:
+        """Heads (B, T, heads, head_dim), rotated by their slots' positions."""
         cos, sin = self.cos[..., None, :], self.sin[..., None, :]
         first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-        turned = jnp.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
-        return turned.astype(heads.dtype)
+        rotated = jnp.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
+        return rotated.astype(heads.dtype)

@@ -38,7 +38,7 @@ Target = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
 """Shapes, types and places for them."""
 
 
-class Writer:
+class StateWriter:
     """Writes states into folders, one after the other."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from trivium.model.spec import ModelSpec
 def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
     """The weights alone, from what this engine saved or from a Hugging Face folder; another model is refused.
 
-    The target says each one's shape, type and place; they are converted to that type.
+    The target has each one's shape, type and place; they are converted to that type.
     """
     if is_saved(folder):
         saved_shapes(folder, spec)  # refuses another model's, and another engine's

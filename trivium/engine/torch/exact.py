@@ -22,7 +22,7 @@ _before, _lock = _Before(), threading.Lock()
 
 
 @contextmanager
-def exactly(wanted: bool) -> Iterator[None]:
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     """Inside, operations whose bits may differ from run to run are replaced or raise; costs nothing on a CPU."""
     if not wanted:
         yield

@@ -1,6 +1,6 @@
 """Prompts -> rows that grow: one pass over all prompts, then one over a token of each row at a time.
 
-Prompts of one length are rows; others stand end to end in one row, so that no pass is made over padding.
+Prompts of one length are rows; others lie end to end in one row, so that no pass is made over padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,23 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trivium.engine.torch.attention import Layout
+from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.cache import Cache
-from trivium.engine.torch.loss import Learnt
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.loss import LossTargets
 from trivium.engine.torch.next_token import NextToken
-from trivium.engine.torch.parallel import ManyRanks, OneRank
+from trivium.engine.torch.parallel import HeldModel, ShardedModel
 from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows
 
 
 class TorchGeneration:
-    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to."""
+    """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach."""
 
-    def __init__(
-        self, model: Decoder, sharing: OneRank, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int
-    ) -> None:
-        self.model = model
-        self.sharing = sharing
+    def __init__(self, held: HeldModel, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int) -> None:
+        self.held = held
+        self.model = held.model
         self.table = table
         self.cache = Cache([len(prompt) for prompt in prompts], room)
         self._next: NextToken | None = None
@@ -47,14 +44,14 @@ class TorchGeneration:
         self._logits = self._step(np.asarray(tokens), positions, layout)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Go on with these rows in this order."""
+        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int64)
         self.cache.select(chosen)
         self._logits = self._logits[torch.tensor(chosen, device=self._logits.device)]
 
     @torch.no_grad()
     def _step(self, tokens: NDArray[np.integer], positions: NDArray[np.int64], layout: Layout) -> Tensor:
-        if isinstance(self.sharing, ManyRanks):
+        if isinstance(self.held, ShardedModel):
             return self._pass(tokens[:, None], positions, layout, np.arange(len(tokens)))
         if self._next is None:
             self._next = NextToken(self.model)
@@ -79,12 +76,12 @@ class TorchGeneration:
     ) -> Tensor:
         """Logits after these slots, counted through all rows."""
         device = self.table.cos.device
-        nothing = Learnt(torch.empty(0, dtype=torch.int64, device=device), None)
+        nothing = LossTargets(torch.empty(0, dtype=torch.int64, device=device), None)
         rotation = self.table.at(torch.tensor(positions, device=device))
-        rows = Rows(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
+        batch = DeviceBatch(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
         with _as_written():
-            logits = self.model.next_logits(rows, torch.tensor(ends, device=device))
-        self.sharing.passes_end(self.model)
+            logits = self.model.next_logits(batch, torch.tensor(ends, device=device))
+        self.held.end_passes()
         return logits
 
 

@@ -8,7 +8,7 @@ all of a parameter and keeps its part.
 import torch
 from torch import Tensor
 
-from trivium.engine.parameters import initial_std
+from trivium.engine.parameters import init_std
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part
 from trivium.model.spec import ModelSpec
@@ -16,19 +16,19 @@ from trivium.seeds import derive_key
 
 
 @torch.no_grad()
-def initialise(model: Decoder, seed: int) -> None:
+def init_weights(model: Decoder, seed: int) -> None:
     """Fill what this rank holds of every parameter."""
     for name, parameter in model.named_parameters():
         local, where = local_part(parameter)
-        local.copy_(initial_weight(name, parameter.shape, model.spec, seed)[where])
+        local.copy_(init_weight(name, parameter.shape, model.spec, seed)[where])
 
 
-def initial_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:
+def init_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:
     """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
     if len(shape) == 1:
         return torch.ones(shape)
     rows = min(shape[0], spec.vocab) if "embedding" in name else shape[0]
     weight = torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_key(seed, "init", name))
-    weight[:rows].normal_(std=initial_std(name, spec), generator=generator)
+    weight[:rows].normal_(std=init_std(name, spec), generator=generator)
     return weight

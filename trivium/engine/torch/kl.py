@@ -1,4 +1,4 @@
-"""Two models' logits of the same tokens -> how far one is from the other, and the gradient of that.
+"""Two models' logits of the same tokens -> the divergence of one from the other, and its gradient.
 
 Over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
 

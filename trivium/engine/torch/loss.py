@@ -4,8 +4,8 @@ A slice's logits exist once, in float32, and are turned in place into their own 
 in the cache; the gradients of the hidden states and of the unembedding are finished when the forward pass is.
 Whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are held. Against `cross_entropy` on
 whole logits at 4096 tokens and a vocabulary of 8192: 0.6 of the time, and 32 MB where that holds 400.
-Targets that are not learnt cost nothing. With a reference a slice holds its logits too, and once their difference.
-All slices use the same memory: to touch fresh pages for each costs a tenth of the loss.
+Tokens that do not count in the loss cost nothing. With a reference a slice holds its logits too, and
+once their difference. All slices use the same memory: to touch fresh pages for each costs a tenth of the loss.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is minimised: `scale` times the sum over learnt tokens of the terms.
+    """What is minimised: `scale` times the sum of the terms over the tokens that count.
 
     They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
     """
 
-    scale: float = 1.0  # one over the learnt tokens of the whole batch
+    scale: float = 1.0  # one over the loss tokens of the whole batch
     z_loss: float = 0.0
     penalty: Penalty | None = None
 
@@ -41,7 +41,7 @@ class ReferenceStates:
 
 
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
-    """The objective, to go backward from, and its parts by token in nats (0 where nothing is learnt)."""
+    """The objective, to go backward from, and its parts by token in nats (0 where a token does not count)."""
 
     objective: Tensor  # ()
     nats: Tensor  # (tokens,) plain cross-entropy
@@ -51,17 +51,17 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """Which tokens are learnt and what from: `at` counts hidden states; None means all of them, in order."""
+class LossTargets:
+    """Tokens to predict, and the indices of the hidden states that predict them; None means all states, in order."""
 
-    targets: Tensor  # (learnt,)
-    at: Tensor | None  # (learnt,)
+    tokens: Tensor  # (loss tokens,)
+    at: Tensor | None  # (loss tokens,)
 
 
 def sliced_loss(
     hidden: Tensor,
     unembedding: Tensor,
-    learnt: Learnt,
+    loss_targets: LossTargets,
     vocab: int,
     objective: Objective,
     reference: ReferenceStates | None = None,
@@ -69,7 +69,9 @@ def sliced_loss(
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
     assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
-    parts = _SlicedLoss.apply(hidden, unembedding, learnt, vocab, objective, reference, wants_gradient)  # type: ignore[no-untyped-call]
+    parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, unembedding, loss_targets, vocab, objective, reference, wants_gradient
+    )
     return Losses(*parts)
 
 
@@ -81,7 +83,7 @@ class _SlicedLoss(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         unembedding: Tensor,
-        learnt: Learnt,
+        loss_targets: LossTargets,
         vocab: int,
         objective: Objective,
         reference: ReferenceStates | None,
@@ -93,14 +95,15 @@ class _SlicedLoss(torch.autograd.Function):
         hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
         weight_gradient = torch.zeros_like(unembedding) if wants_gradient else None
         size = max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(weight))
-        room = nats.new_empty(min(size, len(learnt.targets)), len(weight))
+        room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
         anchor = None
         if reference is not None:
             own = nats.new_empty(len(room), len(reference.unembedding))
             anchor = _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own))
-        for start in range(0, len(learnt.targets), size):
-            targets = learnt.targets[start : start + size, None]
-            here = slice(start, start + len(targets)) if learnt.at is None else learnt.at[start : start + size]
+        for start in range(0, len(loss_targets.tokens), size):
+            targets = loss_targets.tokens[start : start + size, None]
+            at = loss_targets.at
+            here = slice(start, start + len(targets)) if at is None else at[start : start + size]
             states = hidden[here]
             logits = _logits(states, weight, room)
             if anchor is None:

@@ -7,11 +7,11 @@ Matrices are cast to the precision that flows once for a generation, and not onc
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, silu
 
 from trivium.engine.torch.attention import Layout
-from trivium.engine.torch.model import Decoder, Layer, Matrix
+from trivium.engine.torch.model import Decoder, Layer
 from trivium.engine.torch.norm import RMSNorm
 from trivium.engine.torch.rotary import Rotation
 
@@ -32,7 +32,7 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer's weights; matrices that are added to the stream are turned for `addmm`."""
+    """A layer's weights; matrices that are added to the stream are transposed for `addmm`."""
 
     attention_norm: _Norm
     query: Tensor
@@ -50,8 +50,8 @@ class _Layer:
     def of(cls, layer: Layer, precision: torch.dtype) -> "_Layer":
         attention, feed_forward = layer.attention, layer.feed_forward
 
-        def cast(matrix: Matrix) -> Tensor:
-            return matrix.weight.detach().to(precision)
+        def cast(linear: nn.Linear) -> Tensor:
+            return linear.weight.detach().to(precision)
 
         return cls(
             attention_norm=_Norm.of(layer.attention_norm),
@@ -76,7 +76,7 @@ class _Layer:
         )
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = layout.attend(rotation.turned(queries), rotation.turned(keys), values)
+        gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values)
         x = torch.addmm(x, gathered.flatten(1), self.output)
         normed = self.feed_forward_norm(x)
         return torch.addmm(x, silu(linear(normed, self.gate)).mul_(linear(normed, self.up)), self.down)
@@ -92,7 +92,7 @@ class NextToken:
         self.embedding = model.embedding.weight.detach()
         self.layers = [_Layer.of(layer, model.precision) for layer in layers]
         self.norm = _Norm.of(model.norm)
-        self.unembedding = model.last_matrix.weight.detach().to(model.precision)[: model.spec.vocab]
+        self.unembedding = model.lm_head.weight.detach().to(model.precision)[: model.spec.vocab]
 
     def logits(self, tokens: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
         """Logits (rows, vocab) in float32 of what follows these tokens (rows,)."""

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
-from trivium.engine.parameters import Place, place_of
+from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.muon import WideMuon
 from trivium.engine.torch.parallel import clip_to, total_norm
 from trivium.errors import ResumeError
@@ -36,16 +36,16 @@ class Optimizers:
 
     def _ours(self) -> list[Optimizer]:
         settings = self.settings
-        by_place: dict[tuple[Place, Any], list[Tensor]] = {}
+        by_kind: dict[tuple[ParameterGroup, Any], list[Tensor]] = {}
         for parameter, name in self.names.items():
             # One fused update cannot take parameters of several meshes.
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            by_place.setdefault((place_of(name, settings.no_decay), mesh), []).append(parameter)
+            by_kind.setdefault((parameter_group(name, settings.no_decay), mesh), []).append(parameter)
         by_adam: list[dict[str, Any]] = []
         by_muon: list[dict[str, Any]] = []
-        for (place, _), parameters in by_place.items():
-            groups = by_muon if settings.name == "muon" and place.group == "matrix" else by_adam
-            groups.append({"params": parameters, "place": place})
+        for (kind, _), parameters in by_kind.items():
+            groups = by_muon if settings.name == "muon" and kind.name == "matrix" else by_adam
+            groups.append({"params": parameters, "kind": kind})
         each: list[Optimizer] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
             first = next(iter(self.names))
@@ -57,7 +57,7 @@ class Optimizers:
         """Over all parameters."""
         return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop the gradients."""
         for optimizer in self.each:
             optimizer.zero_grad()
@@ -114,13 +114,13 @@ def _room(parameter: Tensor | None, facts: TensorStorageMetadata) -> Tensor:
 
 
 def _set(group: dict[str, Any], now: StepSettings) -> None:
-    """A group's rates at a step; one of the user's own has no place, and its rate follows the schedule."""
-    place: Place | None = group.get("place")
-    if place is None:
+    """A group's rates at a step; one of the user's own has no kind, and its rate follows the schedule."""
+    kind: ParameterGroup | None = group.get("kind")
+    if kind is None:
         group["lr"] = group["peak_lr"] * now.lr_multiplier
         return
-    group["lr"] = now.lr[place.group]
-    group["weight_decay"] = now.weight_decay if place.decays else 0.0
+    group["lr"] = now.lr[kind.name]
+    group["weight_decay"] = now.weight_decay if kind.decays else 0.0
     if "momentum" in group:
         group["momentum"] = now.momentum
 

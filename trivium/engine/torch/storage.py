@@ -1,7 +1,7 @@
 """Tensors' parts <-> files, as torch.distributed.checkpoint asks for them: safetensors and JSON, never a pickle.
 
     rank-00000.safetensors    what one rank wrote: of each tensor one part at most, under the tensor's name
-    tensors.json              every tensor's type and shape, and where each of its parts begins and stands
+    tensors.json              every tensor's type and shape, and where each of its parts begins, and whose file has it
 
 Each rank writes its own file in one pass, hashes it as it goes and flushes it; rank 0 adds tensors.json and the
 model's shape when all are whole, before any rank hears that the save is done. Reading touches only the bytes that a
@@ -84,7 +84,7 @@ class PartsWriter(StorageWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On rank 0, when every rank has written: which part stands where."""
+        """On rank 0, when every rank has written: which part is in which file."""
         rank_of = {result.index: result.storage_data[0] for rank in results for result in rank}
         self.files = {_file_name(rank[0].storage_data[0]): rank[0].storage_data[1] for rank in results if rank}
         tensors = {
@@ -121,11 +121,11 @@ class PartsReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
         tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for name, said in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
-            parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in said["parts"]]
-            properties = TensorProperties(dtype=DTYPES[said["dtype"]])
-            tensors[name] = TensorStorageMetadata(properties, torch.Size(said["shape"]), parts)
-            self._rank_of |= {MetadataIndex(name, start): int(rank) for start, _, rank in said["parts"]}
+        for name, tensor in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
+            parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in tensor["parts"]]
+            properties = TensorProperties(dtype=DTYPES[tensor["dtype"]])
+            tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["shape"]), parts)
+            self._rank_of |= {MetadataIndex(name, start): int(rank) for start, _, rank in tensor["parts"]}
         return Metadata(tensors)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.model import Decoder, Matrix
-from trivium.engine.torch.parallel import OneRank
+from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.parallel import HeldModel, hold
 from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
 from trivium.model.folder import is_saved, refuse_other_model
 
@@ -15,29 +16,25 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def engine_precision(settings: EngineSettings, device: torch.device) -> Precision:
-    """What flows between weights where nothing else is said."""
+    """The type of what flows between weights where the settings give none."""
     return settings.precision or ("bfloat16" if device.type == "cuda" else "float32")
 
 
-def empty_decoder(
-    settings: EngineSettings,
-    device: torch.device,
-    sharing: OneRank,
-    precision: Precision,
-    held: torch.dtype = torch.float32,
-) -> Decoder:
-    """A decoder whose weights are memory and no more; `held` is the type of its matrices, norms stay float32."""
+def empty_model(
+    settings: EngineSettings, device: torch.device, precision: Precision, dtype: torch.dtype = torch.float32
+) -> HeldModel:
+    """A decoder whose weights are memory and no more; `dtype` is that of its matrices, norms stay float32."""
     with torch.device("meta"):
         model = Decoder(settings.spec, PRECISIONS[precision], settings.recompute_activations)
     for module in model.modules():
-        if isinstance(module, Matrix):
-            module.to(held)
-    sharing.split(model)
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.to(dtype)
+    held = hold(model, settings.mesh, device)
     model.to_empty(device=device)
     if settings.compile:
         for layer in model.layers:
             layer.compile(dynamic=False)
-    return model
+    return held
 
 
 def fill(model: Decoder, folder: Path) -> None:
