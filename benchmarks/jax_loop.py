@@ -17,10 +17,9 @@ from jax import Array
 from plain_loops import random_batch
 
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.kl import Weights
-from trivium.engine.jax.loss import LossTargets, sliced_loss
+from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.loss import LossTargets, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import device_mesh, sharded_init
 from trivium.engine.mesh import ONE_RANK
 from trivium.model.spec import ModelSpec

@@ -9,8 +9,7 @@ import torch
 from tests.engine.contract import STAGE, EngineContract, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
-from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.exact import deterministic_algorithms
+from trivium.engine.torch.engine import TorchEngine, deterministic_algorithms
 from trivium.errors import ConfigError
 
 

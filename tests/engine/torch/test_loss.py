@@ -9,8 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from trivium.engine.base import Direction
 from trivium.engine.torch import loss
-from trivium.engine.torch.kl import Compared, Penalty, kl_and_its_gradient
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, sliced_loss
+from trivium.engine.torch.loss import (
+    Compared,
+    Losses,
+    LossTargets,
+    Objective,
+    Penalty,
+    ReferenceStates,
+    kl_and_its_gradient,
+    sliced_loss,
+)
 
 TOKENS, WIDTH, VOCAB, PADDED = 23, 8, 50, 128
 IGNORED = -100

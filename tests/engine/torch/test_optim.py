@@ -11,7 +11,7 @@ from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.optim import WideMuon
 from trivium.plan.record import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay

@@ -12,8 +12,8 @@ from tests.engine.contract import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.layers import RMSNorm
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.norm import RMSNorm
 
 
 @contextmanager

@@ -27,14 +27,12 @@ from trivium.engine.base import (
 )
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.batch import DeviceBatch
-from trivium.engine.jax.compilations import compilations
 from trivium.engine.jax.generation import JaxGeneration, power_of_two
-from trivium.engine.jax.initial import key_words
+from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import device_mesh, own_rows, placed, sharded_init, whole_everywhere
 from trivium.engine.jax.state import (
     OPTIMIZER,
@@ -46,8 +44,17 @@ from trivium.engine.jax.state import (
     room_for,
     saved_shapes,
 )
-from trivium.engine.jax.step import BySource, FrozenReference, Program, StageTerms, StepDesign, TrainState, program
-from trivium.engine.jax.weights import read_weights
+from trivium.engine.jax.step import (
+    BySource,
+    FrozenReference,
+    Program,
+    StageTerms,
+    StepDesign,
+    TrainState,
+    compilations,
+    program,
+)
+from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.model.spec import RopeSpec

@@ -25,15 +25,15 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.jax.attention import UNSEEN, attend
+from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.ranks import largest
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
 from trivium.rows.batch import PADDING
 
 FIRST_SLOTS = 64
 
-Cache = list[tuple[Array, Array]]
+KVCache = list[tuple[Array, Array]]
 """Keys and values of every layer: (rows, slots, kv_heads, head_dim) each."""
 
 
@@ -63,7 +63,7 @@ class JaxGeneration:
         self.slots = power_of_two(max(FIRST_SLOTS, self.filled + 1))
         self.first = np.array([self.filled - len(prompt) for prompt in prompts], np.int32)
         self.chosen: NDArray[np.int32] | None = None  # rows of the cache that continue, where that changes
-        self.cache: Cache = []
+        self.cache: KVCache = []
         self._logits = np.zeros((0, design.spec.vocab), np.float32)
         self.size = self._size(*largest(mesh, self.num_rows))
         if self.size:
@@ -141,12 +141,12 @@ def power_of_two(size: int) -> int:
 @partial(jax.jit, static_argnums=(0, 1))
 def _first_pass(
     design: Design, slots: int, params: Params, table: Rotation, tokens: Array, first: Array
-) -> tuple[Array, Cache]:
+) -> tuple[Array, KVCache]:
     """Logits after the last slot, and the keys and values of all prompts."""
     model, length = design.decoder(params), tokens.shape[1]
     at = jnp.arange(length) - first[:, None]
     segments = jnp.where(at < 0, PADDING, 0)
-    cache: Cache = []
+    cache: KVCache = []
 
     def keep(queries: Array, keys: Array, values: Array) -> Array:
         room = [(0, 0), (0, slots - length), (0, 0), (0, 0)]
@@ -159,12 +159,12 @@ def _first_pass(
 
 @partial(jax.jit, static_argnums=0, donate_argnums=3)
 def _append(
-    design: Design, params: Params, table: Rotation, cache: Cache, tokens: Array, first: Array, here: Array
-) -> tuple[Array, Cache]:
+    design: Design, params: Params, table: Rotation, cache: KVCache, tokens: Array, first: Array, here: Array
+) -> tuple[Array, KVCache]:
     """Logits after one more token of each row, which is in the slot `here` from now on."""
     model = design.decoder(params)
     kept = iter(cache)
-    filled: Cache = []
+    filled: KVCache = []
 
     def ask(queries: Array, keys: Array, values: Array) -> Array:
         all_keys, all_values = (
@@ -185,12 +185,12 @@ def _append(
 
 
 @jax.jit
-def _selected(cache: Cache, rows: Array) -> Cache:
+def _selected(cache: KVCache, rows: Array) -> KVCache:
     return jax.tree.map(lambda part: keep_heads(part[rows]), cache)
 
 
 @partial(jax.jit, static_argnums=1)
-def _wider(cache: Cache, slots: int) -> Cache:
+def _wider(cache: KVCache, slots: int) -> KVCache:
     def widen(part: Array) -> Array:
         return keep_heads(jnp.pad(part, [(0, 0), (0, slots - part.shape[1]), (0, 0), (0, 0)]))
 

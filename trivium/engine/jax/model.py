@@ -15,81 +15,17 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from trivium.engine.base import Precision
 from trivium.engine.jax.attention import Attend
-from trivium.engine.jax.initial import init_weight
-from trivium.engine.jax.norm import RMSNorm
-from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
 from trivium.engine.jax.sharding import gathered, keep_rows
+from trivium.engine.jax.weights import init_weight
 from trivium.model.spec import ModelSpec
 
 Params = dict[str, Array]
-
-
-class Linear(nnx.Module):
-    """A weight (outputs, inputs) as torch has it, without bias, cast to the type of what it is applied to."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        self.weight = nnx.Param(jnp.zeros((outputs, inputs)))
-
-    def __call__(self, vectors: Array) -> Array:
-        """Vectors, multiplied."""
-        return jnp.einsum("...i,oi->...o", vectors, self.weight[...].astype(vectors.dtype))
-
-
-class Attention(nnx.Module):
-    """Every slot asks the slots it may see; queries share keys and values in groups."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.head_dim = spec.head_dim
-        self.query = Linear(spec.width, spec.heads * spec.head_dim)
-        self.key = Linear(spec.width, spec.kv_heads * spec.head_dim)
-        self.value = Linear(spec.width, spec.kv_heads * spec.head_dim)
-        self.output = Linear(spec.heads * spec.head_dim, spec.width)
-        self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-        self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-
-    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
-        """What each slot gathers, in the width of the residual stream."""
-        queries, keys, values = (
-            project(x).reshape(*x.shape[:-1], -1, self.head_dim) for project in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)
-        return self.output(gathered.reshape(*gathered.shape[:-2], -1))
-
-
-class FeedForward(nnx.Module):
-    """SwiGLU: one projection gates another."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.gate = Linear(spec.width, spec.ffn)
-        self.up = Linear(spec.width, spec.ffn)
-        self.down = Linear(spec.ffn, spec.width)
-
-    def __call__(self, x: Array) -> Array:
-        """Each slot by itself."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-class Layer(nnx.Module):
-    """Attention, then feed-forward, each added to the stream that it read through a norm."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec)
-        self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.feed_forward = FeedForward(spec)
-
-    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
-        """The stream, one layer on."""
-        x = x + self.attention(self.attention_norm(x), rotation, attend)
-        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Decoder(nnx.Module):

@@ -21,8 +21,8 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from trivium.engine.jax.initial import key_words
 from trivium.engine.jax.ranks import local_devices
+from trivium.engine.jax.weights import key_words
 from trivium.engine.mesh import MeshShape
 from trivium.seeds import derive_key
 

@@ -7,6 +7,7 @@ Micro-batches are scanned; their gradients are of an objective divided by the lo
 update once. The state's buffers are donated: the one given is gone, the one returned takes its place. Where the
 loss or the gradients are not finite, or the loss is over its limit, the state is returned as it was. What changes
 from step to step or from stage to stage is an argument, so that nothing but a shape or another objective compiles.
+Compilations are counted, since a step that compiles each time is a mistake, and slow.
 """
 
 from collections.abc import Mapping
@@ -17,17 +18,16 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, lax, monitoring
 from numpy.typing import NDArray
 
 from trivium.engine.base import Direction
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.batch import DeviceBatch
-from trivium.engine.jax.kl import Number, Weights
-from trivium.engine.jax.loss import Losses, LossTargets, ReferenceStates, sliced_loss
+from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import keep_places, keep_rows
 
 Key = Array | NDArray[np.uint32]
@@ -236,3 +236,28 @@ def _by_source(batch: DeviceBatch, nats: Array, sources: int, token_bytes: Array
 def program(how: StepDesign) -> Program:
     """The functions of a `StepDesign`, shared by all engines of a process."""
     return Program(how)
+
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@dataclass(slots=True)
+class Compilations:
+    """Of this process, so far; what a cache on disk gives counts too."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def took(self, event: str, duration_secs: float, **_: Any) -> None:
+        """Called by JAX for everything that it times."""
+        if event == COMPILED:
+            self.count += 1
+            self.seconds += duration_secs
+
+
+@cache
+def compilations() -> Compilations:
+    """The one count of this process, from its first call on."""
+    found = Compilations()
+    monitoring.register_event_duration_secs_listener(found.took)
+    return found

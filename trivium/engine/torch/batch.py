@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trivium.engine.torch.attention import Layout, layout_of
+from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import LossTargets
-from trivium.engine.torch.rotary import Rotation
 from trivium.rows.batch import IGNORED, Batch
 
 

@@ -6,14 +6,18 @@ memory that activations take and nothing else. A rank is given its own rows; fig
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils import deterministic
 
 from trivium.engine.base import (
     EngineSettings,
@@ -28,15 +32,12 @@ from trivium.engine.base import (
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.batch import DeviceBatch
-from trivium.engine.torch.exact import deterministic_algorithms
 from trivium.engine.torch.generation import TorchGeneration
-from trivium.engine.torch.initial import init_weights
-from trivium.engine.torch.kl import Penalty
-from trivium.engine.torch.loss import Losses, Objective
+from trivium.engine.torch.layers import Rotation
+from trivium.engine.torch.loss import Losses, Objective, Penalty
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import summed_figures
 from trivium.engine.torch.reference import Reference
-from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.state import (
     OPTIMIZER,
     RANDOM,
@@ -48,7 +49,7 @@ from trivium.engine.torch.state import (
     saved_tensors,
     under,
 )
-from trivium.engine.torch.weights import empty_model, engine_precision, fill
+from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
 from trivium.errors import ConfigError, Problem
 from trivium.rows.batch import Batch
 
@@ -245,3 +246,46 @@ def _sums(losses: Losses) -> dict[str, Tensor]:
 def _total(sums: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """Over all micro-batches."""
     return {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
+
+
+@dataclass(slots=True)
+class _Before:
+    """How torch was before the first thread came in; the last one out puts it back."""
+
+    inside: int = 0
+    exact: bool = False
+    filling: bool = True
+
+
+_before, _lock = _Before(), threading.Lock()
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Inside, operations whose bits may differ from run to run are replaced or raise; costs nothing on a CPU."""
+    if not wanted:
+        yield
+        return
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    with _lock:
+        if not _before.inside:
+            _before.exact = torch.are_deterministic_algorithms_enabled()
+            _before.filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(True)
+            deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over all memory
+        _before.inside += 1
+
+
+def _leave() -> None:
+    with _lock:
+        _before.inside -= 1
+        if not _before.inside:
+            torch.use_deterministic_algorithms(_before.exact)
+            deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]

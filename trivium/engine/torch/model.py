@@ -10,72 +10,13 @@ norms, rotations and losses compute in float32 whatever flows.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from trivium.engine.torch.attention import Layout
 from trivium.engine.torch.batch import DeviceBatch
+from trivium.engine.torch.layers import Layer, RMSNorm
 from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, sliced_loss
-from trivium.engine.torch.norm import RMSNorm
-from trivium.engine.torch.rotary import Rotation
 from trivium.model.spec import ModelSpec
-
-
-class Attention(nn.Module):
-    """Every slot asks the slots it may see; queries share keys and values in groups."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.head_dim = spec.head_dim
-        self.query = nn.Linear(spec.width, spec.heads * spec.head_dim, bias=False)
-        self.key = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
-        self.value = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
-        self.output = nn.Linear(spec.heads * spec.head_dim, spec.width, bias=False)
-        self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-        self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-
-    def forward(self, x: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
-        """What each slot gathers, in the width of the residual stream."""
-        queries, keys, values = (
-            project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = layout.attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)
-        output: Tensor = self.output(gathered.flatten(-2))
-        return output
-
-
-class FeedForward(nn.Module):
-    """SwiGLU: one projection gates another."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.gate = nn.Linear(spec.width, spec.ffn, bias=False)
-        self.up = nn.Linear(spec.width, spec.ffn, bias=False)
-        self.down = nn.Linear(spec.ffn, spec.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Each slot by itself."""
-        output: Tensor = self.down(silu(self.gate(x)) * self.up(x))
-        return output
-
-
-class Layer(nn.Module):
-    """Attention, then feed-forward, each added to the stream that it read through a norm."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec)
-        self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.feed_forward = FeedForward(spec)
-
-    def forward(self, x: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
-        """The stream, one layer on."""
-        x = x + self.attention(self.attention_norm(x), rotation, layout)
-        output: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
-        return output
 
 
 class Decoder(nn.Module):

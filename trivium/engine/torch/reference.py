@@ -13,8 +13,8 @@ import torch
 
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.batch import DeviceBatch, rotation_of
+from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
-from trivium.engine.torch.rotary import Rotation
 from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
 from trivium.rows.batch import Batch
 

@@ -1,16 +1,24 @@
-"""A device -> a decoder on it, still empty; a folder of either kind -> its weights."""
+"""A device -> a decoder on it, still empty; its weights, from a seed or from a folder of either kind.
+
+Every parameter is drawn by a generator of its own, keyed by the seed and the parameter's name: the same weights
+whatever the device, the layout or the order in which they are made, and without holding two at once. A rank draws
+all of a parameter and keeps its part.
+"""
 
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trivium.engine.base import EngineSettings, Precision
+from trivium.engine.parameters import init_std
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.parallel import HeldModel, hold
+from trivium.engine.torch.parallel import HeldModel, hold, local_part
 from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
 from trivium.model.folder import is_saved, refuse_other_model
+from trivium.model.spec import ModelSpec
+from trivium.seeds import derive_key
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -46,3 +54,22 @@ def fill(model: Decoder, folder: Path) -> None:
     else:
         refuse_other_model(folder, model.spec)
         huggingface.read_weights(model, folder)
+
+
+@torch.no_grad()
+def init_weights(model: Decoder, seed: int) -> None:
+    """Fill what this rank holds of every parameter."""
+    for name, parameter in model.named_parameters():
+        local, where = local_part(parameter)
+        local.copy_(init_weight(name, parameter.shape, model.spec, seed)[where])
+
+
+def init_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:
+    """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
+    if len(shape) == 1:
+        return torch.ones(shape)
+    rows = min(shape[0], spec.vocab) if "embedding" in name else shape[0]
+    weight = torch.zeros(shape)
+    generator = torch.Generator().manual_seed(derive_key(seed, "init", name))
+    weight[:rows].normal_(std=init_std(name, spec), generator=generator)
+    return weight

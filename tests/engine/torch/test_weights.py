@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from tests.support.batches import TINY
-from trivium.engine.torch.initial import init_weight, init_weights
 from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.weights import init_weight, init_weights
 
 
 def model(**changes: int) -> dict[str, torch.Tensor]:
