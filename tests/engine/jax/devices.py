@@ -76,7 +76,7 @@ def main(folder: Path) -> dict[str, Any]:
             "multiple": rows_multiple(mesh),
             "written": written(shape),
         }
-        whole = {"weights": params, "optimizer": named_leaves(state), "random": {}}
+        whole = {"weights": params, "optimizer": named_leaves(state)}
         if number:
             target = {part: room_for(dict(leaves)) for part, leaves in whole.items()}
             whole = read_state(folder / str(number - 1), target)

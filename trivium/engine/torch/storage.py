@@ -9,13 +9,12 @@ rank needs, whatever ranks wrote them.
 """
 
 import json
-import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
@@ -30,7 +29,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from trivium.files import FileFacts
+from trivium.files import FileFacts, write_flushed
 from trivium.model.folder import TORCH_INDEX, write_spec
 from trivium.model.spec import ModelSpec
 
@@ -175,14 +174,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    hasher = xxhash.xxh3_128()
-    with open(path, "wb") as file:
-        for piece in (len(text).to_bytes(8, "little"), text, *(_bytes(tensor) for _, tensor in ordered)):
-            hasher.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-        return {"bytes": file.tell(), "hash": hasher.hexdigest()}
+    return write_flushed(
+        path, chain((len(text).to_bytes(8, "little"), text), (_bytes(tensor) for _, tensor in ordered))
+    )
 
 
 def _bytes(tensor: Tensor) -> Any:
