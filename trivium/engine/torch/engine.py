@@ -52,6 +52,7 @@ from trivium.engine.torch.state import (
 from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
 from trivium.errors import ConfigError, Problem
 from trivium.rows.batch import Batch
+from trivium.seeds import derive_key
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 
@@ -66,6 +67,8 @@ class TorchEngine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
         self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
         self.model = self.held.model
+        # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
+        torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
         init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
         self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)

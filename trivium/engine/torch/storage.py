@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -25,10 +25,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from trivium.errors import ResumeError
 from trivium.files import FileFacts, write_flushed
 from trivium.model.folder import TORCH_INDEX, write_spec
 from trivium.model.spec import ModelSpec
@@ -140,18 +141,18 @@ class PartsReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy the planned stretches into place, file by file."""
-        by_rank: dict[int, list[Any]] = {}
+        by_rank: dict[int, list[ReadItem]] = {}
         for item in plan.items:
             by_rank.setdefault(self._rank_of[item.storage_index], []).append(item)
         for rank, items in sorted(by_rank.items()):
-            with safe_open(self.folder / _file_name(rank), framework="pt") as file:
-                for item in items:
-                    target = planner.resolve_tensor(item).detach()
-                    stretch = zip(item.storage_offsets, item.lengths, strict=True)
-                    where = tuple(slice(start, start + length) for start, length in stretch)
-                    name = item.storage_index.fqn
-                    target.copy_(file.get_slice(name)[where] if where else file.get_tensor(name))
-                    planner.commit_tensor(item, target)
+            path = self.folder / _file_name(rank)
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for item in items:
+                        _copy(file, item, planner)
+            except SafetensorError:
+                what = "is corrupt: truncated, or changed since it was written. Put it back."
+                raise ResumeError(f"{path}: {what}") from None
         read: Future[None] = Future()
         read.set_result(None)
         return read
@@ -160,6 +161,16 @@ class PartsReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Folders are given to the constructor."""
         return False
+
+
+def _copy(file: Any, item: ReadItem, planner: LoadPlanner) -> None:
+    """One planned stretch of a tensor, into place."""
+    target = planner.resolve_tensor(item).detach()
+    stretch = zip(item.storage_offsets, item.lengths, strict=True)
+    where = tuple(slice(start, start + length) for start, length in stretch)
+    name = item.storage_index.fqn
+    target.copy_(file.get_slice(name)[where] if where else file.get_tensor(name))
+    planner.commit_tensor(item, target)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
