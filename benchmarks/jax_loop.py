@@ -17,10 +17,9 @@ from jax import Array
 from plain_loops import random_batch
 
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.kl import Weights
-from trivium.engine.jax.loss import Targets, sliced_loss
+from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.loss import LossTargets, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import device_mesh, sharded_init
 from trivium.engine.mesh import ONE_RANK
 from trivium.model.spec import ModelSpec
@@ -59,8 +58,8 @@ def bare_jax(spec: ModelSpec, num_rows: int, seq_len: int) -> JaxLoop:
     def loss_of(params: Params, tokens: Array, targets: Array) -> Array:
         model = design.decoder(params)
         hidden = model(tokens, rotation, partial(attend, segments=None)).reshape(-1, spec.width)
-        all_learnt = Targets(targets.reshape(-1), jnp.ones(targets.size, bool))
-        return sliced_loss(spec.vocab, None, hidden, model.last_matrix, all_learnt, weights, None).objective
+        all_learnt = LossTargets(targets.reshape(-1), jnp.ones(targets.size, bool))
+        return sliced_loss(spec.vocab, None, hidden, model.lm_head, all_learnt, weights, None).objective
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, state: Any, batch: Any) -> tuple[Params, Any, Array]:

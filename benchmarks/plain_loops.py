@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.utils import clip_grad_norm_
 
-from trivium.engine.torch.initial import initialise
+from trivium.engine.torch.batch import DeviceBatch
+from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows
+from trivium.engine.torch.weights import init_weights
 from trivium.model.spec import ModelSpec
 from trivium.rows.batch import Batch
 
@@ -65,9 +65,9 @@ def random_batch(vocab: int, num_rows: int, seq_len: int) -> Batch:
 def bare_decoder(spec: ModelSpec, num_rows: int, seq_len: int) -> PlainLoop:
     """trivium's decoder with everything around it left out: the batch is tensors before the loop begins."""
     model = Decoder(spec, torch.float32)
-    initialise(model, 0)
+    init_weights(model, 0)
     table = Rotation.table(spec.rope, spec.head_dim, seq_len, torch.device("cpu"))
-    rows = Rows.of(random_batch(spec.vocab, num_rows, seq_len), table, "joined")
+    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows, seq_len), table, "joined")
     objective = Objective(scale=1 / (num_rows * seq_len))
 
     def loss() -> Tensor:

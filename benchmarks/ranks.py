@@ -29,11 +29,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trivium.engine.torch.initial import initialise
+from trivium.engine.torch.batch import DeviceBatch
+from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows
+from trivium.engine.torch.weights import init_weights
 from trivium.model.spec import ModelSpec
 
 RANKS = 2
@@ -50,9 +50,9 @@ def bare_fsdp(spec: ModelSpec, num_rows: int, seq_len: int) -> PlainLoop:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     model.to_empty(device="cpu")
-    initialise(model, 0)
+    init_weights(model, 0)
     table = Rotation.table(spec.rope, spec.head_dim, seq_len, torch.device("cpu"))
-    rows = Rows.of(random_batch(spec.vocab, num_rows // RANKS, seq_len), table, "joined")
+    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows // RANKS, seq_len), table, "joined")
     objective = Objective(scale=RANKS / (num_rows * seq_len))
 
     def loss() -> Tensor:

@@ -285,7 +285,7 @@ def compare_engines(folder: Path, size: Size, rounds: int) -> None:
     """(f): both engines in one process, a stretch of each loop in every round."""
     from jax_loop import bare_jax
 
-    from trivium.engine.jax.compilations import compilations
+    from trivium.engine.jax.step import compilations
 
     steps = WARM_STEPS + rounds * size.stretch + 64
     jax_bare = "jax, bare jitted loop"

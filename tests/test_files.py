@@ -7,7 +7,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from trivium.files import cache_folder, draft, map_file
+from trivium.files import cache_folder, draft, flushed_facts, hash_file, map_file, write_flushed
 
 
 def test_a_draft_takes_its_name_when_the_block_ends(tmp_path: Path) -> None:
@@ -81,3 +81,12 @@ def test_the_cache_folder_is_where_the_environment_says(monkeypatch: pytest.Monk
     assert cache_folder() == tmp_path
     monkeypatch.setenv("TRIVIUM_CACHE", "")
     assert cache_folder() == Path(platformdirs.user_cache_dir("trivium", appauthor=False))
+
+
+def test_a_file_written_in_parts_has_the_facts_of_what_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "parts"
+    written = write_flushed(path, (part for part in (b"ab", memoryview(b"cde"), b"")))
+    assert path.read_bytes() == b"abcde"
+    assert written == flushed_facts(path) == {"bytes": 5, "hash": hash_file(path)}
+    path.write_bytes(b"abcdf")
+    assert flushed_facts(path) != written

@@ -10,7 +10,7 @@ import mmap
 import os
 import secrets
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,24 @@ def hash_file(path: Path) -> str:
         while part := file.read(1 << 22):
             hasher.update(part)
     return str(hasher.hexdigest())
+
+
+def flushed_facts(path: Path) -> FileFacts:
+    """Make a written file survive a power cut; its size and hash."""
+    flush_file(path)
+    return {"bytes": path.stat().st_size, "hash": hash_file(path)}
+
+
+def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> FileFacts:
+    """Write a file part by part and flush it; hashed as it is written, so that it is not read again."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "wb") as file:
+        for part in parts:
+            hasher.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+        return {"bytes": file.tell(), "hash": str(hasher.hexdigest())}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every engine promises. A test class for an engine inherits these tests and says how one is made."""
+"""What every engine promises. A test class for an engine inherits these tests and makes one in `make`."""
 
 import hashlib
 import math
@@ -123,7 +123,7 @@ class EngineContract(ABC):
             loss = kept.step(batch, settings_at(step)).loss
             assert recomputed.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-6)
 
-    def test_a_batch_with_nothing_to_learn_is_no_nan(self) -> None:
+    def test_a_batch_with_nothing_to_learn_is_not_a_nan(self) -> None:
         engine, batch = self.tiny(), make_batch()
         nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
         stats = engine.step(nothing, settings_at())
@@ -131,7 +131,7 @@ class EngineContract(ABC):
         assert engine.evaluate(nothing).tokens == 0
         assert math.isfinite(nats_of(engine, batch))
 
-    def test_a_micro_batch_with_nothing_to_learn_is_no_nan(self) -> None:
+    def test_a_micro_batch_with_nothing_to_learn_is_not_a_nan(self) -> None:
         batch = make_batch(((16,), (1, 1, 1)))
         whole, parts = self.tiny(), self.tiny(micro_batch=1)
         loss = whole.step(batch, settings_at()).loss
@@ -207,13 +207,15 @@ class EngineContract(ABC):
         assert other.extra["z_loss"] > 0
         assert other.grad_norm != one.grad_norm
 
-    def anchored(self, folder: Path, steps: int = 0, **said: Any) -> Engine:
+    def anchored(self, folder: Path, steps: int = 0, **settings: Any) -> Engine:
         """An engine some steps away from its own first weights, in a stage with KL to them."""
-        engine = self.tiny(micro_batch=said.pop("micro_batch", None), precision=said.pop("engine_precision", "float32"))
+        engine = self.tiny(
+            micro_batch=settings.pop("micro_batch", None), precision=settings.pop("engine_precision", "float32")
+        )
         engine.save(folder).wait()
         for step in range(steps):
             engine.step(make_batch(seed=50 + step), settings_at(step))
-        engine.enter(replace(STAGE, kl=replace(KlSettings(0.5, folder), **said)))
+        engine.enter(replace(STAGE, kl=replace(KlSettings(0.5, folder), **settings)))
         return engine
 
     @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -304,7 +306,7 @@ class EngineContract(ABC):
         assert stats.extra["kl"] == pytest.approx(0, abs=1e-6)
         assert math.isfinite(stats.grad_norm)
 
-    def test_the_reference_stands_still_and_is_not_saved(self, tmp_path: Path) -> None:
+    def test_the_reference_is_frozen_and_is_not_saved(self, tmp_path: Path) -> None:
         batch = make_batch()
         engine = self.anchored(tmp_path / "first")
         reference = [engine.step(batch, settings_at(step)).extra["reference_loss"] for step in range(4)]
@@ -314,7 +316,7 @@ class EngineContract(ABC):
         adam = 2 * 4 * TINY.parameters
         assert sizes[1] - sizes[0] < 2 * adam
 
-    def test_a_resume_in_a_stage_with_kl_goes_on_bit_for_bit(self, tmp_path: Path) -> None:
+    def test_a_resume_in_a_stage_with_kl_continues_bit_for_bit(self, tmp_path: Path) -> None:
         never_stopped = self.anchored(tmp_path / "first")
         for step in range(3):
             never_stopped.step(make_batch(seed=step), settings_at(step))
@@ -339,14 +341,14 @@ class EngineContract(ABC):
         engine.enter(STAGE)
         assert engine.step(batch, settings_at()) == plain.step(batch, settings_at())
 
-    def test_kl_with_nothing_to_learn_is_no_nan(self, tmp_path: Path) -> None:
+    def test_kl_with_nothing_to_learn_is_not_a_nan(self, tmp_path: Path) -> None:
         batch = make_batch()
         nothing = replace(batch, targets=np.full_like(batch.targets, IGNORED))
         stats = self.anchored(tmp_path, steps=2).step(nothing, settings_at(2))
         assert (stats.loss, stats.grad_norm) == (0.0, 0.0)
         assert dict(stats.extra) == {"kl": 0.0, "reference_loss": 0.0, "objective": 0.0}
 
-    def test_another_model_is_no_reference(self, tmp_path: Path) -> None:
+    def test_another_model_is_refused_as_a_reference(self, tmp_path: Path) -> None:
         self.make(EngineSettings(replace(TINY, ffn=128), device="cpu")).save(tmp_path).wait()
         with pytest.raises(ResumeError, match="holds another model: ffn was 128 and is now 64"):
             self.tiny().enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
@@ -355,8 +357,8 @@ class EngineContract(ABC):
         engine, batch = self.tiny(), make_batch()
         before = self.hash_of(engine, tmp_path / "before")
         stats = engine.evaluate(batch)
-        learnt = batch.targets[batch.targets != IGNORED]
-        assert stats.bytes == learnt.sum()
+        counted = batch.targets[batch.targets != IGNORED]
+        assert stats.bytes == counted.sum()
         assert self.hash_of(engine, tmp_path / "after") == before
 
     @pytest.mark.parametrize("micro_batch", [None, 3])
@@ -391,7 +393,7 @@ class EngineContract(ABC):
             if more < room:
                 generation.append(np.array([row[end] for row, end in zip(rows, ends, strict=True)]))
 
-    def test_rows_of_a_generation_may_be_taken_again_and_left_out(self) -> None:
+    def test_rows_of_a_generation_may_be_taken_again_and_skipped(self) -> None:
         engine = self.tiny()
         prompts = [[1, 2, 3], [4], [5, 6]]
         generation = engine.generation([np.array(prompt) for prompt in prompts], 8)
@@ -429,7 +431,7 @@ class EngineContract(ABC):
         assert str(refusal.value) == message
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)
-    def test_a_loaded_engine_goes_on_bit_for_bit(self, optimizer: OptimizerSettings, tmp_path: Path) -> None:
+    def test_a_loaded_engine_continues_bit_for_bit(self, optimizer: OptimizerSettings, tmp_path: Path) -> None:
         never_stopped, first = self.tiny(optimizer), self.tiny(optimizer)
         for step in range(3):
             never_stopped.step(make_batch(seed=step), settings_at(step))

@@ -43,12 +43,12 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
 
 
 def test_settings_say_what_the_config_says() -> None:
-    said = config(
+    given = config(
         run=Run(name="small", seed=7),
         optimizer=Optimizer(name="muon", grad_clip=1.0, betas=(0.8, 0.9)),
         engine=Engine(device="cpu", micro_batch_size=2, activation_checkpointing=True, deterministic=False),
     )
-    settings = engine_settings(said, SPEC)
+    settings = engine_settings(given, SPEC)
     assert (settings.seed, settings.device, settings.micro_batch) == (7, "cpu", 2)
     assert (settings.optimizer.name, settings.optimizer.clip, settings.optimizer.betas) == ("muon", 1.0, (0.8, 0.9))
     assert settings.recompute_activations

@@ -18,10 +18,10 @@ def test_a_width_alone_gives_heads_of_64_and_a_feed_forward_of_eight_thirds() ->
 
 
 def test_what_is_said_is_kept() -> None:
-    said = Model(
+    model = Model(
         layers=2, width=64, heads=4, kv_heads=2, ffn=100, vocab=300, max_seq_len=99, tied_embeddings=True, qk_norm=True
     )
-    spec = model_spec(said, vocab=256, longest_row=512)
+    spec = model_spec(model, vocab=256, longest_row=512)
     assert (spec.heads, spec.kv_heads, spec.head_dim, spec.ffn) == (4, 2, 16, 100)
     assert (spec.vocab, spec.padded_vocab, spec.max_seq_len) == (300, 384, 99)
     assert spec.tied_embeddings
@@ -54,7 +54,7 @@ def test_flops_count_matrices_and_every_key_of_the_row() -> None:
     assert spec.flops(seq_len=100) == 6 * matrices + 12 * 2 * 8 * 100
 
 
-def test_a_stage_takes_the_models_base_and_says_its_own_scaling() -> None:
+def test_a_stage_takes_the_models_base_and_gives_its_own_scaling() -> None:
     own = RopeSpec(theta=5e5, scaling="llama3", factor=8.0, original_seq_len=8192)
     assert rope_spec(None, own, 1024) == own
     assert rope_spec(Rope(theta=1e6), own, 1024) == RopeSpec(1e6, original_seq_len=8192)

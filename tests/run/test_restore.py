@@ -37,7 +37,7 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     shape.write_text(shape.read_text()[:40])
     with pytest.raises(ResumeError) as error:
         start_from_run()
-    assert str(error.value) == f"{shape}: is torn, or not what was written. Put it back."
+    assert str(error.value) == f"{shape}: is corrupt: truncated, or changed since it was written. Put it back."
     state = last.path / "state.json"
     state.write_text("")
     with pytest.raises(ResumeError) as error:

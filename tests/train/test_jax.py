@@ -153,7 +153,7 @@ def test_a_run_goes_from_engine_to_engine_and_back(folder: Path) -> None:
         Trainer("run.toml", ["run.name=there"], show=False).run()
     engine = RunFolder(Path("runs/there")).checkpoints()[-1].engine
     assert str(refusal.value) == (
-        f"{engine}: was saved by the jax engine. Put engine.name back, or fork the run: a fork goes on with the "
+        f"{engine}: was saved by the jax engine. Put engine.name back, or fork the run: a fork continues with the "
         "weights and a fresh optimizer. As a reference give what trivium export makes of it."
     )
     Trainer("run.toml", ["run.name=init", "model={ init = 'runs/there' }"], show=False).run()

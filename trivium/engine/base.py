@@ -58,7 +58,7 @@ class EngineSettings:
     recompute_activations: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
-    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; clipping stays as the settings say
+    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.clip` still applies
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class StageSettings:
     documents: Literal["masked", "joined"] = "masked"
     z_loss: float | None = None
     kl: KlSettings | None = None  # absent: no reference is held or run
-    reset_optimizer: bool = False  # only where the stage begins: a resume in its middle says False
+    reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
 
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
-        Terms are those of a learnt token: z (the squared log of the softmax's sum), kl and reference_nats.
+        Terms are means over loss tokens: z (the squared log of the softmax's sum), kl and reference_nats.
         """
         extra, objective = {}, loss
         if self.z_loss is not None:
@@ -116,14 +116,14 @@ class StepSettings:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """What one update did; sums and counts are of learnt tokens, by the source's name."""
+    """What one update did; sums and counts are over the tokens that count in the loss, by the source's name."""
 
-    loss: float  # nats a learnt token, plain cross-entropy; 0 where nothing is learnt
+    loss: float  # mean plain cross-entropy in nats; 0 where no token counts
     loss_tokens: int
     grad_norm: float  # before clipping
     nats_by_source: Mapping[str, float]
     loss_tokens_by_source: Mapping[str, int]
-    extra: Mapping[str, float] = field(default_factory=dict)  # of an objective with further terms, a learnt token:
+    extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     skipped: str | None = None  # why no update was made, where none was
     waited: float = 0.0  # seconds for the other ranks to begin their step
@@ -148,7 +148,7 @@ class SourceFigures:
 
 @dataclass(frozen=True, slots=True)
 class EvalStats:
-    """What a model that stands still makes of a batch, by source; add them up over batches."""
+    """A batch's figures by source, evaluated without an update; add them up over batches."""
 
     by_source: Mapping[str, SourceFigures]
 
@@ -159,7 +159,7 @@ class EvalStats:
 
     @property
     def tokens(self) -> int:
-        """Learnt targets of all sources."""
+        """LossTargets targets of all sources."""
         return sum(figures.tokens for figures in self.by_source.values())
 
     @property
@@ -188,7 +188,7 @@ class Generation(Protocol):
     """Rows that grow, token by token; their keys and values are kept.
 
     On many ranks `append` is one forward pass of all of them, with zero rows too: a rank whose rows have all ended
-    goes on with `select([])` and `append([])` as long as any other appends. Ranks agree on that (`ranks.agree`).
+    continues with `select([])` and `append([])` as long as any other appends. Ranks agree on that (`ranks.agree`).
     """
 
     def logits(self) -> NDArray[np.float32]:
@@ -198,7 +198,10 @@ class Generation(Protocol):
         """One more token for each row, in one pass."""
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Go on with these rows in this order: taken several times is several rows, left out has ended. No pass."""
+        """Continue with these rows in this order: a row given several times becomes several rows, one not given ends.
+
+        No pass.
+        """
 
 
 class Engine(Protocol):
@@ -211,20 +214,22 @@ class Engine(Protocol):
         """One update from one batch, of which a rank is given its shard; micro-batches do not change it."""
 
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; nothing is learnt. On many ranks: of all their shards, as many rows each."""
+        """Plain cross-entropy of a batch; no update is made. On many ranks: of all their shards, equal in rows."""
 
     def nats(self, batch: Batch) -> NDArray[np.float32]:
-        """Plain loss of every target, (rows, seq_len), 0 where none is learnt. On many ranks: of a rank's own shard,
-        all of them passing together, as many rows each."""
+        """Plain loss of every target, (rows, seq_len), 0 where a token does not count.
+
+        On many ranks: of a rank's own shard, all of them passing together, with equal numbers of rows.
+        """
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
-        """Rows that begin with these prompts, of any lengths, and have room for so many more tokens each.
+        """Rows that begin with these prompts, of any lengths, and have `room` for this many more tokens each.
 
         One pass, on many ranks of all of them; a rank may have no prompts. Until the weights change.
         """
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights, optimizer and random state; returns when training may go on. Wait to know it is whole."""
+        """Write weights, optimizer and random state; returns when training may continue. Wait to know it is whole."""
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, exact to the bit."""

@@ -1,10 +1,10 @@
-"""What the processes of one run say to each other, small and seldom; no framework.
+"""Small messages between the processes of one run; no framework.
 
-    ranks.agree(stopping)       whether any rank says so
+    ranks.agree(stopping)       whether any rank is stopping
     ranks.gather(seconds)       every rank's, in their order
     ranks.share(path)           rank 0's
     ranks.meet()                when all have come here
-    with ranks.as_one(): ...    what a user can mend on one rank ends all of them, and is said once
+    with ranks.as_one(): ...    an error that a user can fix ends all ranks, and is reported once
 
 A run of one process has `Ranks()`, which does nothing at no cost; an engine's framework brings its own for many.
 Every rank must make the same calls in the same order.
@@ -55,20 +55,20 @@ class Ranks:
             yield
         except TriviumError as error:
             own = error
-        said = self.gather(None if own is None else str(own))
-        first = next((rank for rank, text in enumerate(said) if text is not None), None)
+        errors = self.gather(None if own is None else str(own))
+        first = next((rank for rank, text in enumerate(errors) if text is not None), None)
         if first is None:
             return
         if not self.is_main:
-            raise SilentRankError(f"rank {first}: {said[first]}")
-        raise own or RankError(f"rank {first}: {said[first]}")
+            raise SilentRankError(f"rank {first}: {errors[first]}")
+        raise own or RankError(f"rank {first}: {errors[first]}")
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A rank that fails inside says why to the others, which fail by its words and not by a lost connection."""
+        """A rank that fails inside sends its error to the others, which raise that and not a lost connection."""
         yield
 
 
 def launched_ranks() -> int:
-    """Processes that the launcher says it started: torchrun's, or those of a Slurm step; 1 without one."""
+    """Processes that the launcher started: torchrun's, or those of a Slurm step; 1 without one."""
     return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or 1)

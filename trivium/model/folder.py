@@ -48,10 +48,12 @@ def read_spec(folder: Path) -> ModelSpec:
     if not is_saved(folder):
         return huggingface.read_spec(folder)
     try:
-        said = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-        return ModelSpec(**said | {"rope": RopeSpec(**said["rope"])})
+        raw = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        return ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
     except (ValueError, KeyError, TypeError):
-        raise ResumeError(f"{folder / SPEC_FILE}: is torn, or not what was written. Put it back.") from None
+        raise ResumeError(
+            f"{folder / SPEC_FILE}: is corrupt: truncated, or changed since it was written. Put it back."
+        ) from None
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
@@ -67,7 +69,7 @@ def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:
     theirs = saved_by(folder)
     if theirs != engine:
         raise ResumeError(
-            f"{folder}: was saved by the {theirs} engine. Put engine.name back, or fork the run: a fork goes on "
+            f"{folder}: was saved by the {theirs} engine. Put engine.name back, or fork the run: a fork continues "
             f"with the weights and a fresh optimizer. As a reference give what trivium export makes of it."
         )
 

@@ -59,34 +59,34 @@ def read_spec(folder: Path) -> ModelSpec:
     if not path.is_file():
         what = f"has no {CONFIG_FILE}. Give a folder that holds {CONFIG_FILE} and model.safetensors."
         raise ConfigError([Problem(str(folder), what)])
-    said: dict[str, Any] = json.loads(path.read_text())
-    problems = list(_misfits(path, said))
+    config: dict[str, Any] = json.loads(path.read_text())
+    problems = list(_misfits(path, config))
     if problems:
         raise ConfigError(problems)
-    max_seq_len = said["max_position_embeddings"]
-    if said["model_type"] == "mistral" and said.get("sliding_window") is not None:
-        max_seq_len = min(max_seq_len, said["sliding_window"])
+    max_seq_len = config["max_position_embeddings"]
+    if config["model_type"] == "mistral" and config.get("sliding_window") is not None:
+        max_seq_len = min(max_seq_len, config["sliding_window"])
     return ModelSpec(
-        layers=said["num_hidden_layers"],
-        width=said["hidden_size"],
-        heads=said["num_attention_heads"],
-        kv_heads=said.get("num_key_value_heads") or said["num_attention_heads"],
-        head_dim=said.get("head_dim") or said["hidden_size"] // said["num_attention_heads"],
-        ffn=said["intermediate_size"],
-        vocab=said["vocab_size"],
+        layers=config["num_hidden_layers"],
+        width=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+        head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+        ffn=config["intermediate_size"],
+        vocab=config["vocab_size"],
         max_seq_len=max_seq_len,
-        qk_norm=said["model_type"] == "qwen3",
-        tied_embeddings=bool(said.get("tie_word_embeddings", False)),
-        init_std=said.get("initializer_range", 0.02),
-        norm_eps=said["rms_norm_eps"],
-        rope=_read_rope(said),
+        qk_norm=config["model_type"] == "qwen3",
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        init_std=config.get("initializer_range", 0.02),
+        norm_eps=config["rms_norm_eps"],
+        rope=_read_rope(config),
     )
 
 
 def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) -> None:
     """A config.json with these rotary positions, for rows of up to `seq_len`."""
     family = "qwen3" if spec.qk_norm else "llama"
-    said = {
+    config = {
         "architectures": ["Qwen3ForCausalLM" if spec.qk_norm else "LlamaForCausalLM"],
         "model_type": family,
         "hidden_size": spec.width,
@@ -107,20 +107,20 @@ def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) ->
         "torch_dtype": "float32",
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),  # else 1 and 2, which are anybody's tokens
     }
-    (folder / CONFIG_FILE).write_text(json.dumps(said, indent=2) + "\n")
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _misfits(path: Path, said: dict[str, Any]) -> Iterator[Problem]:
-    family = said.get("model_type")
+def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
+    family = config.get("model_type")
     if family not in FAMILIES:
         what = f"model_type is {json.dumps(family)}. Known are {', '.join(FAMILIES)}."
         yield Problem(str(path), what)
         return
     for key, allowed in _WITHOUT_EFFECT.items():
-        if said.get(key, allowed[0]) not in allowed:
-            what = f"{key} is {json.dumps(said[key])}, which is not built; {json.dumps(allowed[0])} is."
+        if config.get(key, allowed[0]) not in allowed:
+            what = f"{key} is {json.dumps(config[key])}, which is not built; {json.dumps(allowed[0])} is."
             yield Problem(str(path), what)
-    rope = _their_rope(said)
+    rope = _their_rope(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "yarn", "llama3"):
         what = f"rope_type is {json.dumps(kind)}, which is not built; default, linear, yarn and llama3 are."
@@ -132,14 +132,14 @@ def _misfits(path: Path, said: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(str(path), "truncate of the rotary positions is false, which is not built.")
 
 
-def _their_rope(said: dict[str, Any]) -> dict[str, Any]:
+def _their_rope(config: dict[str, Any]) -> dict[str, Any]:
     """Rotary keys in one place: `rope_parameters` since transformers 5, `rope_theta` and `rope_scaling` before."""
-    theta = {"rope_theta": said["rope_theta"]} if "rope_theta" in said else {}
-    return theta | (said.get("rope_scaling") or {}) | (said.get("rope_parameters") or {})
+    theta = {"rope_theta": config["rope_theta"]} if "rope_theta" in config else {}
+    return theta | (config.get("rope_scaling") or {}) | (config.get("rope_parameters") or {})
 
 
-def _read_rope(said: dict[str, Any]) -> RopeSpec:
-    theirs = _their_rope(said)
+def _read_rope(config: dict[str, Any]) -> RopeSpec:
+    theirs = _their_rope(config)
     theta = float(theirs.get("rope_theta", DEFAULT_THETA))
     kind = theirs.get("rope_type", theirs.get("type", "default"))
     if kind == "default":
@@ -149,7 +149,7 @@ def _read_rope(said: dict[str, Any]) -> RopeSpec:
         theta=theta,
         scaling=kind,
         factor=float(theirs["factor"]),
-        original_seq_len=int(theirs.get("original_max_position_embeddings") or said["max_position_embeddings"]),
+        original_seq_len=int(theirs.get("original_max_position_embeddings") or config["max_position_embeddings"]),
         attention_factor=theirs.get("attention_factor"),
         beta_fast=float(theirs.get("beta_fast") or plain.beta_fast),
         beta_slow=float(theirs.get("beta_slow") or plain.beta_slow),

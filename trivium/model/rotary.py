@@ -44,13 +44,13 @@ def _blend(plain: Table, factor: float, stretched_share: Table) -> Table:
 
 
 def _yarn_share(rope: RopeSpec, head_dim: int) -> Table:
-    """Pairs that turn often within the original context stay; those that turn less than once are stretched."""
+    """Pairs of `beta_fast` or more rotations in the original context stay; below `beta_slow` all is stretched."""
 
-    def pair_that_turns(times: float) -> float:
+    def pair_that_rotates(times: float) -> float:
         return head_dim * math.log(rope.original_seq_len / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    low = max(math.floor(pair_that_turns(rope.beta_fast)), 0)
-    high = min(math.ceil(pair_that_turns(rope.beta_slow)), head_dim - 1)
+    low = max(math.floor(pair_that_rotates(rope.beta_fast)), 0)
+    high = min(math.ceil(pair_that_rotates(rope.beta_slow)), head_dim - 1)
     pairs = np.arange(head_dim // 2, dtype=np.float32)
     share: Table = np.clip((pairs - low) / np.float32(max(high - low, 0.001)), 0, 1)
     return share
@@ -63,7 +63,7 @@ def _yarn_magnitude(rope: RopeSpec) -> float:
 
 
 def _llama3_share(rope: RopeSpec, plain: Table) -> Table:
-    """The same idea by wavelengths: as many turns as `high_freq_factor` stay, `low_freq_factor` are stretched."""
-    turns = rope.original_seq_len / (2 * np.float32(math.pi) / plain)
-    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    """The same by wavelengths: pairs of `high_freq_factor` rotations stay, those of `low_freq_factor` are stretched."""
+    rotations = rope.original_seq_len / (2 * np.float32(math.pi) / plain)
+    kept = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     return (1 - np.clip(kept, 0, 1)).astype(np.float32)

@@ -28,8 +28,8 @@ class RopeSpec:
     factor: float = 1.0
     original_seq_len: int = 0  # the context before scaling; yarn and llama3 need it
     attention_factor: float | None = None  # yarn: absent, 0.1 ln(factor) + 1
-    beta_fast: float = 32.0  # yarn: turns in the original context above which nothing is stretched
-    beta_slow: float = 1.0  # yarn: turns below which all is stretched
+    beta_fast: float = 32.0  # yarn: rotations in the original context above which nothing is stretched
+    beta_slow: float = 1.0  # yarn: rotations below which all is stretched
     low_freq_factor: float = 1.0  # llama3's names for the same two limits
     high_freq_factor: float = 4.0
 
@@ -54,7 +54,7 @@ class ModelSpec:
 
     @property
     def padded_vocab(self) -> int:
-        """Rows of the embedding inside an engine; those beyond `vocab` are never read, learnt or written."""
+        """Rows of the embedding inside an engine; those beyond `vocab` are never read, trained or written."""
         return -(-self.vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
@@ -71,7 +71,7 @@ class ModelSpec:
         return self.layers * (self.layer_matrices + norms) + self.width + embeddings
 
     def forward_flops(self, keys: float) -> float:
-        """FLOPs of one token's forward pass when its queries meet so many keys."""
+        """FLOPs of one token's forward pass when its queries meet this many keys."""
         matrices = self.layers * self.layer_matrices + self.vocab * self.width
         return 2 * matrices + 4 * self.layers * self.heads * self.head_dim * keys
 
@@ -100,15 +100,15 @@ def model_spec(model: Model, vocab: int, longest_row: int) -> ModelSpec:
     )
 
 
-def rope_spec(said: Rope | None, own: RopeSpec, max_seq_len: int) -> RopeSpec:
-    """Rotary positions as a stage says them; what it leaves out but for scaling is the model's own."""
-    if said is None:
+def rope_spec(rope: Rope | None, own: RopeSpec, max_seq_len: int) -> RopeSpec:
+    """A stage's rotary positions; keys that it does not give are the model's own, but for scaling."""
+    if rope is None:
         return own
     return RopeSpec(
-        theta=own.theta if said.theta is None else said.theta,
-        scaling=said.scaling,
-        factor=1.0 if said.factor is None else said.factor,
-        original_seq_len=said.original_seq_len or own.original_seq_len or max_seq_len,
+        theta=own.theta if rope.theta is None else rope.theta,
+        scaling=rope.scaling,
+        factor=1.0 if rope.factor is None else rope.factor,
+        original_seq_len=rope.original_seq_len or own.original_seq_len or max_seq_len,
     )
 
 

@@ -49,7 +49,7 @@ def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> d
     problems = [Problem(str(folder), f"{name} is missing.") for name in ours if name not in files]
     known = ours.keys() | ({their_name("unembedding.weight")} if tied else set())
     for name in sorted(files.keys() - known):
-        if not name.endswith("rotary_emb.inv_freq"):  # older checkpoints store what config.json says already
+        if not name.endswith("rotary_emb.inv_freq"):  # older checkpoints store what config.json has already
             problems.append(Problem(str(folder), f"{name} has no place in the model that config.json describes."))
     for path in sorted(set(files.values())):
         with safe_open(path, framework="np") as file:
@@ -79,7 +79,7 @@ def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) ->
 
 
 def write_index(folder: Path, files: Mapping[str, list[str]], shapes: Mapping[str, Shape], element_bytes: int) -> None:
-    """Where the weights take several files, the one that says which has which."""
+    """Where the weights take several files, the index of which file has which."""
     if len(files) > 1:
         index = {
             "metadata": {"total_size": sum(math.prod(shape) for shape in shapes.values()) * element_bytes},

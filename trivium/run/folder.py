@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trivium.errors import ResumeError, SaveError
-from trivium.files import FileFacts, draft, flush_file, flush_folder, hash_file
+from trivium.files import FileFacts, draft, flush_file, flush_folder, flushed_facts, hash_file
 
 COMPLETE = "COMPLETE"
 LINEAGE = "lineage.json"
@@ -189,8 +189,7 @@ class RunFolder:
         for path in sorted(path for path in draft_folder.rglob("*") if path.is_file()):
             name = path.relative_to(draft_folder).as_posix()
             if name not in files:
-                flush_file(path)
-                files[name] = {"bytes": path.stat().st_size, "hash": hash_file(path)}
+                files[name] = flushed_facts(path)
         (draft_folder / COMPLETE).write_text(json.dumps({"files": files}, indent=1))
         flush_file(draft_folder / COMPLETE)
         for folder in [path for path in draft_folder.rglob("*") if path.is_dir()] + [draft_folder]:

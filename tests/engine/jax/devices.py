@@ -22,9 +22,9 @@ from trivium.engine.base import EngineSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
-from trivium.engine.jax.optim import Ours
+from trivium.engine.jax.optim import BuiltInOptimizer
 from trivium.engine.jax.sharding import device_mesh, own_rows, placed, put_rows, rows_multiple, sharded_init
-from trivium.engine.jax.state import Writer, named_leaves, read_state, room_for, saved_shapes
+from trivium.engine.jax.state import StateWriter, named_leaves, read_state, room_for, saved_shapes
 from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import MeshShape
 
@@ -60,8 +60,8 @@ def written(shape: MeshShape) -> list[list[int]]:
 def main(folder: Path) -> dict[str, Any]:
     """Every mesh makes the same model, and reads what the one before wrote."""
     design, found = Design(TINY), {}
-    optimizer = Ours(OptimizerSettings("muon"))
-    writer = Writer()
+    optimizer = BuiltInOptimizer(OptimizerSettings("muon"))
+    writer = StateWriter()
     for number, (name, shape) in enumerate(MESHES.items()):
         mesh = device_mesh(shape)
         params, shardings = sharded_init(design, 7, mesh=mesh)
@@ -76,7 +76,7 @@ def main(folder: Path) -> dict[str, Any]:
             "multiple": rows_multiple(mesh),
             "written": written(shape),
         }
-        whole = {"weights": params, "optimizer": named_leaves(state), "random": {}}
+        whole = {"weights": params, "optimizer": named_leaves(state)}
         if number:
             target = {part: room_for(dict(leaves)) for part, leaves in whole.items()}
             whole = read_state(folder / str(number - 1), target)

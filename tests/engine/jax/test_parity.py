@@ -12,8 +12,8 @@ import pytest
 from tests.engine.contract import DIRECTIONS, STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.engine import JaxEngine
-from trivium.engine.jax.rows import Rows
 from trivium.engine.torch.engine import TorchEngine
 from trivium.model.spec import ModelSpec
 
@@ -24,8 +24,8 @@ NORMED = replace(TINY, qk_norm=True, tied_embeddings=True, heads=4, kv_heads=4)
 
 def both(folder: Path, spec: ModelSpec = TINY, **settings: Any) -> tuple[TorchEngine, JaxEngine]:
     """Two engines with the same weights."""
-    said = EngineSettings(spec, device="cpu", **settings)
-    torch_engine, jax_engine = TorchEngine(said), JaxEngine(said)
+    asked = EngineSettings(spec, device="cpu", **settings)
+    torch_engine, jax_engine = TorchEngine(asked), JaxEngine(asked)
     torch_engine.export(folder)
     jax_engine.start_from(folder)
     return torch_engine, jax_engine
@@ -40,7 +40,7 @@ def torch_gradients(engine: TorchEngine, seed: int) -> dict[str, np.ndarray]:
 
 def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     batch = make_batch(seed=seed)
-    rows = Rows.of(batch, engine.settings.micro_batch, engine.mesh)
+    rows = DeviceBatch.of(batch, engine.settings.micro_batch, engine.mesh)
     compiled = jax.jit(engine.program._gradients)
     with jax.set_mesh(engine.mesh):
         gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.loss_tokens()), engine.terms)
@@ -73,7 +73,7 @@ def test_kl_and_its_gradients_are_the_same(direction: Any, tmp_path: Path) -> No
             engine.step(make_batch(seed=50 + step), settings_at(step))
         engine.enter(stage)
     refuse_other_gradients(torch_gradients(torch_engine, 3), jax_gradients(jax_engine, 3))
-    torch_engine.optimizers.forget()
+    torch_engine.optimizers.zero_grad()
     figures = [dict(engine.step(make_batch(seed=3), settings_at(3)).extra) for engine in (torch_engine, jax_engine)]
     assert figures[1] == pytest.approx(figures[0], rel=1e-4)
     assert abs(figures[0]["kl"]) > 0.01

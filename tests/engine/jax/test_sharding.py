@@ -92,7 +92,7 @@ def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("parallel", "message"),
     [
         (
             Parallel(shard=3),
@@ -104,7 +104,7 @@ def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
         ),
     ],
 )
-def test_devices_that_cannot_be_shared_so_are_refused(said: Parallel, message: str) -> None:
+def test_devices_that_cannot_be_shared_are_refused(parallel: Parallel, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        mesh_shape(said, 2, 6)
+        mesh_shape(parallel, 2, 6)
     assert str(refusal.value) == message

@@ -46,7 +46,7 @@ LAYOUTS = {
 }
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 STEPS = 8
-HANDED_ON = 4  # the step after which another layout goes on
+HANDED_ON = 4  # the step after which another layout continues
 
 
 def main() -> None:
@@ -85,13 +85,13 @@ def shard(batch: Batch, mesh: MeshShape, rank: int) -> Batch:
 
 
 def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str, Any]]:
-    """So many steps and their figures."""
+    """Take steps and give their figures."""
     taken = []
     for step in steps:
         stats = engine.step(shard(make_batch(seed=step), engine.settings.mesh, rank), settings_at(step))
         by_source = [dict(stats.nats_by_source), dict(stats.loss_tokens_by_source)]
         figures = {"loss": stats.loss, "norm": stats.grad_norm, "z": stats.extra["z_loss"]}
-        taken.append(figures | {"by_source": by_source, "learnt": stats.loss_tokens})
+        taken.append(figures | {"by_source": by_source, "loss_tokens": stats.loss_tokens})
     return taken
 
 
@@ -143,7 +143,7 @@ def local(parameter: Any) -> torch.Tensor:
 
 
 def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
-    """Save, load what the layout before saved, go on; save in the background while going on; export and start."""
+    """Save, load what the layout before saved, continue; save in the background meanwhile; export and start."""
     names = list(LAYOUTS)
     before = names[names.index(name) - 1] if name != "one" else "one"
     figures: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
         engine = make(kind, mesh)
         take(engine, rank, range(HANDED_ON))
         handle = engine.save(folder / kind / name)
-        first = take(engine, rank, range(HANDED_ON, STEPS))  # goes on while it is written
+        first = take(engine, rank, range(HANDED_ON, STEPS))  # continues while it is written
         files = handle.wait()
         at_end = weights(engine)
         engine.load(folder / kind / name)

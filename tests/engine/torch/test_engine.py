@@ -9,8 +9,7 @@ import torch
 from tests.engine.contract import STAGE, EngineContract, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
-from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.exact import exactly
+from trivium.engine.torch.engine import TorchEngine, deterministic_algorithms
 from trivium.errors import ConfigError
 
 
@@ -30,7 +29,7 @@ def test_exact_mode_outlives_no_thread_whichever_leaves_first() -> None:
     first_in, first_out = threading.Event(), threading.Event()
 
     def first() -> None:
-        with exactly(True):
+        with deterministic_algorithms(True):
             first_in.set()
             assert second_in.wait(10)
         first_out.set()
@@ -39,7 +38,7 @@ def test_exact_mode_outlives_no_thread_whichever_leaves_first() -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert first_in.wait(10)
-    with exactly(True):
+    with deterministic_algorithms(True):
         second_in.set()
         assert first_out.wait(10)
         assert torch.are_deterministic_algorithms_enabled()
@@ -60,9 +59,9 @@ def test_the_padded_vocabulary_is_never_touched() -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     for step in range(3):
         engine.step(make_batch(seed=step), settings_at(step))
-    assert engine.model.last_matrix.weight.shape[0] == TINY.padded_vocab == 128
-    for matrix in (engine.model.embedding, engine.model.last_matrix):
-        assert not matrix.weight[TINY.vocab :].any()
+    assert engine.model.lm_head.weight.shape[0] == TINY.padded_vocab == 128
+    for module in (engine.model.embedding, engine.model.lm_head):
+        assert not module.weight[TINY.vocab :].any()
 
 
 def test_a_save_keeps_its_copy_until_it_is_written_and_the_next_one_has_it_again(tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_a_save_keeps_its_copy_until_it_is_written_and_the_next_one_has_it_again
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own ways
-def test_compiled_layers_learn_the_same_and_go_on_bit_for_bit_in_another_stage(tmp_path: Path) -> None:
+def test_compiled_layers_learn_the_same_and_continue_bit_for_bit_in_another_stage(tmp_path: Path) -> None:
     eager, compiled, resumed = (
         TorchEngine(EngineSettings(TINY, device="cpu", compile=compiles)) for compiles in (False, True, True)
     )

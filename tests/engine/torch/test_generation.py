@@ -6,12 +6,12 @@ import pytest
 from tests.support.batches import SEQ_LEN, TINY, VOCAB
 from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import EngineSettings
-from trivium.engine.torch import cache
+from trivium.engine.torch import generation as generation_module
 from trivium.engine.torch.engine import TorchEngine
 
 
 def test_rows_outgrow_their_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "FIRST_ROOM", 1)
+    monkeypatch.setattr(generation_module, "FIRST_ROOM", 1)
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     rows = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ_LEN))
     generation = engine.generation([rows[0][:2], rows[1][:4]], SEQ_LEN - 4)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.support.batches import TINY, make_batch
 from trivium.engine.base import EngineSettings, StageSettings
+from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
-from trivium.engine.torch.rows import Rows
 from trivium.errors import ConfigError, ResumeError
 from trivium.model.folder import read_spec
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -63,7 +63,7 @@ def their_logits(model: Any) -> Tensor:
 
 @torch.no_grad()
 def our_logits(engine: TorchEngine) -> Tensor:
-    return engine.model.logits(Rows.of(ROW, engine.rotation, "masked"))
+    return engine.model.logits(DeviceBatch.of(ROW, engine.rotation, "masked"))
 
 
 def engine_from(folder: Path) -> TorchEngine:
@@ -207,11 +207,11 @@ def test_padded_logits_never_win() -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     row = make_batch(((16,),))
     with torch.no_grad():
-        engine.model.last_matrix.weight[TINY.vocab :] = 100 * engine.model.last_matrix.weight[:1].abs()
-        logits = engine.model.logits(Rows.of(row, engine.rotation, "masked"))
+        engine.model.lm_head.weight[TINY.vocab :] = 100 * engine.model.lm_head.weight[:1].abs()
+        logits = engine.model.logits(DeviceBatch.of(row, engine.rotation, "masked"))
     assert logits.shape == (1, 16, TINY.vocab)
     before = engine.evaluate(row).nats
     with torch.no_grad():
-        engine.model.last_matrix.weight[TINY.vocab :] = 0
+        engine.model.lm_head.weight[TINY.vocab :] = 0
     assert engine.evaluate(row).nats == before
     assert np.isfinite(before)

@@ -9,8 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from trivium.engine.base import Direction
 from trivium.engine.torch import loss
-from trivium.engine.torch.kl import Compared, Penalty, kl_and_its_gradient
-from trivium.engine.torch.loss import Learnt, Losses, Objective, ReferenceStates, sliced_loss
+from trivium.engine.torch.loss import (
+    Compared,
+    Losses,
+    LossTargets,
+    Objective,
+    Penalty,
+    ReferenceStates,
+    kl_and_its_gradient,
+    sliced_loss,
+)
 
 TOKENS, WIDTH, VOCAB, PADDED = 23, 8, 50, 128
 IGNORED = -100
@@ -32,9 +40,9 @@ def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, targets
 
 
-def learnt(targets: Tensor) -> Learnt:
+def loss_targets(targets: Tensor) -> LossTargets:
     at = (targets != IGNORED).nonzero().squeeze(1)
-    return Learnt(targets[at], None if len(at) == len(targets) else at)
+    return LossTargets(targets[at], None if len(at) == len(targets) else at)
 
 
 def direct(hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective) -> Losses:
@@ -45,11 +53,11 @@ def direct(hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective
 
 
 @pytest.mark.parametrize("objective", [Objective(), Objective(scale=0.01, z_loss=0.1)])
-@pytest.mark.parametrize("all_learnt", [True, False])
-def test_losses_and_gradients_are_those_of_whole_logits(objective: Objective, all_learnt: bool) -> None:
+@pytest.mark.parametrize("all_count", [True, False])
+def test_losses_and_gradients_are_those_of_whole_logits(objective: Objective, all_count: bool) -> None:
     hidden, weight, targets = inputs(torch.float32)
-    targets = targets.clamp(min=0) if all_learnt else targets
-    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, objective)
+    targets = targets.clamp(min=0) if all_count else targets
+    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective)
     wanted = direct(hidden, weight, targets, objective)
     for part in ("objective", "nats", "z"):
         torch.testing.assert_close(getattr(got, part), getattr(wanted, part))
@@ -59,9 +67,9 @@ def test_losses_and_gradients_are_those_of_whole_logits(objective: Objective, al
     assert not gradients[1][VOCAB:].any()
 
 
-def test_nothing_learnt_is_zero_and_no_nan() -> None:
+def test_where_no_token_counts_all_is_zero() -> None:
     hidden, weight, targets = inputs(torch.float32)
-    got = sliced_loss(hidden, weight, learnt(torch.full_like(targets, IGNORED)), VOCAB, Objective())
+    got = sliced_loss(hidden, weight, loss_targets(torch.full_like(targets, IGNORED)), VOCAB, Objective())
     got.objective.backward()  # type: ignore[no-untyped-call]
     assert got.objective.item() == 0
     for tensor in (hidden, weight):
@@ -71,7 +79,7 @@ def test_nothing_learnt_is_zero_and_no_nan() -> None:
 
 def test_logits_of_any_size_overflow_nothing() -> None:
     hidden, weight, targets = inputs(torch.float32)
-    got = sliced_loss(hidden * 1e4, weight, learnt(targets), VOCAB, Objective())
+    got = sliced_loss(hidden * 1e4, weight, loss_targets(targets), VOCAB, Objective())
     (gradient,) = torch.autograd.grad(got.objective, hidden)
     assert got.nats.isfinite().all()
     assert gradient.isfinite().all()
@@ -80,7 +88,7 @@ def test_logits_of_any_size_overflow_nothing() -> None:
 def test_bfloat16_states_have_float32_losses() -> None:
     hidden, weight, targets = inputs(torch.float32)
     wanted = direct(hidden, weight, targets, Objective())
-    got = sliced_loss(hidden.bfloat16(), weight, learnt(targets), VOCAB, Objective())
+    got = sliced_loss(hidden.bfloat16(), weight, loss_targets(targets), VOCAB, Objective())
     assert got.nats.dtype == torch.float32
     torch.testing.assert_close(got.nats, wanted.nats, rtol=2e-2, atol=5e-2)
     (gradient,) = torch.autograd.grad(got.objective, weight)
@@ -92,7 +100,7 @@ def test_bfloat16_states_have_float32_losses() -> None:
 def test_without_gradients_none_are_made() -> None:
     hidden, weight, targets = inputs(torch.float32)
     with torch.no_grad():
-        got = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+        got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     assert not got.objective.requires_grad
 
 
@@ -106,7 +114,7 @@ def test_no_more_than_a_slice_of_logits_exists(monkeypatch: pytest.MonkeyPatch) 
     plain = loss._cross_entropy_and_its_gradient
     monkeypatch.setattr(loss, "_cross_entropy_and_its_gradient", spy)
     hidden, weight, targets = inputs(torch.float32)
-    sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+    sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     assert seen == [(5, PADDED)] * 3 + [(2, PADDED)]
 
 
@@ -119,7 +127,7 @@ def reference_states(dtype: torch.dtype = torch.float32) -> ReferenceStates:
 def direct_kl(
     hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, reference: ReferenceStates
 ) -> Losses:
-    """From whole logits, by the formulas as they stand in a textbook."""
+    """From whole logits, by the formulas of a textbook."""
     assert objective.penalty is not None
     plain = direct(hidden, weight, targets, objective)
     theirs = (reference.hidden @ reference.unembedding[:VOCAB].T).float()
@@ -137,16 +145,16 @@ def direct_kl(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
-@pytest.mark.parametrize("all_learnt", [True, False])
+@pytest.mark.parametrize("all_count", [True, False])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_kl_and_its_gradients_are_those_of_whole_logits(
-    direction: Direction, all_learnt: bool, z_loss: float, dtype: torch.dtype
+    direction: Direction, all_count: bool, z_loss: float, dtype: torch.dtype
 ) -> None:
     hidden, weight, targets = inputs(torch.float32)
-    targets = targets.clamp(min=0) if all_learnt else targets
+    targets = targets.clamp(min=0) if all_count else targets
     objective = Objective(0.01, z_loss, Penalty(0.7, direction))
     reference = reference_states(dtype)
-    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, reference)
+    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, reference)
     wanted = direct_kl(hidden, weight, targets, objective, reference)
     for part in ("objective", "nats", "z", "reference_nats", "kl"):
         torch.testing.assert_close(getattr(got, part), getattr(wanted, part), rtol=1e-5, atol=1e-5)
@@ -160,9 +168,11 @@ def test_kl_and_its_gradients_are_those_of_whole_logits(
 def test_at_the_reference_itself_kl_and_its_gradient_are_zero(direction: Direction) -> None:
     hidden, weight, targets = inputs(torch.float32)
     reference = ReferenceStates(hidden.detach(), weight.detach())
-    plain = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+    plain = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     gradients = torch.autograd.grad(plain.objective, (hidden, weight))
-    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective(penalty=Penalty(3.0, direction)), reference)
+    got = sliced_loss(
+        hidden, weight, loss_targets(targets), VOCAB, Objective(penalty=Penalty(3.0, direction)), reference
+    )
     assert got.kl is not None
     torch.testing.assert_close(got.kl, torch.zeros(TOKENS), rtol=0, atol=1e-6)
     times = 4.0 if direction == "nll_gap" else 1.0
@@ -173,9 +183,9 @@ def test_at_the_reference_itself_kl_and_its_gradient_are_zero(direction: Directi
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_only_the_gap_of_token_losses_has_a_multiple_of_the_plain_gradient(direction: Direction) -> None:
     hidden, weight, targets = inputs(torch.float32)
-    plain = sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective())
+    plain = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     objective = Objective(penalty=Penalty(0.5, direction))
-    got = sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, reference_states())
+    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, reference_states())
     (own,) = torch.autograd.grad(plain.objective, weight)
     (penalised,) = torch.autograd.grad(got.objective, weight)
     cosine = torch.cosine_similarity(own.flatten(), penalised.flatten(), dim=0).item()
@@ -190,7 +200,7 @@ def test_kl_of_logits_of_any_size_overflows_nothing(direction: Direction) -> Non
     hidden, weight, targets = inputs(torch.float32)
     reference = ReferenceStates(-1e4 * hidden.detach(), weight.detach())
     objective = Objective(penalty=Penalty(1.0, direction))
-    got = sliced_loss(hidden * 1e4, weight, learnt(targets), VOCAB, objective, reference)
+    got = sliced_loss(hidden * 1e4, weight, loss_targets(targets), VOCAB, objective, reference)
     assert got.kl is not None
     (gradient,) = torch.autograd.grad(got.objective, hidden)
     assert got.kl.isfinite().all()
@@ -201,7 +211,7 @@ def test_what_pads_the_references_vocabulary_never_counts() -> None:
     hidden, weight, targets = inputs(torch.float32)
     objective, clean, dirty = Objective(penalty=Penalty(1.0)), reference_states(), reference_states()
     dirty.unembedding[VOCAB:] = torch.nan
-    one, other = (sliced_loss(hidden, weight, learnt(targets), VOCAB, objective, each) for each in (clean, dirty))
+    one, other = (sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, each) for each in (clean, dirty))
     assert one.objective == other.objective
     gradients = [torch.autograd.grad(each.objective, (hidden, weight)) for each in (one, other)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
@@ -216,5 +226,5 @@ def test_no_more_than_a_slice_of_either_logits_exists(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(loss, "kl_and_its_gradient", spy)
     hidden, weight, targets = inputs(torch.float32)
-    sliced_loss(hidden, weight, learnt(targets), VOCAB, Objective(penalty=Penalty(1.0)), reference_states())
+    sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective(penalty=Penalty(1.0)), reference_states())
     assert seen == [((5, VOCAB), (5, VOCAB))] * 3 + [((2, VOCAB), (2, VOCAB))]

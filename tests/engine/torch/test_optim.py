@@ -9,9 +9,9 @@ from torch.optim import Muon
 
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, OptimizerSettings
-from trivium.engine.parameters import Place, place_of
+from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.optim import WideMuon
 from trivium.plan.record import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay
@@ -36,13 +36,13 @@ def engine_with(optimizer: OptimizerSettings, **spec: bool) -> TorchEngine:
 
 @pytest.mark.parametrize(("name", "group"), GROUP_OF.items())
 def test_a_parameter_has_its_group_by_name(name: str, group: str) -> None:
-    assert place_of(name, DEFAULT) == Place(group, group in ("matrix", "unembedding"))
+    assert parameter_group(name, DEFAULT) == ParameterGroup(group, group in ("matrix", "unembedding"))
 
 
-def test_decay_spares_what_it_is_told_to() -> None:
-    assert place_of("norm.weight", ()) == Place("rest", True)
-    assert place_of("embedding.weight", ("norms",)) == Place("embedding", True)
-    assert place_of("layers.0.attention.query.bias", ("biases",)) == Place("rest", False)
+def test_decay_spares_what_no_decay_names() -> None:
+    assert parameter_group("norm.weight", ()) == ParameterGroup("rest", True)
+    assert parameter_group("embedding.weight", ("norms",)) == ParameterGroup("embedding", True)
+    assert parameter_group("layers.0.attention.query.bias", ("biases",)) == ParameterGroup("rest", False)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -52,7 +52,7 @@ def test_each_group_moves_at_its_own_learning_rate(name: str, moving: str) -> No
     before = weights_of(engine)
     engine.step(make_batch(), settings_at(lr=0.0, by_group={moving: 1e-2}))
     moved = {name for name, weight in weights_of(engine).items() if not torch.equal(weight, before[name])}
-    assert moved == {name for name in before if place_of(name, DEFAULT).group == moving}
+    assert moved == {name for name in before if parameter_group(name, DEFAULT).name == moving}
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -62,7 +62,7 @@ def test_decay_shrinks_matrices_and_spares_norms_and_the_embedding(name: str) ->
     plain.step(make_batch(), settings_at(lr=0.1, weight_decay=0.0))
     decayed.step(make_batch(), settings_at(lr=0.1, weight_decay=0.5))
     for key, weight in weights_of(decayed).items():
-        shrunk = start[key] * 0.05 if place_of(key, DEFAULT).decays else 0.0
+        shrunk = start[key] * 0.05 if parameter_group(key, DEFAULT).decays else 0.0
         torch.testing.assert_close(weight, weights_of(plain)[key] - shrunk, rtol=1e-4, atol=1e-5)
 
 
@@ -74,7 +74,7 @@ def test_muon_takes_the_matrices_and_adamw_the_rest() -> None:
         name, _, part = key.rpartition(":")
         parts.setdefault(name, set()).add(part)
     for name, kept in parts.items():
-        by_muon = place_of(name, DEFAULT).group == "matrix"
+        by_muon = parameter_group(name, DEFAULT).name == "matrix"
         assert kept == ({"momentum_buffer"} if by_muon else {"step", "exp_avg", "exp_avg_sq"})
 
 

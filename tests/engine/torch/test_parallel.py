@@ -56,7 +56,7 @@ def test_all_layouts_learn_the_same(layouts: dict[str, Any], name: str, kind: st
     for step, other in zip(one, many, strict=True):
         for figure in ("loss", "norm", "z"):
             assert other[figure] == pytest.approx(step[figure], rel=1e-5 if figure != "norm" else 1e-4)
-        assert other["learnt"] == step["learnt"]
+        assert other["loss_tokens"] == step["loss_tokens"]
         assert other["by_source"][1] == step["by_source"][1]
         assert other["by_source"][0] == pytest.approx(step["by_source"][0], rel=1e-5)
 
@@ -97,7 +97,7 @@ def test_a_rank_holds_its_part_of_the_model(layouts: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("name", list(LAYOUTS))
-def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str, Any], name: str, kind: str) -> None:
+def test_a_layout_continues_bit_for_bit_from_its_own_checkpoint(layouts: dict[str, Any], name: str, kind: str) -> None:
     files = [f"rank-{rank:05}.safetensors" for rank in range(LAYOUTS[name].size)]
     assert layouts[name][f"{kind} again"] == {"same": True, "files": files}
 
@@ -105,7 +105,7 @@ def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str,
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("name", MANY)
-def test_a_layout_goes_on_from_the_checkpoint_of_another(layouts: dict[str, Any], name: str, kind: str) -> None:
+def test_a_layout_continues_from_the_checkpoint_of_another(layouts: dict[str, Any], name: str, kind: str) -> None:
     one = losses(layouts["one"][kind]["steps"])[HANDED_ON:]
     assert losses(layouts[name][f"{kind} of another layout"]) == pytest.approx(one, rel=1e-5)
 
@@ -122,7 +122,7 @@ def test_what_is_left_of_the_ranks_shards_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "launched", "message"),
+    ("parallel", "launched", "message"),
     [
         (
             Parallel(replicate=2, shard=3),
@@ -137,9 +137,9 @@ def test_what_is_left_of_the_ranks_shards_the_model() -> None:
     ],
     ids=["fewer", "alone"],
 )
-def test_a_product_that_is_not_the_world_size_is_refused(said: Parallel, launched: int, message: str) -> None:
+def test_a_product_that_is_not_the_world_size_is_refused(parallel: Parallel, launched: int, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        mesh_shape(said, launched)
+        mesh_shape(parallel, launched)
     assert str(error.value) == f"engine.parallel: {message}"
 
 

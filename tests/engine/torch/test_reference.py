@@ -12,8 +12,8 @@ from tests.engine.contract import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.layers import RMSNorm
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.norm import RMSNorm
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_a_reference_is_frozen_and_as_large_as_the_model(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("engine_precision", "said", "matrices"),
+    ("engine_precision", "precision", "matrices"),
     [
         ("float32", None, torch.float32),
         ("float32", "bfloat16", torch.bfloat16),
@@ -88,11 +88,11 @@ def test_a_reference_is_frozen_and_as_large_as_the_model(tmp_path: Path) -> None
     ids=["float32", "bfloat16 in float32", "bfloat16", "float32 in bfloat16"],
 )
 def test_matrices_are_held_in_the_precision_and_norms_in_float32(
-    engine_precision: Precision, said: Precision | None, matrices: torch.dtype, tmp_path: Path
+    engine_precision: Precision, precision: Precision | None, matrices: torch.dtype, tmp_path: Path
 ) -> None:
     saved(tmp_path)
     engine = TorchEngine(EngineSettings(TINY, device="cpu", precision=engine_precision, seed=2))
-    engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path, precision=said)))
+    engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path, precision=precision)))
     assert engine.reference is not None
     model = engine.reference.model
     assert model.precision == matrices

@@ -1,7 +1,7 @@
 """Batches -> updates: the Engine protocol in JAX, on one device or on the mesh of all of a launch's.
 
 Everything that computes is compiled (`step`): once for a stage, since whatever else changes is an argument. This class
-holds the state between steps and turns batches, settings and figures into each other. A process is given its own
+holds the state between steps and converts batches, settings and figures. A process is given its own
 rows; figures are those of all processes.
 """
 
@@ -26,28 +26,35 @@ from trivium.engine.base import (
     refuse_too_long,
 )
 from trivium.engine.jax import huggingface
-from trivium.engine.jax.compilations import compilations
+from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.generation import JaxGeneration, power_of_two
-from trivium.engine.jax.initial import key_words
+from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design
-from trivium.engine.jax.optim import Now, optimizer_of
+from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
-from trivium.engine.jax.rotary import Rotation
-from trivium.engine.jax.rows import Rows
 from trivium.engine.jax.sharding import device_mesh, own_rows, placed, sharded_init, whole_everywhere
 from trivium.engine.jax.state import (
     OPTIMIZER,
     WEIGHTS,
-    Writer,
+    StateWriter,
     named_leaves,
     read_state,
     refuse_other_optimizer,
     room_for,
     saved_shapes,
 )
-from trivium.engine.jax.step import BySource, Frozen, How, Program, Terms, TrainState, program
-from trivium.engine.jax.weights import read_weights
+from trivium.engine.jax.step import (
+    BySource,
+    FrozenReference,
+    Program,
+    StageTerms,
+    StepDesign,
+    TrainState,
+    compilations,
+    program,
+)
+from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.model.spec import RopeSpec
@@ -71,7 +78,7 @@ class JaxEngine:
         known = settings.token_bytes
         self.token_bytes = None if known is None else whole_everywhere(known.astype(np.int32), self.mesh)
         self.reference: Reference | None = None
-        self.writer = Writer()
+        self.writer = StateWriter()
         compilations()
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.enter(self.stage)
@@ -89,21 +96,27 @@ class JaxEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
-        rows = Rows.of(batch, self.settings.micro_batch, self.mesh)
+        rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
         known = compilations()
         before = known.count
         with jax.set_mesh(self.mesh):
             self.state, *found = self.program.train_step(
-                self.state, rows, self._key(now.step), len(rows.tokens), Now.of(now), self.terms, len(batch.sources)
+                self.state,
+                rows,
+                self._key(now.step),
+                len(rows.tokens),
+                StepRates.of(now),
+                self.terms,
+                len(batch.sources),
             )
         compiled = known.count - before
         limited_loss, meta = jax.device_get(tuple(found))
         figures = _figures(batch.sources, meta.by_source)
         loss_tokens, norm = int(meta.loss_tokens), float(meta.grad_norm)
         loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
-        # The device decided by its own float32 figures: the reason is told by the same.
+        # The device decided by its own float32 figures: the reason is given by the same.
         skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
-        assert (skipped is None) == bool(meta.made), "engine and host agree on what is left out"
+        assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
@@ -118,7 +131,7 @@ class JaxEngine:
         )
 
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; nothing is learnt."""
+        """Plain cross-entropy of a batch; no update is made."""
         _, _, meta = self._val(batch)
         return EvalStats(_figures(batch.sources, jax.device_get(meta.by_source)))
 
@@ -135,7 +148,7 @@ class JaxEngine:
         return JaxGeneration(self.design, self.state.params, table, self.mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights and optimizer; returns when training may go on. Random numbers come from seed and step."""
+        """Write weights and optimizer; returns when training may continue. Random numbers come from seed and step."""
         state = {WEIGHTS: self.state.params, OPTIMIZER: named_leaves(self.state.opt_state)}
         return self.writer.save(folder, self.settings.spec, state, background=background)
 
@@ -191,7 +204,7 @@ class JaxEngine:
             self.reference = Reference(stage.kl, self.design, self.mesh)
 
     def _program(self, stage: StageSettings) -> Program:
-        how = How(
+        how = StepDesign(
             design=self.design,
             optimizer=self.optimizer,
             clip=self.settings.optimizer.clip,
@@ -203,21 +216,21 @@ class JaxEngine:
         )
         return program(how)
 
-    def _terms(self, stage: StageSettings) -> Terms:
+    def _terms(self, stage: StageSettings) -> StageTerms:
         held = self.reference
-        return Terms(
+        return StageTerms(
             rotation=self.rotation,
             z_loss=np.float32(stage.z_loss or 0.0),
             beta=np.float32(0.0 if stage.kl is None else stage.kl.beta),
-            reference=None if held is None else Frozen(held.params, self._table(held.rope, stage.seq_len)),
+            reference=None if held is None else FrozenReference(held.params, self._table(held.rope, stage.seq_len)),
         )
 
     def _val(self, batch: Batch) -> Any:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
-        rows = Rows.of(batch, self.settings.micro_batch, self.mesh)
+        rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         with jax.set_mesh(self.mesh):
-            return self.program.val_step(self.state, rows, Terms(table), len(batch.sources), self.token_bytes)
+            return self.program.val_step(self.state, rows, StageTerms(table), len(batch.sources), self.token_bytes)
 
     def _key(self, step: int) -> NDArray[np.uint32]:
         """Random numbers of a step, should anything draw them: made from seed and step, so that none are kept."""

@@ -7,7 +7,7 @@
 All rows end at the same slot. Rows, slots and prompts come in powers of two, so that few shapes are compiled: a room
 that is full is doubled, and rows of zeros fill up. Rotary positions are the row's own.
 
-Rows are shared out to the devices as those of a batch are. Processes bring rows of their own, as many as they like:
+Rows are shared out to the devices as those of a batch are. Each process brings rows of its own, of any number:
 before each pass they agree on the most that any has, and all fill up to that. A selection waits for the next pass,
 and moves keys and values between devices.
 """
@@ -25,20 +25,20 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.jax.attention import UNSEEN, attend
+from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.ranks import largest
-from trivium.engine.jax.rotary import Rotation
 from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
 from trivium.rows.batch import PADDING
 
 FIRST_SLOTS = 64
 
-Cache = list[tuple[Array, Array]]
+KVCache = list[tuple[Array, Array]]
 """Keys and values of every layer: (rows, slots, kv_heads, head_dim) each."""
 
 
 class JaxGeneration:
-    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to.
+    """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach.
 
     No prompt of any process is longer than `longest`.
     """
@@ -62,8 +62,8 @@ class JaxGeneration:
         self.limit = self.filled + room
         self.slots = power_of_two(max(FIRST_SLOTS, self.filled + 1))
         self.first = np.array([self.filled - len(prompt) for prompt in prompts], np.int32)
-        self.chosen: NDArray[np.int32] | None = None  # rows of the cache that go on, where that changes
-        self.cache: Cache = []
+        self.chosen: NDArray[np.int32] | None = None  # rows of the cache that continue, where that changes
+        self.cache: KVCache = []
         self._logits = np.zeros((0, design.spec.vocab), np.float32)
         self.size = self._size(*largest(mesh, self.num_rows))
         if self.size:
@@ -77,7 +77,7 @@ class JaxGeneration:
         """One more token for each row."""
         assert len(tokens) == self.num_rows, "a token for each row"
         assert self.filled < self.limit, "more tokens than room was asked for"
-        self._go_on_with_chosen()
+        self._apply_selection()
         if not self.size:
             return
         if self.filled == self.slots:
@@ -91,7 +91,7 @@ class JaxGeneration:
         self._take(logits)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Go on with these rows in this order."""
+        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int32)
         self.num_rows, self.first, self._logits = len(chosen), self.first[chosen], self._logits[chosen]
         self.chosen = chosen if self.chosen is None else self.chosen[chosen]
@@ -105,7 +105,7 @@ class JaxGeneration:
             logits, self.cache = _first_pass(self.design, self.slots, self.params, self.table, *given)
         self._take(logits)
 
-    def _go_on_with_chosen(self) -> None:
+    def _apply_selection(self) -> None:
         """What any process has selected since the last pass."""
         most, changed = largest(self.mesh, self.num_rows, self.chosen is not None)
         if not changed:
@@ -121,7 +121,7 @@ class JaxGeneration:
             self.cache = _selected(self.cache, rows)
 
     def _size(self, most: int) -> int:
-        """Rows that every process gives to a pass where one has so many; as many for each of its devices."""
+        """Rows that every process gives to a pass where the largest gives `most`; its devices get equal parts."""
         return math.ceil(power_of_two(most) / rows_multiple(self.mesh)) * rows_multiple(self.mesh) if most else 0
 
     def _put(self, rows: NDArray[Any]) -> Array:
@@ -134,19 +134,19 @@ class JaxGeneration:
 
 
 def power_of_two(size: int) -> int:
-    """The smallest that is no less."""
+    """The smallest power of two that is at least this size."""
     return 1 << (size - 1).bit_length()
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _first_pass(
     design: Design, slots: int, params: Params, table: Rotation, tokens: Array, first: Array
-) -> tuple[Array, Cache]:
+) -> tuple[Array, KVCache]:
     """Logits after the last slot, and the keys and values of all prompts."""
     model, length = design.decoder(params), tokens.shape[1]
     at = jnp.arange(length) - first[:, None]
     segments = jnp.where(at < 0, PADDING, 0)
-    cache: Cache = []
+    cache: KVCache = []
 
     def keep(queries: Array, keys: Array, values: Array) -> Array:
         room = [(0, 0), (0, slots - length), (0, 0), (0, 0)]
@@ -154,17 +154,17 @@ def _first_pass(
         return attend(queries, keys, values, segments)
 
     hidden = model(tokens, table.at(jnp.maximum(at, 0)), keep)
-    return _logits(design, hidden[:, -1], model.last_matrix), cache
+    return _logits(design, hidden[:, -1], model.lm_head), cache
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=3)
 def _append(
-    design: Design, params: Params, table: Rotation, cache: Cache, tokens: Array, first: Array, here: Array
-) -> tuple[Array, Cache]:
-    """Logits after one more token of each row, which stands in the slot `here` from now on."""
+    design: Design, params: Params, table: Rotation, cache: KVCache, tokens: Array, first: Array, here: Array
+) -> tuple[Array, KVCache]:
+    """Logits after one more token of each row, which is in the slot `here` from now on."""
     model = design.decoder(params)
     kept = iter(cache)
-    filled: Cache = []
+    filled: KVCache = []
 
     def ask(queries: Array, keys: Array, values: Array) -> Array:
         all_keys, all_values = (
@@ -181,16 +181,16 @@ def _append(
         return jnp.einsum("rkgs,rskd->rkgd", shares, all_values).reshape(queries.shape)
 
     hidden = model(tokens[:, None], table.at((here - first)[:, None]), ask)
-    return _logits(design, hidden[:, -1], model.last_matrix), filled
+    return _logits(design, hidden[:, -1], model.lm_head), filled
 
 
 @jax.jit
-def _selected(cache: Cache, rows: Array) -> Cache:
+def _selected(cache: KVCache, rows: Array) -> KVCache:
     return jax.tree.map(lambda part: keep_heads(part[rows]), cache)
 
 
 @partial(jax.jit, static_argnums=1)
-def _wider(cache: Cache, slots: int) -> Cache:
+def _wider(cache: KVCache, slots: int) -> KVCache:
     def widen(part: Array) -> Array:
         return keep_heads(jnp.pad(part, [(0, 0), (0, slots - part.shape[1]), (0, 0), (0, 0)]))
 

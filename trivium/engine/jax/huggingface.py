@@ -19,7 +19,7 @@ from trivium.model.tensor_files import SHARD_BYTES, cut_shape, fitting_files, sh
 
 
 def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
-    """Arrays as the target says; what is missing, too much or of another shape is refused, all at once."""
+    """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once."""
     shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
     files = fitting_files(folder, shapes, tied=spec.tied_embeddings)
     with ExitStack() as opened:
@@ -50,7 +50,7 @@ def write_folder(
     folder: Path,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Weights without the padded vocabulary, in as many files as their size asks for, and config.json.
+    """Weights without the padded vocabulary, in files of up to `shard_bytes`, and config.json.
 
     All processes take part; the first writes, and holds one file's weights at a time.
     """

@@ -2,7 +2,16 @@
 
 The gradients of the hidden states and of the unembedding are computed with the losses, slice by slice, so that a
 slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 256 tokens') are
-held, and of a reference as many.
+held, and the same number of a reference's.
+
+The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
+
+    forward    KL(q || p) = sum q (log q - log p)      gradient by logit  p - q
+    reverse    KL(p || q) = sum p (log p - log q)      gradient by logit  p (log p - log q - KL)
+    nll_gap    log q - log p of the target alone       gradient by logit  p - one_hot
+
+The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
+the policy to nothing.
 """
 
 import math
@@ -11,18 +20,84 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from trivium.engine.base import Direction
-from trivium.engine.jax.kl import Weights, exponentials, kl_and_its_gradient, one_hot
 from trivium.engine.jax.sharding import BY_ROWS, WHOLE, row_by_row, summed
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
 UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two models' logits are subtracted
 
+Number = Array | np.float32
 
-class Targets(NamedTuple):
+
+class Weights(NamedTuple):
+    """What the terms of an objective are multiplied by: arguments of a compiled step."""
+
+    scale: Number = np.float32(1)  # of their sum: one over the loss tokens of the whole batch
+    z_loss: Number = np.float32(0)
+    beta: Number = np.float32(0)
+
+
+class Compared(NamedTuple):
+    """A slice of tokens under both models, (tokens,) each, and the objective's gradient by logit."""
+
+    nats: Array
+    log_sums: Array
+    reference_nats: Array
+    kl: Array
+    gradient: Array  # (tokens, vocabulary)
+
+
+def kl_and_its_gradient(
+    logits: Array, reference: Array, targets: Array, direction: Direction, weights: Weights
+) -> Compared:
+    """StageTerms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
+    at_target = one_hot(targets, logits.shape[1])
+    exponents, sums, log_sums = exponentials(logits)
+    reference_exponents, reference_sums, reference_log_sums = exponentials(reference)
+    nats = log_sums - _sum(jnp.where(at_target, logits, 0))
+    reference_nats = reference_log_sums - _sum(jnp.where(at_target, reference, 0))
+    beta, of_target = weights.beta, jnp.asarray(1.0)
+    of_softmax = 1 + 2 * weights.z_loss * log_sums  # what p is multiplied by in the gradient
+    gradient = exponents / sums
+    if direction == "nll_gap":
+        kl = nats - reference_nats
+        of_target = 1 + jnp.asarray(beta)
+        gradient = gradient * (of_softmax + beta)
+    elif direction == "forward":
+        kl = _sum(reference_exponents * (reference - logits)) / reference_sums + log_sums - reference_log_sums
+        gradient = gradient * (of_softmax + beta) - beta / reference_sums * reference_exponents
+    else:
+        # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
+        gap = reference - logits
+        mean_gap = _sum(exponents * gap) / sums
+        kl = reference_log_sums - log_sums - mean_gap
+        gradient = gradient * (of_softmax + beta * (mean_gap - gap))
+    gradient = weights.scale * jnp.where(at_target, gradient - of_target, gradient)
+    return Compared(nats[:, 0], log_sums[:, 0], reference_nats[:, 0], kl[:, 0], gradient)
+
+
+def exponentials(logits: Array) -> tuple[Array, Array, Array]:
+    """Exponentials that are 1 at most, their sums, and the log-sums of the logits; the last two (tokens, 1)."""
+    largest = logits.max(axis=1, keepdims=True)
+    exponents = jnp.exp(logits - largest)
+    sums = _sum(exponents)
+    return exponents, sums, largest + jnp.log(sums)
+
+
+def one_hot(targets: Array, vocab: int) -> Array:
+    """(tokens, vocabulary), True at each target."""
+    return targets[:, None] == jnp.arange(vocab)
+
+
+def _sum(values: Array) -> Array:
+    return values.sum(axis=1, keepdims=True)
+
+
+class LossTargets(NamedTuple):
     """What each hidden state is to predict, (tokens,); where `loss_mask` is False nothing is."""
 
     tokens: Array
@@ -37,7 +112,7 @@ class ReferenceStates(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The objective, and its parts by token in nats (0 where nothing is learnt)."""
+    """The objective, and its parts by token in nats (0 where a token does not count)."""
 
     objective: Array  # ()
     nats: Array  # (tokens,) plain cross-entropy
@@ -50,7 +125,7 @@ class _Slice(NamedTuple):
     """Tokens that are taken together, and the gradient of their hidden states once it is known."""
 
     hidden: Array
-    targets: Targets
+    targets: LossTargets
     reference: Array | None
 
 
@@ -60,7 +135,7 @@ def sliced_loss(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> Losses:
@@ -74,7 +149,7 @@ def _forward(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, tuple[Array, Array]]:
@@ -97,14 +172,14 @@ def _losses_and_gradients(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, Array, Array]:
     """Of every device's own tokens, and summed over all."""
 
     def own(
-        hidden: Array, unembedding: Array, targets: Targets, weights: Weights, reference: ReferenceStates | None
+        hidden: Array, unembedding: Array, targets: LossTargets, weights: Weights, reference: ReferenceStates | None
     ) -> tuple[Losses, Array, Array]:
         losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(
             vocab, direction, hidden, unembedding, targets, weights, reference
@@ -125,7 +200,7 @@ def _own_losses_and_gradients(
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
-    targets: Targets,
+    targets: LossTargets,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> tuple[Losses, Array, Array]:
@@ -154,7 +229,7 @@ def _own_losses_and_gradients(
 
 
 def _cut(array: Array, slices: int) -> Array:
-    """Into slices of one size; what is added at the end is not learnt."""
+    """Into slices of one size; what is added at the end does not count."""
     size = math.ceil(len(array) / slices)
     padding = [(0, slices * size - len(array)), *((0, 0) for _ in array.shape[1:])]
     return jnp.pad(array, padding).reshape(slices, size, *array.shape[1:])

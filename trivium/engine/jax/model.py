@@ -15,97 +15,33 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from trivium.engine.base import Precision
 from trivium.engine.jax.attention import Attend
-from trivium.engine.jax.initial import initial_weight
-from trivium.engine.jax.norm import RMSNorm
-from trivium.engine.jax.rotary import Rotation
+from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
 from trivium.engine.jax.sharding import gathered, keep_rows
+from trivium.engine.jax.weights import init_weight
 from trivium.model.spec import ModelSpec
 
 Params = dict[str, Array]
 
 
-class Matrix(nnx.Module):
-    """A weight (outputs, inputs) without bias, cast to the type of what it is applied to."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        self.weight = nnx.Param(jnp.zeros((outputs, inputs)))
-
-    def __call__(self, vectors: Array) -> Array:
-        """Vectors, multiplied."""
-        return jnp.einsum("...i,oi->...o", vectors, self.weight[...].astype(vectors.dtype))
-
-
-class Attention(nnx.Module):
-    """Every slot asks the slots it may see; queries share keys and values in groups."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.head_dim = spec.head_dim
-        self.query = Matrix(spec.width, spec.heads * spec.head_dim)
-        self.key = Matrix(spec.width, spec.kv_heads * spec.head_dim)
-        self.value = Matrix(spec.width, spec.kv_heads * spec.head_dim)
-        self.output = Matrix(spec.heads * spec.head_dim, spec.width)
-        self.query_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-        self.key_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
-
-    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
-        """What each slot gathers, in the width of the residual stream."""
-        queries, keys, values = (
-            matrix(x).reshape(*x.shape[:-1], -1, self.head_dim) for matrix in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = attend(rotation.turn(queries), rotation.turn(keys), values)
-        return self.output(gathered.reshape(*gathered.shape[:-2], -1))
-
-
-class FeedForward(nnx.Module):
-    """SwiGLU: one projection gates another."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.gate = Matrix(spec.width, spec.ffn)
-        self.up = Matrix(spec.width, spec.ffn)
-        self.down = Matrix(spec.ffn, spec.width)
-
-    def __call__(self, x: Array) -> Array:
-        """Each slot by itself."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-class Layer(nnx.Module):
-    """Attention, then feed-forward, each added to the stream that it read through a norm."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec)
-        self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.feed_forward = FeedForward(spec)
-
-    def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
-        """The stream, one layer on."""
-        x = x + self.attention(self.attention_norm(x), rotation, attend)
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
 class Decoder(nnx.Module):
-    """The whole model but for its losses, which the unembedding's matrix is handed to."""
+    """The whole model but for its losses, to which `lm_head` is handed."""
 
     def __init__(self, spec: ModelSpec, precision: Precision, recompute_activations: bool = False) -> None:
         self.precision = precision
         self.recompute_activations = recompute_activations
-        self.embedding = Matrix(spec.width, spec.padded_vocab)
+        self.embedding = Linear(spec.width, spec.padded_vocab)
         self.layers = nnx.List([Layer(spec) for _ in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
-        self.unembedding = None if spec.tied_embeddings else Matrix(spec.width, spec.padded_vocab)
+        self.unembedding = None if spec.tied_embeddings else Linear(spec.width, spec.padded_vocab)
 
     @property
-    def last_matrix(self) -> Array:
-        """From hidden states to logits: (padded vocabulary, width)."""
+    def lm_head(self) -> Array:
+        """The weight that makes logits of hidden states: (padded vocabulary, width)."""
         return (self.embedding if self.unembedding is None else self.unembedding).weight[...]
 
     def __call__(self, tokens: Array, rotation: Rotation, attend: Attend) -> Array:
@@ -133,9 +69,9 @@ class Design:
         _, _, shapes = _structure(self)
         return dict(shapes)
 
-    def initial(self, name: str, words: Array) -> Array:
+    def init_weight(self, name: str, words: Array) -> Array:
         """A parameter's first values; compiled with a sharding, each device makes only its part."""
-        return initial_weight(name, self.shapes()[name], self.spec, words)
+        return init_weight(name, self.shapes()[name], self.spec, words)
 
     def decoder(self, params: Mapping[str, Array]) -> Decoder:
         """The modules, with these parameters in them."""

@@ -3,8 +3,12 @@
 Parameters fall into the plan's four groups by name, as in the torch engine, each with its own learning rate at every
 step. Rates, momentum and decay are arguments of a compiled step. An optax transformation of the user's own has its
 learning rates inside: the schedule multiplies its updates.
+
+Muon has the torch engine's momentum, coefficients and scale. Matrices of one shape are stacked and made orthogonal
+together: the code that is compiled grows with the number of shapes, not of layers.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -13,18 +17,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
+from jax import Array, lax
 
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
-from trivium.engine.jax.kl import Number
+from trivium.engine.jax.loss import Number
 from trivium.engine.jax.model import Params
-from trivium.engine.jax.muon import MuonState, muon_directions, muon_init
-from trivium.engine.parameters import place_of
+from trivium.engine.parameters import parameter_group
 
 CLIP_EPS = 1e-6  # torch's own
+MUON_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+MUON_STEPS = 5
+MUON_EPS = 1e-7
 
 
-class Now(NamedTuple):
+class MuonState(NamedTuple):
+    """The running mean of every matrix' gradient."""
+
+    mean: dict[str, Array]
+
+
+class StepRates(NamedTuple):
     """A step's settings as arguments of a compiled step, float32 each."""
 
     lr: Mapping[str, Number]  # by group
@@ -34,13 +46,13 @@ class Now(NamedTuple):
     loss_limit: Number
 
     @classmethod
-    def of(cls, said: StepSettings) -> "Now":
-        """What a step is taken with."""
-        numbers = (said.lr_multiplier, said.momentum, said.weight_decay, said.loss_limit)
-        return cls({group: np.float32(rate) for group, rate in said.lr.items()}, *map(np.float32, numbers))
+    def of(cls, settings: StepSettings) -> "StepRates":
+        """A step's settings, as float32."""
+        numbers = (settings.lr_multiplier, settings.momentum, settings.weight_decay, settings.loss_limit)
+        return cls({group: np.float32(rate) for group, rate in settings.lr.items()}, *map(np.float32, numbers))
 
 
-class OurState(NamedTuple):
+class BuiltInState(NamedTuple):
     """AdamW's and Muon's, each of its own parameters."""
 
     adam: optax.ScaleByAdamState
@@ -53,22 +65,24 @@ class Optimizer(Protocol):
     def init(self, params: Params) -> Any:
         """The state before the first update, laid out as the parameters are."""
 
-    def update(self, gradients: Params, state: Any, params: Params, now: Now) -> tuple[Params, Any]:
+    def update(self, gradients: Params, state: Any, params: Params, now: StepRates) -> tuple[Params, Any]:
         """New parameters, and the state after."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """AdamW, or Muon with AdamW for what is no layer's matrix."""
+class BuiltInOptimizer:
+    """AdamW, or Muon with AdamW for what is not a layer's matrix."""
 
     settings: OptimizerSettings
 
-    def init(self, params: Params) -> OurState:
+    def init(self, params: Params) -> BuiltInState:
         """Zeros."""
         by_adam, by_muon = self._apart(params)
-        return OurState(self._adam.init(by_adam), muon_init(by_muon))
+        return BuiltInState(self._adam.init(by_adam), muon_init(by_muon))
 
-    def update(self, gradients: Params, state: OurState, params: Params, now: Now) -> tuple[Params, OurState]:
+    def update(
+        self, gradients: Params, state: BuiltInState, params: Params, now: StepRates
+    ) -> tuple[Params, BuiltInState]:
         """Decay, then the step along each direction, at the group's learning rate."""
         by_adam, by_muon = self._apart(gradients)
         adam_directions, adam = self._adam.update(by_adam, state.adam)
@@ -76,11 +90,11 @@ class Ours:
         directions: Params = {**adam_directions, **muon}
         updated = {}
         for name, weight in params.items():
-            place = place_of(name, self.settings.no_decay)
-            rate = now.lr[place.group]
-            kept = weight * (1 - rate * now.weight_decay) if place.decays else weight
+            kind = parameter_group(name, self.settings.no_decay)
+            rate = now.lr[kind.name]
+            kept = weight * (1 - rate * now.weight_decay) if kind.decays else weight
             updated[name] = kept - rate * directions[name]
-        return updated, OurState(adam, muon_state)
+        return updated, BuiltInState(adam, muon_state)
 
     @property
     def _adam(self) -> optax.GradientTransformation:
@@ -89,7 +103,7 @@ class Ours:
     def _apart(self, params: Params) -> tuple[Params, Params]:
         """What AdamW updates, and what Muon does."""
         is_muon = {
-            name: self.settings.name == "muon" and place_of(name, self.settings.no_decay).group == "matrix"
+            name: self.settings.name == "muon" and parameter_group(name, self.settings.no_decay).name == "matrix"
             for name in params
         }
         by_adam = {name: array for name, array in params.items() if not is_muon[name]}
@@ -97,16 +111,16 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Theirs:
+class OptaxOptimizer:
     """An optax transformation of the user's own, known by its identity."""
 
     transformation: optax.GradientTransformation
 
     def init(self, params: Params) -> Any:
-        """As it says."""
+        """The transformation's own state."""
         return self.transformation.init(params)
 
-    def update(self, gradients: Params, state: Any, params: Params, now: Now) -> tuple[Params, Any]:
+    def update(self, gradients: Params, state: Any, params: Params, now: StepRates) -> tuple[Params, Any]:
         """Its updates, times the schedule's multiplier."""
         updates, state = self.transformation.update(gradients, state, params)
         updates = jax.tree.map(lambda update: now.lr_multiplier * update, updates)
@@ -117,10 +131,10 @@ class Theirs:
 def optimizer_of(settings: OptimizerSettings, own: OwnOptimizer | None, params: Params) -> Optimizer:
     """The settings', or the one that the user's own function makes of named parameters."""
     if own is None:
-        return Ours(settings)
+        return BuiltInOptimizer(settings)
     made = own(list(params.items()))
     if isinstance(made, optax.GradientTransformation):
-        return Theirs(made)
+        return OptaxOptimizer(made)
     raise TypeError(f"optimizer() gave a function that made {made!r}, not an optax.GradientTransformation")
 
 
@@ -135,3 +149,42 @@ def clipped(gradients: Params, norm: Array, limit: float | None) -> Params:
         return gradients
     factor = jnp.minimum(1.0, limit / (norm + CLIP_EPS))
     return {name: gradient * factor for name, gradient in gradients.items()}
+
+
+def muon_init(params: dict[str, Array]) -> MuonState:
+    """Zeros, laid out as the parameters are."""
+    return MuonState({name: jnp.zeros_like(matrix) for name, matrix in params.items()})
+
+
+def muon_directions(
+    gradients: dict[str, Array], state: MuonState, momentum: Number
+) -> tuple[dict[str, Array], MuonState]:
+    """What to subtract from every matrix, times the learning rate."""
+    mean = {name: _lerp(state.mean[name], gradient, 1 - momentum) for name, gradient in gradients.items()}
+    updates = {name: _lerp(gradient, mean[name], momentum) for name, gradient in gradients.items()}
+    directions: dict[str, Array] = {}
+    for shape in sorted({update.shape for update in updates.values()}):
+        names = [name for name, update in updates.items() if update.shape == shape]
+        stacked = orthogonal(jnp.stack([updates[name] for name in names]))
+        scale = math.sqrt(max(1, shape[0] / shape[1]))
+        directions |= {name: scale * stacked[index] for index, name in enumerate(names)}
+    return directions, MuonState(mean)
+
+
+def orthogonal(matrices: Array) -> Array:
+    """The nearest matrices with equal singular values, roughly: a few Newton-Schulz steps bring them near 1."""
+    a, b, c = MUON_COEFFICIENTS
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if is_tall else matrices
+    x = x / jnp.maximum(jnp.sqrt((x * x).sum(axis=(1, 2), keepdims=True)), MUON_EPS)
+
+    def step(_: int, x: Array) -> Array:
+        gram = x @ x.mT
+        return a * x + (b * gram + c * (gram @ gram)) @ x
+
+    x = jnp.asarray(lax.fori_loop(0, MUON_STEPS, step, x))
+    return x.mT if is_tall else x
+
+
+def _lerp(start: Array, end: Array, weight: Number) -> Array:
+    return start + weight * (end - start)

@@ -1,11 +1,11 @@
-"""A launcher's environment -> `jax.distributed`, and what the processes of a run say to each other over it.
+"""A launcher's environment -> `jax.distributed`, and the messages between a run's processes over it.
 
-A process has all devices of its host, or those that its launcher gives it. Where the others are is said by JAX's own
+A process has all devices of its host, or those that its launcher gives it. Where the others are comes from JAX's own
 names (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), by torchrun's (RANK, WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT), or found by JAX itself (Slurm, Open MPI, Kubernetes, Cloud TPU).
 
-Small things go over the devices' own collectives, from the main thread alone; what a save says in the background
-goes through the coordinator's table of keys, which never meets what training says.
+Small things go over the devices' own collectives, from the main thread alone; messages of saves in the background
+go through the coordinator's table of keys, where they never meet those of training.
 """
 
 import atexit
@@ -64,12 +64,12 @@ class JaxRanks(Ranks):
         """Every rank's value."""
         if self.size == 1:
             return [value]
-        own = np.frombuffer(pickle.dumps(value), np.uint8)  # what this program's own processes say
+        own = np.frombuffer(pickle.dumps(value), np.uint8)  # pickles of this program's own processes
         sizes = _gathered(np.array([own.size], np.int32))[:, 0]
         padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # few shapes: each is compiled once
         padded[: own.size] = own
-        said = _gathered(padded)
-        return [pickle.loads(each[:size].tobytes()) for each, size in zip(said, sizes, strict=True)]
+        values = _gathered(padded)
+        return [pickle.loads(each[:size].tobytes()) for each, size in zip(values, sizes, strict=True)]
 
     def share(self, value: Value) -> Value:
         """Rank 0's value."""
@@ -77,7 +77,7 @@ class JaxRanks(Ranks):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A rank that fails inside says why to the others, which end by its words.
+        """A rank that fails inside sends its error to the others, which end with that.
 
         A process that waits for another's part of a sum waits in the compiler's code, where no exception reaches it.
         So a thread listens, and ends a process that has not come out by itself.
@@ -123,7 +123,7 @@ class JaxRanks(Ranks):
 
     def _listen(self, over: threading.Event) -> None:
         while not over.is_set():
-            with suppress(Exception):  # nothing said within this time
+            with suppress(Exception):  # no failure within this time
                 first, text = _failure(LISTEN_MILLISECONDS)
                 if first == self.rank:
                     return
@@ -165,8 +165,8 @@ def local_devices(kind: str | None) -> list[jax.Device]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A process' place in a launch; what is None JAX finds by itself."""
+class LaunchedProcess:
+    """A process among the others of its launch; what is None JAX finds by itself."""
 
     coordinator: str | None = None
     processes: int | None = None
@@ -174,29 +174,29 @@ class Place:
     local_devices: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "Place | None":
-        """What a launcher says; None where there is none."""
-        said = environment.get
+    def of(cls, environment: Mapping[str, str]) -> "LaunchedProcess | None":
+        """What a launcher's environment gives; None without a launcher."""
+        given = environment.get
         if "JAX_NUM_PROCESSES" in environment and "JAX_PROCESS_ID" in environment:
             return cls(
-                said("JAX_COORDINATOR_ADDRESS"), int(said("JAX_NUM_PROCESSES", 1)), int(said("JAX_PROCESS_ID", 0))
+                given("JAX_COORDINATOR_ADDRESS"), int(given("JAX_NUM_PROCESSES", 1)), int(given("JAX_PROCESS_ID", 0))
             )
         if "WORLD_SIZE" in environment and "RANK" in environment:
             # torchrun's own agent listens at MASTER_PORT.
-            port = int(said("MASTER_PORT", FIRST_PORT)) + (said("TORCHELASTIC_USE_AGENT_STORE") == "True")
-            address = f"{said('MASTER_ADDR', 'localhost')}:{port}"
-            alone = said("LOCAL_WORLD_SIZE", "1") == "1"
-            local = None if alone else (int(said("LOCAL_RANK", 0)),)
-            return cls(address, int(said("WORLD_SIZE", 1)), int(said("RANK", 0)), local)
+            port = int(given("MASTER_PORT", FIRST_PORT)) + (given("TORCHELASTIC_USE_AGENT_STORE") == "True")
+            address = f"{given('MASTER_ADDR', 'localhost')}:{port}"
+            alone = given("LOCAL_WORLD_SIZE", "1") == "1"
+            local = None if alone else (int(given("LOCAL_RANK", 0)),)
+            return cls(address, int(given("WORLD_SIZE", 1)), int(given("RANK", 0)), local)
         if "SLURM_STEP_NUM_TASKS" in environment and "SLURM_PROCID" in environment:
-            return cls(None, int(said("SLURM_STEP_NUM_TASKS", 1)), int(said("SLURM_PROCID", 0)))
-        return cls() if "," in said("TPU_WORKER_HOSTNAMES", "") else None
+            return cls(None, int(given("SLURM_STEP_NUM_TASKS", 1)), int(given("SLURM_PROCID", 0)))
+        return cls() if "," in given("TPU_WORKER_HOSTNAMES", "") else None
 
 
 @cache
 def join(device: str | None = None) -> JaxRanks:
     """The ranks of this launch, once for a process."""
-    place = Place.of(os.environ)
+    place = LaunchedProcess.of(os.environ)
     if place is not None and place.processes != 1:
         here = (place.coordinator or "").rpartition(":")[0] in ("localhost", "127.0.0.1")
         jax.distributed.initialize(
@@ -210,7 +210,7 @@ def join(device: str | None = None) -> JaxRanks:
 
 
 def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """On rank 0 every process' plain values, on others their own; from any one thread, beside what training says."""
+    """On rank 0 every process' plain values, on others their own; from any thread, beside training's messages."""
     number = next(_asides)
     if jax.process_count() == 1:
         return [value]
@@ -222,7 +222,7 @@ def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def largest(mesh: Mesh, *numbers: int) -> tuple[int, ...]:
-    """The largest that any process says of each number; on the mesh of one process, its own."""
+    """The largest of each number over all processes; on the mesh of one process, its own."""
     if not mesh.is_multi_process:
         return numbers
     return tuple(_gathered(np.array(numbers, np.int32)).max(axis=0).tolist())

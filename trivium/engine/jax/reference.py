@@ -17,29 +17,29 @@ from trivium.engine.jax.weights import read_weights
 
 
 class Reference:
-    """A model that stands still."""
+    """A frozen model: its design, parameters and rotary positions."""
 
-    def __init__(self, said: KlSettings, design: Design, mesh: Mesh) -> None:
-        self.folder = said.reference
-        self.rope = said.rope or design.spec.rope
-        self.design = reference_design(said, design)
+    def __init__(self, kl: KlSettings, design: Design, mesh: Mesh) -> None:
+        self.folder = kl.reference
+        self.rope = kl.rope or design.spec.rope
+        self.design = reference_design(kl, design)
         room = {
             name: jax.ShapeDtypeStruct(
                 shape, _held(shape, self.design.precision), sharding=parameter_sharding(name, shape, mesh)
             )
             for name, shape in self.design.shapes().items()
         }
-        self.params: Params = read_weights(said.reference, room, design.spec)
+        self.params: Params = read_weights(kl.reference, room, design.spec)
 
-    def serves(self, said: KlSettings, design: Design) -> bool:
-        """Whether a stage that says this asks for the model that is held already."""
-        same = (said.reference, reference_design(said, design)) == (self.folder, self.design)
-        return same and (said.rope or design.spec.rope) == self.rope
+    def serves(self, kl: KlSettings, design: Design) -> bool:
+        """Whether a stage with these settings asks for the model that is held already."""
+        same = (kl.reference, reference_design(kl, design)) == (self.folder, self.design)
+        return same and (kl.rope or design.spec.rope) == self.rope
 
 
-def reference_design(said: KlSettings, design: Design) -> Design:
+def reference_design(kl: KlSettings, design: Design) -> Design:
     """The trained model's, in the reference's own precision; nothing goes backward through it."""
-    return replace(design, precision=said.precision or design.precision, recompute_activations=False)
+    return replace(design, precision=kl.precision or design.precision, recompute_activations=False)
 
 
 def _held(shape: tuple[int, ...], precision: Precision) -> jnp.dtype:

@@ -6,8 +6,8 @@
     rows of a batch     over `replicate` and `shard`
 
 A dimension that an axis does not divide is held whole. The compiler finds the rest: which part of a layer is gathered
-before it is used, and how gradients are summed. It is told that rows stay where they are, and that every device
-slices the losses of its own.
+before it is used, and how gradients are summed. Constraints keep rows where they are, and let
+every device slice the losses of its own.
 Devices are counted process by process, so that a process feeds its own devices with its own rows.
 """
 
@@ -21,8 +21,8 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from trivium.engine.jax.initial import key_words
 from trivium.engine.jax.ranks import local_devices
+from trivium.engine.jax.weights import key_words
 from trivium.engine.mesh import MeshShape
 from trivium.seeds import derive_key
 
@@ -30,7 +30,7 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 ROWS = (REPLICATE, SHARD)
 INTO_HEADS = ("query", "key", "value", "gate", "up")  # their outputs are split over the tensor axis
 OUT_OF_HEADS = ("output", "down")  # their inputs are
-BY_ROWS: Any = PartitionSpec(ROWS)  # these two stand for arrays, in trees that say where each is
+BY_ROWS: Any = PartitionSpec(ROWS)  # these two take the place of arrays, in trees of placements
 WHOLE: Any = PartitionSpec()
 
 Tree = TypeVar("Tree")
@@ -42,7 +42,7 @@ class Model(Hashable, Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every parameter's shape by its name."""
 
-    def initial(self, name: str, words: Array) -> Array:
+    def init_weight(self, name: str, words: Array) -> Array:
         """A parameter's first values, decided by a key of its own, two words long."""
 
 
@@ -69,7 +69,7 @@ def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -
         axis if axis and axes[axis] > 1 and size % axes[axis] == 0 else None
         for axis, size in zip(wanted, shape, strict=True)
     ]
-    while fits and fits[-1] is None:  # as a compiled function says it of what it returns
+    while fits and fits[-1] is None:  # the form that a compiled function gives to what it returns
         fits.pop()
     return PartitionSpec(*fits)
 
@@ -95,7 +95,7 @@ def _initial(model: Model, mesh: Mesh) -> tuple[Callable[..., dict[str, Array]],
     shardings = {name: parameter_sharding(name, shape, mesh) for name, shape in model.shapes().items()}
 
     def initial(words: dict[str, Array]) -> dict[str, Array]:
-        return {name: model.initial(name, each) for name, each in words.items()}
+        return {name: model.init_weight(name, each) for name, each in words.items()}
 
     return jax.jit(initial, out_shardings=shardings), shardings
 
@@ -133,12 +133,12 @@ def own_rows(array: Array, axis: int = 1) -> NDArray[Any]:
 
 
 def rows_multiple(mesh: Mesh) -> int:
-    """Rows that this process gives to a pass are a multiple of this: as many for each of its devices."""
+    """Rows that this process gives to a pass are a multiple of this: equally many for each of its devices."""
     return len({tuple(index[:2]) for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices})
 
 
 def first_reader(mesh: Mesh) -> int:
-    """How many times as many rows as this process has stand before its own."""
+    """How many processes' rows come before this one's in an array over all devices."""
     places = [index for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices]
     replicate, shard, _ = min(places)
     before: int = replicate * mesh.shape[SHARD] + shard
@@ -154,7 +154,7 @@ def one_device() -> bool:
 def keep_places(tree: Tree) -> Tree:
     """Inside of a compiled step: what is made of parameters, leaf by leaf, lives where they do.
 
-    A leaf is known by the last name on its path; what is no parameter's, such as a count, is held whole everywhere.
+    A leaf is known by the last name on its path; what is not a parameter's, such as a count, is held whole everywhere.
     """
     if one_device():
         return tree

@@ -1,16 +1,15 @@
 """An engine's arrays <-> a folder, exact to the bit, on any mesh and any number of processes.
 
-    arrays/         what Orbax writes: weights/PARAMETER, optimizer/PART, random/KEY; zarr and JSON, never a pickle
+    arrays/         what Orbax writes: weights/PARAMETER, optimizer/PART/PARAMETER; zarr and JSON, never a pickle
     engine.json     the model's shape, to refuse another one by name
 
 Every process writes what its devices hold, hashes and flushes its own files. Saving in the background costs a copy in
 the host's memory and the time to make it; on a CPU the arrays themselves are kept until they are written, and the
-next step makes new ones. What one mesh wrote another reads: the target says where each part goes.
+next step makes new ones. What one mesh wrote another reads: the target has the place of each part.
 Renaming the folder is the caller's part, once `wait` has returned.
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,27 +17,26 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-import xxhash
 from jax import Array
 
 from trivium.engine.base import SaveHandle
 from trivium.engine.jax.ranks import gather_aside
 from trivium.errors import ResumeError
-from trivium.files import FileFacts
+from trivium.files import FileFacts, flushed_facts
 from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
 from trivium.model.spec import ModelSpec
 
 ARRAYS = "arrays"
-WEIGHTS, OPTIMIZER, RANDOM = "weights", "optimizer", "random"
+WEIGHTS, OPTIMIZER = "weights", "optimizer"
 
 State = Mapping[str, Mapping[str, Array]]
-"""Weights, optimizer and random state, each by name."""
+"""Weights and the optimizer's state, each by name; random numbers come from seed and step, so that none are kept."""
 
 Target = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
 """Shapes, types and places for them."""
 
 
-class Writer:
+class StateWriter:
     """Writes states into folders, one after the other."""
 
     def __init__(self) -> None:
@@ -62,7 +60,7 @@ class Writer:
         """Wait for the files; on the first process, returns every process' own."""
         self._orbax.wait_until_finished()
         own = folder / ARRAYS / f"ocdbt.process_{jax.process_index()}"
-        facts = {path.relative_to(folder).as_posix(): _facts(path) for path in own.rglob("*") if path.is_file()}
+        facts = {path.relative_to(folder).as_posix(): flushed_facts(path) for path in own.rglob("*") if path.is_file()}
         return {name: fact for each in gather_aside(facts) for name, fact in each.items()}
 
 
@@ -102,7 +100,7 @@ def room_for(tree: Any) -> Any:
 
 
 def refuse_other_optimizer(saved: Mapping[str, tuple[int, ...]], now: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-    """An optimizer goes on with what it kept of every parameter, and with nothing else."""
+    """An optimizer continues from what it kept of every parameter, and from nothing else."""
     if dict(saved) != {name: tuple(leaf.shape) for name, leaf in now.items()}:
         was, is_now = (", ".join(sorted({name.rpartition("/")[0] or name for name in names})) for names in (saved, now))
         raise ResumeError(
@@ -116,16 +114,6 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
     return ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True, use_compression=False)
 
 
-def _facts(path: Path) -> FileFacts:
-    """A written file's size and hash, once it is on the disk."""
-    hasher = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while part := file.read(1 << 22):
-            hasher.update(part)
-        os.fsync(file.fileno())
-        return {"bytes": file.tell(), "hash": hasher.hexdigest()}
-
-
 def _hush() -> None:
-    """Orbax tells of every save at length; the events do so in a line."""
+    """Silence Orbax, which logs every save at length; the run's events have a line for each."""
     logging.getLogger("absl").setLevel(logging.ERROR)

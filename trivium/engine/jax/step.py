@@ -3,10 +3,11 @@
     state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms, sources)
     loss_sum, tokens, meta = program.val_step(state, batch, terms, sources)
 
-Micro-batches are scanned; their gradients are of an objective divided by the learnt tokens of the whole batch, and
-update once. The state's buffers are donated: the one given is gone, the one returned stands in its place. Where the
+Micro-batches are scanned; their gradients are of an objective divided by the loss tokens of the whole batch, and
+update once. The state's buffers are donated: the one given is gone, the one returned takes its place. Where the
 loss or the gradients are not finite, or the loss is over its limit, the state is returned as it was. What changes
 from step to step or from stage to stage is an argument, so that nothing but a shape or another objective compiles.
+Compilations are counted, since a step that compiles each time is a mistake, and slow.
 """
 
 from collections.abc import Mapping
@@ -17,17 +18,16 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, lax, monitoring
 from numpy.typing import NDArray
 
 from trivium.engine.base import Direction
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.kl import Number, Weights
-from trivium.engine.jax.loss import Losses, ReferenceStates, Targets, sliced_loss
+from trivium.engine.jax.batch import DeviceBatch
+from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
-from trivium.engine.jax.optim import Now, Optimizer, clipped, norm_of
-from trivium.engine.jax.rotary import Rotation
-from trivium.engine.jax.rows import Rows
+from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
 from trivium.engine.jax.sharding import keep_places, keep_rows
 
 Key = Array | NDArray[np.uint32]
@@ -40,29 +40,29 @@ class TrainState(NamedTuple):
     opt_state: Any  # what the optimizer's `init` made of them
 
 
-class Frozen(NamedTuple):
+class FrozenReference(NamedTuple):
     """A reference: its parameters, in the precision that it is held in, and its own rotary positions."""
 
     params: Params
     rotation: Rotation
 
 
-class Terms(NamedTuple):
+class StageTerms(NamedTuple):
     """What a stage brings: arguments of a compiled step."""
 
     rotation: Rotation
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
-    reference: Frozen | None = None
+    reference: FrozenReference | None = None
 
 
 class BySource(NamedTuple):
     """Figures of every source that a batch may have rows of, on all processes: (sources,) each."""
 
     rows: Array
-    tokens: Array  # learnt
+    tokens: Array  # that count in the loss
     nats: Array
-    bytes: Array | None = None  # of text in the learnt tokens, where that is known
+    bytes: Array | None = None  # of text in these tokens, where that is known
 
 
 class Meta(NamedTuple):
@@ -72,18 +72,18 @@ class Meta(NamedTuple):
     by_source: BySource
     grad_norm: Array  # () before clipping
     made: Array  # () bool: whether the update was made
-    sums: Mapping[str, Array]  # over learnt tokens: z, and with a reference kl and reference_nats
+    sums: Mapping[str, Array]  # over loss tokens: z, and with a reference kl and reference_nats
 
 
 class ValMeta(NamedTuple):
-    """What a batch came to under a model that stands still."""
+    """A batch's figures, evaluated without an update."""
 
     by_source: BySource
     nats: Array  # (S, B, T) the loss of every target
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class StepDesign:
     """What decides the code of a step: hashable, so that the same step is compiled once in a process."""
 
     design: Design
@@ -97,33 +97,47 @@ class How:
 
 
 class Program:
-    """The compiled functions of one `How`."""
+    """The compiled functions of one `StepDesign`."""
 
-    def __init__(self, how: How) -> None:
+    def __init__(self, how: StepDesign) -> None:
         self.how = how
         exact: dict[str, Any] = {"compiler_options": {"xla_gpu_deterministic_ops": True}} if how.exact else {}
         self._train = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
         self._val = jax.jit(self._val_step, static_argnums=3)
 
     def train_step(
-        self, state: TrainState, batch: Rows, key: Key, accumulate_steps: int, now: Now, terms: Terms, sources: int
+        self,
+        state: TrainState,
+        batch: DeviceBatch,
+        key: Key,
+        accumulate_steps: int,
+        now: StepRates,
+        terms: StageTerms,
+        sources: int,
     ) -> tuple[TrainState, Array, Meta]:
-        """One update from `accumulate_steps` micro-batches; the loss is plain cross-entropy a learnt token.
+        """One update from `accumulate_steps` micro-batches; the loss is the mean plain cross-entropy.
 
         `sources` is how many names `batch.source` counts. The decoder draws nothing from the key.
         """
         return self._train(state, batch, key, accumulate_steps, now, terms, sources)
 
     def val_step(
-        self, state: TrainState, batch: Rows, terms: Terms, sources: int, token_bytes: Array | None = None
+        self, state: TrainState, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None
     ) -> tuple[Array, Array, ValMeta]:
-        """Summed cross-entropy, learnt tokens, and figures; nothing is learnt."""
+        """Summed cross-entropy, loss tokens, and figures; no update is made."""
         return self._val(state.params, batch, terms, sources, token_bytes)
 
     def _train_step(
-        self, state: TrainState, batch: Rows, key: Key, accumulate_steps: int, now: Now, terms: Terms, sources: int
+        self,
+        state: TrainState,
+        batch: DeviceBatch,
+        key: Key,
+        accumulate_steps: int,
+        now: StepRates,
+        terms: StageTerms,
+        sources: int,
     ) -> tuple[TrainState, Array, Meta]:
-        assert len(batch.tokens) == accumulate_steps, "a batch has as many micro-batches as are accumulated"
+        assert len(batch.tokens) == accumulate_steps, "accumulate_steps is the number of micro-batches"
         loss_tokens = batch.loss_mask.sum()
         scale = 1 / jnp.maximum(1, loss_tokens)
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
@@ -137,11 +151,11 @@ class Program:
         return keep_places(state), loss, keep_places(meta)
 
     def _gradients(
-        self, params: Params, batch: Rows, scale: Array, terms: Terms
+        self, params: Params, batch: DeviceBatch, scale: Array, terms: StageTerms
     ) -> tuple[Params, Array, dict[str, Array]]:
         """Summed over micro-batches; nats by row (S, B), and sums of the objective's other terms."""
 
-        def objective(params: Params, part: Rows) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+        def objective(params: Params, part: DeviceBatch) -> tuple[Array, tuple[Array, dict[str, Array]]]:
             losses = self._losses(params, part, Weights(scale, terms.z_loss, terms.beta), terms)
             by_row = losses.nats.reshape(part.tokens.shape).sum(axis=1)
             return losses.objective, (by_row, self._sums(losses))
@@ -151,7 +165,7 @@ class Program:
             gradients, (nats, sums) = of_part(params, jax.tree.map(lambda array: array[0], batch))
             return keep_places(gradients), nats[None], sums
 
-        def add(total: Params, part: Rows) -> tuple[Params, tuple[Array, dict[str, Array]]]:
+        def add(total: Params, part: DeviceBatch) -> tuple[Params, tuple[Array, dict[str, Array]]]:
             gradients, figures = of_part(params, part)
             return keep_places(jax.tree.map(jnp.add, total, gradients)), figures
 
@@ -165,7 +179,7 @@ class Program:
             sums |= {"kl": losses.kl.sum(), "reference_nats": losses.reference_nats.sum()}
         return sums
 
-    def _losses(self, params: Params, part: Rows, weights: Weights, terms: Terms) -> Losses:
+    def _losses(self, params: Params, part: DeviceBatch, weights: Weights, terms: StageTerms) -> Losses:
         """Of one micro-batch, (B, T)."""
         design, direction = self.how.design, self.how.direction
         reference = None
@@ -175,10 +189,10 @@ class Program:
             hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
             reference = ReferenceStates(hidden, matrix)
         hidden, matrix = self._hidden(design, params, terms.rotation, part)
-        targets = Targets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
+        targets = LossTargets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
         return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
 
-    def _hidden(self, design: Design, params: Params, table: Rotation, part: Rows) -> tuple[Array, Array]:
+    def _hidden(self, design: Design, params: Params, table: Rotation, part: DeviceBatch) -> tuple[Array, Array]:
         """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
         model = design.decoder(params)
         joined = self.how.documents == "joined"
@@ -186,16 +200,16 @@ class Program:
         rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
         attends = partial(attend, segments=None if joined else part.segments, row_by_row=self.how.row_by_row)
         hidden = model(part.tokens, rotation, attends)
-        return hidden.reshape(-1, hidden.shape[-1]), model.last_matrix
+        return hidden.reshape(-1, hidden.shape[-1]), model.lm_head
 
     def _val_step(
-        self, params: Params, batch: Rows, terms: Terms, sources: int, token_bytes: Array | None
+        self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None
     ) -> tuple[Array, Array, ValMeta]:
         design = self.how.design
 
-        def nats_of(part: Rows) -> Array:
+        def nats_of(part: DeviceBatch) -> Array:
             hidden, matrix = self._hidden(design, params, terms.rotation, part)
-            targets = Targets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
+            targets = LossTargets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
             losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
             return losses.nats.reshape(part.tokens.shape)
 
@@ -204,7 +218,7 @@ class Program:
         return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(keep_places(by_source), nats)
 
 
-def _by_source(batch: Rows, nats: Array, sources: int, token_bytes: Array | None = None) -> BySource:
+def _by_source(batch: DeviceBatch, nats: Array, sources: int, token_bytes: Array | None = None) -> BySource:
     """Sums over the rows of each source; nats by row (S, B)."""
     of_source = batch.source[..., None] == jnp.arange(sources)
 
@@ -219,6 +233,31 @@ def _by_source(batch: Rows, nats: Array, sources: int, token_bytes: Array | None
 
 
 @cache
-def program(how: How) -> Program:
-    """The functions of a `How`, shared by all engines of a process."""
+def program(how: StepDesign) -> Program:
+    """The functions of a `StepDesign`, shared by all engines of a process."""
     return Program(how)
+
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@dataclass(slots=True)
+class Compilations:
+    """Of this process, so far; what a cache on disk gives counts too."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def took(self, event: str, duration_secs: float, **_: Any) -> None:
+        """Called by JAX for everything that it times."""
+        if event == COMPILED:
+            self.count += 1
+            self.seconds += duration_secs
+
+
+@cache
+def compilations() -> Compilations:
+    """The one count of this process, from its first call on."""
+    found = Compilations()
+    monitoring.register_event_duration_secs_listener(found.took)
+    return found

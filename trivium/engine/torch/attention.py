@@ -7,7 +7,7 @@ give the same result; they differ in their price, forward and backward, against 
     Documents    a causal call for every document; for CPUs. Mean length 8: 0.5 at 8 x 512 and 0.3 at 2 x 2048;
                  128: 0.6 and 0.3; 512: 0.9 and 0.5
     Masked       an explicit mask: 1.0 at 8 x 512 and 1.8 at 2 x 2048
-    BlockMasked  flex attention, which skips what a mask leaves out; for GPUs, where it is compiled
+    BlockMasked  flex attention, which skips what a mask hides; for GPUs, where it is compiled
 
 Padding gathers nothing and gives nothing.
 """

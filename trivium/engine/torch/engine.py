@@ -1,19 +1,23 @@
 """Batches -> updates: the Engine protocol in torch, on one device or shared by many ranks.
 
 A step passes its micro-batches forward and backward, adding up gradients of an objective that was divided by
-the learnt tokens of the whole batch, on all ranks, beforehand, and then updates once. Micro-batches change the
+the loss tokens of the whole batch, on all ranks, beforehand, and then updates once. Micro-batches change the
 memory that activations take and nothing else. A rank is given its own rows; figures are those of all ranks.
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils import deterministic
 
 from trivium.engine.base import (
     EngineSettings,
@@ -27,30 +31,28 @@ from trivium.engine.base import (
 )
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.exact import exactly
+from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.generation import TorchGeneration
-from trivium.engine.torch.initial import initialise
-from trivium.engine.torch.kl import Penalty
-from trivium.engine.torch.loss import Losses, Objective
+from trivium.engine.torch.layers import Rotation
+from trivium.engine.torch.loss import Losses, Objective, Penalty
 from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import sharing, summed_figures
+from trivium.engine.torch.parallel import summed_figures
 from trivium.engine.torch.reference import Reference
-from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows
 from trivium.engine.torch.state import (
     OPTIMIZER,
     RANDOM,
     WEIGHTS,
-    Writer,
+    StateWriter,
     load_random_state,
     random_state,
     read_into,
     saved_tensors,
     under,
 )
-from trivium.engine.torch.weights import empty_decoder, engine_precision, fill
+from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
 from trivium.errors import ConfigError, Problem
 from trivium.rows.batch import Batch
+from trivium.seeds import derive_key
 
 PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 
@@ -63,12 +65,14 @@ class TorchEngine:
         self.device = open_device(settings.device)
         if settings.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
-        self.sharing = sharing(settings.mesh, self.device)
-        self.model = empty_decoder(settings, self.device, self.sharing, engine_precision(settings, self.device))
-        initialise(self.model, settings.seed)
+        self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
+        self.model = self.held.model
+        # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
+        torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
+        init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
         self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
-        self.writer = Writer()
+        self.writer = StateWriter()
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.enter(self.stage)
 
@@ -85,17 +89,17 @@ class TorchEngine:
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch."""
         arrived = time.perf_counter()
-        loss_tokens = int(self.sharing.sum(np.array([batch.loss_tokens()], np.float64)).item())
+        loss_tokens = int(self.held.sum(np.array([batch.loss_tokens()], np.float64)).item())
         waited = time.perf_counter() - arrived
-        with exactly(self.settings.deterministic):
+        with deterministic_algorithms(self.settings.deterministic):
             nats_by_row, terms = self._gradients(batch, 1 / max(1, loss_tokens))
-            figures = summed_figures(self.sharing, batch.sources, figures_by_source(batch, nats_by_row))
+            figures = summed_figures(self.held, batch.sources, figures_by_source(batch, nats_by_row))
             loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
             norm = self.optimizers.grad_norm()
             skipped = StepStats.why_skipped(loss, norm.item(), now.loss_limit)
             if skipped is None:
                 self.optimizers.step(now, norm)
-            self.optimizers.forget()
+            self.optimizers.zero_grad()
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
@@ -109,20 +113,20 @@ class TorchEngine:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; nothing is learnt."""
-        with exactly(self.settings.deterministic):
+        """Plain cross-entropy of a batch; no update is made."""
+        with deterministic_algorithms(self.settings.deterministic):
             losses = [self.model(rows, Objective()) for _, rows, _ in self._micro_batches(batch)]
-            self.sharing.passes_end(self.model)
+            self.held.end_passes()
         nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
         figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
-        return EvalStats(summed_figures(self.sharing, batch.sources, figures))
+        return EvalStats(summed_figures(self.held, batch.sources, figures))
 
     @torch.no_grad()
     def nats(self, batch: Batch) -> NDArray[np.float32]:
         """Plain loss of every target, (rows, seq_len); of this rank's shard."""
-        with exactly(self.settings.deterministic):
+        with deterministic_algorithms(self.settings.deterministic):
             nats = [self.model(rows, Objective()).nats for _, rows, _ in self._micro_batches(batch)]
-            self.sharing.passes_end(self.model)
+            self.held.end_passes()
         by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
         return by_token.reshape(batch.num_rows, batch.seq_len)
 
@@ -131,12 +135,12 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
-        return TorchGeneration(self.model, self.sharing, table, prompts, room)
+        return TorchGeneration(self.held, table, prompts, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights, optimizer and random state; returns when training may go on."""
+        """Write weights, optimizer and random state; returns when training may continue."""
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
-        state |= under(RANDOM, random_state(self.sharing.rank))
+        state |= under(RANDOM, random_state(self.held.rank))
         return self.writer.save(folder, self.settings.spec, state, background=background)
 
     def load(self, folder: Path) -> None:
@@ -146,7 +150,7 @@ class TorchEngine:
         optimizer = self.optimizers.room_for(kept)
         read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
         self.optimizers.load(optimizer)
-        load_random_state(folder, saved, self.sharing.rank)
+        load_random_state(folder, saved, self.held.rank)
 
     def start_from(self, folder: Path) -> None:
         """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
@@ -174,7 +178,7 @@ class TorchEngine:
             self.reference = None
         elif self.reference is None or not self.reference.serves(stage.kl, self.settings):
             self.reference = None
-            self.reference = Reference(stage.kl, self.settings, self.device, self.sharing)
+            self.reference = Reference(stage.kl, self.settings, self.device)
 
     def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float64], dict[str, float]]:
         """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
@@ -184,7 +188,7 @@ class TorchEngine:
         nats, sums = [], []
         for part, rows, is_last in self._micro_batches(batch):
             reference = None if self.reference is None else self.reference.states(part, rows, documents)
-            self.sharing.pass_begins(self.model, is_last=is_last)
+            self.held.begin_pass(is_last=is_last)
             losses = self.model(rows, objective, reference)
             losses.objective.backward()
             nats.append(losses.nats)
@@ -192,19 +196,19 @@ class TorchEngine:
         return _by_row(nats, batch.seq_len), _total(sums)
 
     def _shared_terms(self, terms: Mapping[str, float], loss_tokens: int) -> dict[str, float]:
-        """Terms of the objective over all ranks, a learnt token."""
+        """Terms of the objective over all ranks, for each loss token."""
         if not terms:
             return {}
-        summed = self.sharing.sum(np.array(list(terms.values()), np.float64)) / max(1, loss_tokens)
+        summed = self.held.sum(np.array(list(terms.values()), np.float64)) / max(1, loss_tokens)
         return dict(zip(terms, summed.tolist(), strict=True))
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, Rows, bool]]:
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, DeviceBatch, bool]]:
         """Parts of a batch, the same on the device, and whether it is the last."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         size = self.settings.micro_batch or batch.num_rows
         for start in range(0, batch.num_rows, size):
             part = batch.rows(start, start + size)
-            yield part, Rows.of(part, table, self.stage.documents), start + size >= batch.num_rows
+            yield part, DeviceBatch.of(part, table, self.stage.documents), start + size >= batch.num_rows
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
@@ -218,9 +222,9 @@ def find_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def open_device(said: str | None) -> torch.device:
-    """The device that is asked for, or the best one; ConfigError where torch does not find it."""
-    name = said or find_device()
+def open_device(name: str | None) -> torch.device:
+    """The device of this name, or the best one; ConfigError where torch does not find it."""
+    name = name or find_device()
     kind, _, number = name.partition(":")
     found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if found.get(kind, 0) <= int(number or 0):
@@ -245,3 +249,46 @@ def _sums(losses: Losses) -> dict[str, Tensor]:
 def _total(sums: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """Over all micro-batches."""
     return {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
+
+
+@dataclass(slots=True)
+class _Before:
+    """How torch was before the first thread came in; the last one out puts it back."""
+
+    inside: int = 0
+    exact: bool = False
+    filling: bool = True
+
+
+_before, _lock = _Before(), threading.Lock()
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Inside, operations whose bits may differ from run to run are replaced or raise; costs nothing on a CPU."""
+    if not wanted:
+        yield
+        return
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    with _lock:
+        if not _before.inside:
+            _before.exact = torch.are_deterministic_algorithms_enabled()
+            _before.filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(True)
+            deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over all memory
+        _before.inside += 1
+
+
+def _leave() -> None:
+    with _lock:
+        _before.inside -= 1
+        if not _before.inside:
+            torch.use_deterministic_algorithms(_before.exact)
+            deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]

@@ -1,36 +1,49 @@
 """Prompts -> rows that grow: one pass over all prompts, then one over a token of each row at a time.
 
-Prompts of one length are rows; others stand end to end in one row, so that no pass is made over padding.
+Prompts of one length are rows; others lie end to end in one row, so that no pass is made over padding.
+
+Their keys and values are cached:
+
+    slot      0 1 2 3 4 5
+    row 0     a b c d e f       six tokens so far
+    row 1     . . . x y z       three: the slots before its first are masked
+
+All rows end at the same slot, so that a pass writes one slot of every row, with one copy a layer; rotary positions are
+in the keys already, and are the row's own. A query's group of heads asks its keys as if it were several slots of one
+head: nothing is repeated. Room is taken as it is needed, half as much again each time.
+
+Where one process holds the model, a token passes through its weights themselves: what the modules compute, with fewer
+calls, which at one token a row are the price. Matrices are cast to the precision that flows once for a generation.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
-from trivium.engine.torch.attention import Layout
-from trivium.engine.torch.cache import Cache
-from trivium.engine.torch.loss import Learnt
+from trivium.engine.torch.attention import Documents, Layout, WholeRows
+from trivium.engine.torch.batch import DeviceBatch
+from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
+from trivium.engine.torch.loss import LossTargets
 from trivium.engine.torch.model import Decoder
-from trivium.engine.torch.next_token import NextToken
-from trivium.engine.torch.parallel import ManyRanks, OneRank
-from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows
+from trivium.engine.torch.parallel import HeldModel, ShardedModel
+
+FIRST_ROOM = 64  # slots beyond the prompts'
 
 
 class TorchGeneration:
-    """Rows of a decoder that stands still; `table` has a turn for every position that they may come to."""
+    """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach."""
 
-    def __init__(
-        self, model: Decoder, sharing: OneRank, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int
-    ) -> None:
-        self.model = model
-        self.sharing = sharing
+    def __init__(self, held: HeldModel, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int) -> None:
+        self.held = held
+        self.model = held.model
         self.table = table
-        self.cache = Cache([len(prompt) for prompt in prompts], room)
+        self.cache = KVCache([len(prompt) for prompt in prompts], room)
         self._next: NextToken | None = None
         self._logits = self._prefill(prompts)
         self.cache.mask()
@@ -47,14 +60,14 @@ class TorchGeneration:
         self._logits = self._step(np.asarray(tokens), positions, layout)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Go on with these rows in this order."""
+        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int64)
         self.cache.select(chosen)
         self._logits = self._logits[torch.tensor(chosen, device=self._logits.device)]
 
     @torch.no_grad()
     def _step(self, tokens: NDArray[np.integer], positions: NDArray[np.int64], layout: Layout) -> Tensor:
-        if isinstance(self.sharing, ManyRanks):
+        if isinstance(self.held, ShardedModel):
             return self._pass(tokens[:, None], positions, layout, np.arange(len(tokens)))
         if self._next is None:
             self._next = NextToken(self.model)
@@ -79,12 +92,12 @@ class TorchGeneration:
     ) -> Tensor:
         """Logits after these slots, counted through all rows."""
         device = self.table.cos.device
-        nothing = Learnt(torch.empty(0, dtype=torch.int64, device=device), None)
+        nothing = LossTargets(torch.empty(0, dtype=torch.int64, device=device), None)
         rotation = self.table.at(torch.tensor(positions, device=device))
-        rows = Rows(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
+        batch = DeviceBatch(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
         with _as_written():
-            logits = self.model.next_logits(rows, torch.tensor(ends, device=device))
-        self.sharing.passes_end(self.model)
+            logits = self.model.next_logits(batch, torch.tensor(ends, device=device))
+        self.held.end_passes()
         return logits
 
 
@@ -93,3 +106,195 @@ def _as_written() -> Iterator[None]:
     """Layers that were compiled for rows of one shape are not compiled again for each that grows."""
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+class KVCache:
+    """Keys and values of every layer: (rows, kv_heads, slots, head_dim) each, of which `filled` slots count."""
+
+    def __init__(self, lengths: Sequence[int], room: int) -> None:
+        self.filled = max(lengths, default=1)
+        self.limit = self.filled + room
+        self.slots = min(self.limit, self.filled + FIRST_ROOM)
+        self.first = np.array([self.filled - length for length in lengths], np.int64)  # slot of a row's first token
+        self.layers: list[tuple[Tensor, Tensor]] = []
+        self._mask: Tensor | None = None
+
+    def prefill(self) -> Layout:
+        """For the pass over all prompts: rows where they are of one length, else all of them end to end in one row."""
+        return _Prefill(self)
+
+    def take(self, keys: Tensor, values: Tensor) -> None:
+        """One layer's keys and values of the prompts, as the prefill has them."""
+        rows = len(self.first)
+        shape = (rows, keys.shape[2], self.slots, keys.shape[3])
+        room = keys.new_zeros(shape), keys.new_zeros(shape)
+        for kept, given in zip(room, (keys, values), strict=True):
+            if len(given) == rows:
+                kept[:, :, : self.filled] = given.transpose(1, 2)
+                continue
+            pieces = torch.split(given[0], [self.filled - first for first in self.first.tolist()])
+            for row, (first, piece) in enumerate(zip(self.first.tolist(), pieces, strict=True)):
+                kept[row, :, first : self.filled] = piece.transpose(0, 1)
+        self.layers.append(room)
+
+    def next_slot(self) -> Layout:
+        """For a pass over one more token of each row; the slot is filled from now on."""
+        assert self.filled < self.limit, "more tokens than room was asked for"
+        if self.filled == self.slots:
+            self._make_room(min(self.limit, self.slots + self.slots // 2 + 1))
+        self.filled += 1
+        mask = None if self._mask is None else self._mask[..., : self.filled]
+        return _NextSlot(iter(self.layers), self.filled, mask)
+
+    def select(self, rows: NDArray[np.int64]) -> None:
+        """Go on with these rows; slots that only others have used stay masked."""
+        self.first = self.first[rows]
+        if self.layers:
+            chosen = torch.tensor(rows, device=self.layers[0][0].device)
+            self.layers = [(keys[chosen], values[chosen]) for keys, values in self.layers]
+        self.mask()
+
+    def mask(self) -> None:
+        """Hide what lies before each row's first token; nothing where all begin at slot 0."""
+        self._mask = None
+        if self.first.any():
+            keys, _ = self.layers[0]
+            hidden = np.arange(self.slots) < self.first[:, None]
+            mask = np.where(hidden, -np.inf, 0.0)[:, None, None]
+            self._mask = torch.tensor(mask, dtype=keys.dtype, device=keys.device)
+
+    def _make_room(self, slots: int) -> None:
+        self.slots = slots
+        for number, layer in enumerate(self.layers):
+            wider = tuple(part.new_zeros(*part.shape[:2], slots, part.shape[3]) for part in layer)
+            for new, old in zip(wider, layer, strict=True):
+                new[:, :, : self.filled] = old[:, :, : self.filled]
+            self.layers[number] = (wider[0], wider[1])
+        self.mask()
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row so far."""
+        return self.filled - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """Prompts see themselves; what the layers ask with is kept, one after the other."""
+
+    cache: KVCache
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """One causal call where all prompts have one length, one for each prompt where not."""
+        self.cache.take(keys, values)
+        lengths = tuple(self.cache.lengths.tolist())
+        is_whole = len(queries) == len(lengths)
+        inner: Layout = WholeRows() if is_whole else Documents(lengths, (False,) * len(lengths))
+        return inner.attend(queries, keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _NextSlot:
+    """One more token a row, which sees all of its row; for one pass, whose layers come one after the other."""
+
+    layers: Iterator[tuple[Tensor, Tensor]]
+    filled: int
+    mask: Tensor | None
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Fill the layer's last slot, then ask all slots."""
+        kept_keys, kept_values = next(self.layers)
+        kept_keys[:, :, self.filled - 1] = keys[:, 0]
+        kept_values[:, :, self.filled - 1] = values[:, 0]
+        rows, _, kv_heads, head_dim = keys.shape
+        grouped = queries.view(rows, kv_heads, queries.shape[2] // kv_heads, head_dim)
+        gathered = scaled_dot_product_attention(
+            grouped, kept_keys[:, :, : self.filled], kept_values[:, :, : self.filled], attn_mask=self.mask
+        )
+        return gathered.reshape(queries.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    weight: Tensor  # float32
+    eps: float
+
+    @classmethod
+    def of(cls, norm: RMSNorm) -> "_Norm":
+        return cls(norm.weight.detach().float(), norm.eps)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        normed = torch.rms_norm(vectors.float(), self.weight.shape, self.weight, self.eps)
+        return normed.to(vectors.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's weights; matrices that are added to the stream are transposed for `addmm`."""
+
+    attention_norm: _Norm
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_norm: _Norm | None
+    key_norm: _Norm | None
+    output: Tensor
+    feed_forward_norm: _Norm
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+    @classmethod
+    def of(cls, layer: Layer, precision: torch.dtype) -> "_Layer":
+        attention, feed_forward = layer.attention, layer.feed_forward
+
+        def cast(linear: nn.Linear) -> Tensor:
+            return linear.weight.detach().to(precision)
+
+        return cls(
+            attention_norm=_Norm.of(layer.attention_norm),
+            query=cast(attention.query),
+            key=cast(attention.key),
+            value=cast(attention.value),
+            query_norm=None if attention.query_norm is None else _Norm.of(attention.query_norm),
+            key_norm=None if attention.key_norm is None else _Norm.of(attention.key_norm),
+            output=cast(attention.output).T,
+            feed_forward_norm=_Norm.of(layer.feed_forward_norm),
+            gate=cast(feed_forward.gate),
+            up=cast(feed_forward.up),
+            down=cast(feed_forward.down).T,
+        )
+
+    def forward(self, x: Tensor, head_dim: int, rotation: Rotation, layout: Layout) -> Tensor:
+        """The stream (rows, width), one layer on."""
+        normed = self.attention_norm(x)
+        queries, keys, values = (
+            linear(normed, matrix).view(len(x), 1, len(matrix) // head_dim, head_dim)
+            for matrix in (self.query, self.key, self.value)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values)
+        x = torch.addmm(x, gathered.flatten(1), self.output)
+        normed = self.feed_forward_norm(x)
+        return torch.addmm(x, silu(linear(normed, self.gate)).mul_(linear(normed, self.up)), self.down)
+
+
+class NextToken:
+    """A decoder's weights, to be used token by token."""
+
+    def __init__(self, model: Decoder) -> None:
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        self.spec = model.spec
+        self.precision = model.precision
+        self.embedding = model.embedding.weight.detach()
+        self.layers = [_Layer.of(layer, model.precision) for layer in layers]
+        self.norm = _Norm.of(model.norm)
+        self.unembedding = model.lm_head.weight.detach().to(model.precision)[: model.spec.vocab]
+
+    def logits(self, tokens: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
+        """Logits (rows, vocab) in float32 of what follows these tokens (rows,)."""
+        x = embedding(tokens, self.embedding).to(self.precision)
+        for layer in self.layers:
+            x = layer.forward(x, self.spec.head_dim, rotation, layout)
+        return linear(self.norm(x), self.unembedding).float()

@@ -29,7 +29,7 @@ def read_weights(model: Decoder, folder: Path) -> None:
 
 
 def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
-    """Weights without the padded vocabulary, in as many files as their size asks for, and config.json.
+    """Weights without the padded vocabulary, in files of up to `shard_bytes`, and config.json.
 
     All ranks take part; rank 0 writes, and holds one file's weights at a time.
     """

@@ -4,8 +4,17 @@ A slice's logits exist once, in float32, and are turned in place into their own 
 in the cache; the gradients of the hidden states and of the unembedding are finished when the forward pass is.
 Whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are held. Against `cross_entropy` on
 whole logits at 4096 tokens and a vocabulary of 8192: 0.6 of the time, and 32 MB where that holds 400.
-Targets that are not learnt cost nothing. With a reference a slice holds its logits too, and once their difference.
-All slices use the same memory: to touch fresh pages for each costs a tenth of the loss.
+Tokens that do not count in the loss cost nothing. With a reference a slice holds its logits too, and
+once their difference. All slices use the same memory: to touch fresh pages for each costs a tenth of the loss.
+
+The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
+
+    forward    KL(q || p) = sum q (log q - log p)      gradient by logit  p - q
+    reverse    KL(p || q) = sum p (log p - log q)      gradient by logit  p (log p - log q - KL)
+    nll_gap    log q - log p of the target alone       gradient by logit  p - one_hot
+
+The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
+the policy to nothing.
 """
 
 from dataclasses import dataclass
@@ -14,20 +23,87 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trivium.engine.torch.kl import Penalty, exponentials, kl_and_its_gradient
+from trivium.engine.base import Direction
 
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
 
 
 @dataclass(frozen=True, slots=True)
+class Penalty:
+    """What leaving the reference costs."""
+
+    beta: float
+    direction: Direction = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A slice of tokens under both models, (tokens,) each."""
+
+    nats: Tensor
+    log_sums: Tensor
+    reference_nats: Tensor
+    kl: Tensor
+
+
+def kl_and_its_gradient(
+    logits: Tensor,
+    reference: Tensor,
+    targets: Tensor,
+    penalty: Penalty,
+    scale: float,
+    z_loss: float,
+    room: Tensor | None = None,
+) -> Compared:
+    """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
+
+    `reference` is used up, and so is `room`, which has its shape; absent, it is made.
+    """
+    of_targets, reference_of_targets = logits.gather(1, targets), reference.gather(1, targets)
+    gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
+    sums, log_sums = exponentials(logits)
+    reference_sums, reference_log_sums = exponentials(reference)
+    nats, reference_nats = log_sums - of_targets, reference_log_sums - reference_of_targets
+    beta, one_hot = penalty.beta, scale
+    of_softmax = scale * (1 + 2 * z_loss * log_sums)  # what p is multiplied by in the gradient
+    if gap is None:
+        kl = nats - reference_nats
+        one_hot = scale * (1 + beta)
+        logits.mul_((of_softmax + scale * beta) / sums)
+    elif penalty.direction == "forward":
+        kl = _mean(reference, gap, reference_sums) + log_sums - reference_log_sums
+        logits.mul_((of_softmax + scale * beta) / sums)
+        logits.addcmul_(reference, -scale * beta / reference_sums)
+    else:
+        # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
+        mean_gap = _mean(logits, gap, sums)
+        kl = reference_log_sums - log_sums - mean_gap
+        logits.div_(sums).mul_(gap.mul_(-scale * beta).add_(of_softmax + scale * beta * mean_gap))
+    logits.scatter_(1, targets, logits.gather(1, targets) - one_hot)
+    return Compared(*(part.squeeze(1) for part in (nats, log_sums, reference_nats, kl)))
+
+
+def exponentials(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns logits in place into exponentials that are 1 at most; their sums, and the log-sums of the logits."""
+    largest = logits.amax(dim=1, keepdim=True)
+    sums = logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
+    return sums, largest + sums.log()
+
+
+def _mean(exponents: Tensor, values: Tensor, sums: Tensor) -> Tensor:
+    """Of values under the probabilities exponents / sums, by token: a product without an array of products."""
+    return torch.bmm(exponents[:, None], values[:, :, None]).squeeze(2) / sums
+
+
+@dataclass(frozen=True, slots=True)
 class Objective:
-    """What is minimised: `scale` times the sum over learnt tokens of the terms.
+    """What is minimised: `scale` times the sum of the terms over the tokens that count.
 
     They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
     """
 
-    scale: float = 1.0  # one over the learnt tokens of the whole batch
+    scale: float = 1.0  # one over the loss tokens of the whole batch
     z_loss: float = 0.0
     penalty: Penalty | None = None
 
@@ -41,7 +117,7 @@ class ReferenceStates:
 
 
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
-    """The objective, to go backward from, and its parts by token in nats (0 where nothing is learnt)."""
+    """The objective, to go backward from, and its parts by token in nats (0 where a token does not count)."""
 
     objective: Tensor  # ()
     nats: Tensor  # (tokens,) plain cross-entropy
@@ -51,17 +127,17 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """Which tokens are learnt and what from: `at` counts hidden states; None means all of them, in order."""
+class LossTargets:
+    """Tokens to predict, and the indices of the hidden states that predict them; None means all states, in order."""
 
-    targets: Tensor  # (learnt,)
-    at: Tensor | None  # (learnt,)
+    tokens: Tensor  # (loss tokens,)
+    at: Tensor | None  # (loss tokens,)
 
 
 def sliced_loss(
     hidden: Tensor,
     unembedding: Tensor,
-    learnt: Learnt,
+    loss_targets: LossTargets,
     vocab: int,
     objective: Objective,
     reference: ReferenceStates | None = None,
@@ -69,7 +145,9 @@ def sliced_loss(
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
     assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
-    parts = _SlicedLoss.apply(hidden, unembedding, learnt, vocab, objective, reference, wants_gradient)  # type: ignore[no-untyped-call]
+    parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, unembedding, loss_targets, vocab, objective, reference, wants_gradient
+    )
     return Losses(*parts)
 
 
@@ -81,7 +159,7 @@ class _SlicedLoss(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         unembedding: Tensor,
-        learnt: Learnt,
+        loss_targets: LossTargets,
         vocab: int,
         objective: Objective,
         reference: ReferenceStates | None,
@@ -93,14 +171,15 @@ class _SlicedLoss(torch.autograd.Function):
         hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
         weight_gradient = torch.zeros_like(unembedding) if wants_gradient else None
         size = max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(weight))
-        room = nats.new_empty(min(size, len(learnt.targets)), len(weight))
+        room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
         anchor = None
         if reference is not None:
             own = nats.new_empty(len(room), len(reference.unembedding))
             anchor = _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own))
-        for start in range(0, len(learnt.targets), size):
-            targets = learnt.targets[start : start + size, None]
-            here = slice(start, start + len(targets)) if learnt.at is None else learnt.at[start : start + size]
+        for start in range(0, len(loss_targets.tokens), size):
+            targets = loss_targets.tokens[start : start + size, None]
+            at = loss_targets.at
+            here = slice(start, start + len(targets)) if at is None else at[start : start + size]
             states = hidden[here]
             logits = _logits(states, weight, room)
             if anchor is None:

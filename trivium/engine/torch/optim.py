@@ -3,21 +3,27 @@
 Parameters fall into the plan's four groups by name (matrix, embedding, unembedding, rest), each with its own
 learning rate at every step. A tied embedding is an embedding. Fused AdamW takes a tenth of the time of a loop
 over tensors. An optimizer of the user's own has its own groups, whose learning rates the schedule multiplies.
+
+torch's own Muon is written for one GPU, in bfloat16. On a CPU bfloat16 products are emulated: a step of a 9M-parameter
+model takes torch's Muon 13 s and `WideMuon`, in float32, 0.4 s. Where ranks share a matrix, its update is gathered, one
+rank makes it orthogonal while the others do the same for other matrices, and each keeps its part. State, settings and
+update are torch's, so that either continues what the other began; they differ by the rounding of bfloat16.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
-from trivium.engine.parameters import Place, place_of
-from trivium.engine.torch.muon import WideMuon
-from trivium.engine.torch.parallel import clip_to, total_norm
+from trivium.engine.parameters import ParameterGroup, parameter_group
+from trivium.engine.torch.parallel import clip_to, like, total_norm, whole
 from trivium.errors import ResumeError
 
 NUMBER = "!"  # marks a part that is a plain number: an optimizer of the user's own may keep one, such as its step
@@ -36,16 +42,16 @@ class Optimizers:
 
     def _ours(self) -> list[Optimizer]:
         settings = self.settings
-        by_place: dict[tuple[Place, Any], list[Tensor]] = {}
+        by_kind: dict[tuple[ParameterGroup, Any], list[Tensor]] = {}
         for parameter, name in self.names.items():
             # One fused update cannot take parameters of several meshes.
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            by_place.setdefault((place_of(name, settings.no_decay), mesh), []).append(parameter)
+            by_kind.setdefault((parameter_group(name, settings.no_decay), mesh), []).append(parameter)
         by_adam: list[dict[str, Any]] = []
         by_muon: list[dict[str, Any]] = []
-        for (place, _), parameters in by_place.items():
-            groups = by_muon if settings.name == "muon" and place.group == "matrix" else by_adam
-            groups.append({"params": parameters, "place": place})
+        for (kind, _), parameters in by_kind.items():
+            groups = by_muon if settings.name == "muon" and kind.name == "matrix" else by_adam
+            groups.append({"params": parameters, "kind": kind})
         each: list[Optimizer] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
             first = next(iter(self.names))
@@ -57,7 +63,7 @@ class Optimizers:
         """Over all parameters."""
         return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop the gradients."""
         for optimizer in self.each:
             optimizer.zero_grad()
@@ -114,13 +120,13 @@ def _room(parameter: Tensor | None, facts: TensorStorageMetadata) -> Tensor:
 
 
 def _set(group: dict[str, Any], now: StepSettings) -> None:
-    """A group's rates at a step; one of the user's own has no place, and its rate follows the schedule."""
-    place: Place | None = group.get("place")
-    if place is None:
+    """A group's rates at a step; one of the user's own has no kind, and its rate follows the schedule."""
+    kind: ParameterGroup | None = group.get("kind")
+    if kind is None:
         group["lr"] = group["peak_lr"] * now.lr_multiplier
         return
-    group["lr"] = now.lr[place.group]
-    group["weight_decay"] = now.weight_decay if place.decays else 0.0
+    group["lr"] = now.lr[kind.name]
+    group["weight_decay"] = now.weight_decay if kind.decays else 0.0
     if "momentum" in group:
         group["momentum"] = now.momentum
 
@@ -147,3 +153,55 @@ def _parts_for(optimizer: Optimizer, name: str, parts: dict[str, Any]) -> dict[s
         was = f"the optimizer kept {', '.join(sorted(parts))} of {name}, and now keeps {', '.join(sorted(expected))}"
         raise ResumeError(f"{was}. Put optimizer.name back, or reset the optimizer in a new stage.")
     return parts
+
+
+class WideMuon(Muon):
+    """torch.optim.Muon for CPUs and for many ranks."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """One update of every matrix that has a gradient."""
+        assert closure is None, "gradients are made before the step"
+        for group in self.param_groups:
+            with_gradient = [matrix for matrix in group["params"] if matrix.grad is not None]
+            updates = [self._averaged(matrix, matrix.grad, group) for matrix in with_gradient]
+            for matrix, direction in zip(with_gradient, _directions(updates, group), strict=True):
+                outputs, inputs = matrix.shape
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(direction, alpha=-group["lr"] * math.sqrt(max(1, outputs / inputs)))
+
+    def _averaged(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[matrix]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        return gradient.lerp(average, group["momentum"])
+
+
+def _directions(updates: list[Tensor], group: dict[str, Any]) -> Iterator[Tensor]:
+    """Every update, orthogonal; of shared ones, each rank makes every so manieth and sends it to the others."""
+    if not updates or not isinstance(updates[0], DTensor):
+        yield from (orthogonal(update, group) for update in updates)
+        return
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for first in range(0, len(updates), size):
+        some = updates[first : first + size]
+        gathered = [whole(update) for update in some]
+        if rank < len(gathered):
+            gathered[rank] = orthogonal(gathered[rank], group).to(gathered[rank].dtype).contiguous()
+        for source, (update, direction) in enumerate(zip(some, gathered, strict=True)):
+            dist.broadcast(direction, src=source)
+            yield like(update, direction)
+
+
+def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
+    """The nearest matrix with equal singular values, roughly: a few Newton-Schulz steps bring them near 1."""
+    a, b, c = group["ns_coefficients"]
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.bfloat16() if matrix.is_cuda else matrix
+    x = x.T if is_tall else x
+    x = x / x.norm().clamp(min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if is_tall else x

@@ -6,14 +6,15 @@
 
 FSDP gathers a layer before it is used and lets it go after; embedding, last norm and unembedding are gathered for
 the whole pass, because the loss uses the unembedding inside the model. Gradients are summed, not averaged: the
-objective has been divided by the learnt tokens of the whole batch before. In bfloat16 a layer is gathered as
+objective has been divided by the loss tokens of the whole batch before. In bfloat16 a layer is gathered as
 bfloat16, its norms' weights too; sums of gradients are float32.
 
-Between ranks a step adds one sum of learnt tokens, one of the gradients' norm and one of the figures.
+Between ranks a step adds one sum of loss tokens, one of the gradients' norm and one of the figures.
 """
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,37 +37,52 @@ CLIP_EPS = 1e-6  # torch's own
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
-class OneRank:
-    """A model that one process holds whole; nothing to share and nobody to ask."""
+class LocalModel:
+    """A decoder that one process holds whole, so that there is nobody to ask."""
 
     rank = 0
 
-    def split(self, model: Decoder) -> None:
-        """Nothing to do."""
+    def __init__(self, model: Decoder) -> None:
+        self.model = model
 
-    def pass_begins(self, model: Decoder, *, is_last: bool) -> None:
-        """Before each micro-batch's pass."""
+    def begin_pass(self, *, is_last: bool) -> None:
+        """Called before each micro-batch's pass."""
 
-    def passes_end(self, model: Decoder) -> None:
-        """After passes that nothing goes backward from."""
+    def end_passes(self) -> None:
+        """Called after passes that nothing goes backward from."""
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Summed over the ranks that have rows of their own."""
+        """Sum over the ranks that have rows of their own."""
         return values
 
 
-class ManyRanks(OneRank):
-    """A model shared by the ranks of a launch."""
+class ShardedModel:
+    """A decoder without storage, shared out to the ranks of a launch: its parameters become DTensors of their mesh."""
 
-    def __init__(self, shape: MeshShape, device: torch.device) -> None:
+    def __init__(self, model: Decoder, shape: MeshShape, device: torch.device) -> None:
         self.rank = join().rank
-        sizes, names = (shape.replicate, shape.shard, shape.tensor), (REPLICATE, SHARD, TENSOR)
+        self.model = model
         self.shape = shape
-        self.mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
-        self._data = self.mesh[REPLICATE, SHARD]._flatten("data").get_group()
+        self.mesh, self._data = _mesh_and_data_group(shape, device.type)
+        self._shard(model)
 
-    def split(self, model: Decoder) -> None:
-        """Take a decoder without storage apart: afterwards its parameters are DTensors of this mesh."""
+    def begin_pass(self, *, is_last: bool) -> None:
+        """Copies of the model add up their gradients once a step; the ranks of one copy, in every pass."""
+        if self.shape.replicate > 1 and isinstance(self.model, FSDPModule):
+            self.model.set_requires_all_reduce(is_last)
+
+    def end_passes(self) -> None:
+        """Let go what a backward pass would have used: until then the gathered weights pass for the model's own."""
+        assert isinstance(self.model, FSDPModule)
+        self.model.reshard()
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over the ranks that have rows of their own."""
+        summed = torch.from_numpy(values.copy())
+        dist.all_reduce(summed, group=self._data)
+        return summed.numpy()
+
+    def _shard(self, model: Decoder) -> None:
         refuse_uneven_matrices(self.shape, model.spec)
         gathered = MixedPrecisionPolicy(param_dtype=model.precision, reduce_dtype=torch.float32)
         if model.precision == torch.float32:
@@ -84,26 +100,21 @@ class ManyRanks(OneRank):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
 
-    def pass_begins(self, model: Decoder, *, is_last: bool) -> None:
-        """Copies of the model add up their gradients once a step; the ranks of one, in every pass."""
-        if self.shape.replicate > 1 and isinstance(model, FSDPModule):
-            model.set_requires_all_reduce(is_last)
 
-    def passes_end(self, model: Decoder) -> None:
-        """Let go what a backward pass would have used: until then the gathered weights pass for the model's own."""
-        assert isinstance(model, FSDPModule)
-        model.reshard()
-
-    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Summed over the ranks that have rows of their own."""
-        summed = torch.from_numpy(values.copy())
-        dist.all_reduce(summed, group=self._data)
-        return summed.numpy()
+HeldModel = LocalModel | ShardedModel
 
 
-def sharing(shape: MeshShape, device: torch.device) -> OneRank:
-    """How a model is shared by this launch's ranks."""
-    return OneRank() if shape.size == 1 else ManyRanks(shape, device)
+def hold(model: Decoder, shape: MeshShape, device: torch.device) -> HeldModel:
+    """A decoder without storage as this launch's ranks hold it."""
+    return LocalModel(model) if shape.size == 1 else ShardedModel(model, shape, device)
+
+
+@cache
+def _mesh_and_data_group(shape: MeshShape, device_type: str) -> tuple[DeviceMesh, dist.ProcessGroup]:
+    """One mesh for all models of a process, and the group of ranks that have rows of their own."""
+    sizes, names = (shape.replicate, shape.shard, shape.tensor), (REPLICATE, SHARD, TENSOR)
+    mesh = init_device_mesh(device_type, sizes, mesh_dim_names=names)
+    return mesh, mesh[REPLICATE, SHARD]._flatten("data").get_group()
 
 
 class _Shared(ParallelStyle):
@@ -213,15 +224,15 @@ def _copies(tensor: DTensor) -> float:
 
 
 def summed_figures(
-    sharing: OneRank, sources: tuple[str, ...], figures: dict[str, SourceFigures]
+    held: HeldModel, sources: tuple[str, ...], figures: dict[str, SourceFigures]
 ) -> dict[str, SourceFigures]:
     """Figures by source, of all ranks' rows."""
-    if isinstance(sharing, ManyRanks):
+    if isinstance(held, ShardedModel):
         table = np.zeros((len(sources), 4))
         for name, part in figures.items():
             table[sources.index(name)] = 1, part.nats, part.tokens, part.bytes or 0
         # Bytes are known on all ranks or on none; a rank without rows of a source has no say in it.
-        table = sharing.sum(table)
+        table = held.sum(table)
         with_bytes = any(part.bytes is not None for part in figures.values())
         figures = {
             name: SourceFigures(nats, round(tokens), round(size) if with_bytes else None)

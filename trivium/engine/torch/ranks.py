@@ -1,8 +1,8 @@
-"""A launcher's environment -> a process group, and what ranks say to each other over it.
+"""A launcher's environment -> a process group, and the messages between ranks over it.
 
 torchrun sets RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR; a Slurm step its own names, which are turned into
-those. Small things go over gloo on the CPU; saves have a process group of their own, so that what they say in the
-background never meets what training says.
+those. Small things go over gloo on the CPU; saves have a process group of their own, so that their
+messages in the background never meet those of training.
 """
 
 import atexit
@@ -57,9 +57,9 @@ class TorchRanks(Ranks):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A rank that fails inside says why to the others, which fail by its words and not by a lost connection.
+        """A rank that fails inside sends its error to the others, which raise that and not a lost connection.
 
-        Rank 0 says it, or rank 1 where that is gone; a rank that failed by itself shows where; the others are silent.
+        Rank 0 reports it, or rank 1 where rank 0 is gone; a rank that failed shows where; the others are silent.
         """
         try:
             yield

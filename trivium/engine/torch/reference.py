@@ -12,40 +12,39 @@ from typing import Literal
 import torch
 
 from trivium.engine.base import EngineSettings, KlSettings, Precision
+from trivium.engine.torch.batch import DeviceBatch, rotation_of
+from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
-from trivium.engine.torch.parallel import OneRank
-from trivium.engine.torch.rotary import Rotation
-from trivium.engine.torch.rows import Rows, rotation_of
-from trivium.engine.torch.weights import PRECISIONS, empty_decoder, engine_precision, fill
+from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
 from trivium.rows.batch import Batch
 
 
 class Reference:
-    """A decoder that stands still; it reads rows with its own rotary positions."""
+    """A frozen decoder, which reads rows with its own rotary positions."""
 
-    def __init__(self, said: KlSettings, settings: EngineSettings, device: torch.device, sharing: OneRank) -> None:
-        self.said = said
-        self.precision = _precision(said, settings, device)
-        self.model = empty_decoder(settings, device, sharing, self.precision, PRECISIONS[self.precision])
+    def __init__(self, kl: KlSettings, settings: EngineSettings, device: torch.device) -> None:
+        self.folder = kl.reference
+        self.precision = _precision(kl, settings, device)
+        self.model = empty_model(settings, device, self.precision, PRECISIONS[self.precision]).model
         self.model.requires_grad_(False)
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.zero_()  # a Hugging Face folder has no padded vocabulary
-        fill(self.model, said.reference)
-        self.rope = said.rope or settings.spec.rope
+        fill(self.model, kl.reference)
+        self.rope = kl.rope or settings.spec.rope
         self.device = device
         self._table: Rotation | None = None
 
-    def serves(self, said: KlSettings, settings: EngineSettings) -> bool:
-        """Whether a stage that says this asks for the model that is held already."""
-        same = (said.reference, _precision(said, settings, self.device)) == (self.said.reference, self.precision)
-        return same and (said.rope or settings.spec.rope) == self.rope
+    def serves(self, kl: KlSettings, settings: EngineSettings) -> bool:
+        """Whether a stage with these settings asks for the model that is held already."""
+        same = (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
+        return same and (kl.rope or settings.spec.rope) == self.rope
 
     @torch.no_grad()
-    def states(self, batch: Batch, rows: Rows, documents: Literal["masked", "joined"]) -> ReferenceStates:
-        """What it makes of a micro-batch, whose rows are on the device already."""
-        own = replace(rows, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
-        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.last_matrix.weight)
+    def states(self, batch: Batch, on_device: DeviceBatch, documents: Literal["masked", "joined"]) -> ReferenceStates:
+        """What it makes of a micro-batch that is on the device already."""
+        own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
+        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.lm_head.weight)
 
     def _table_for(self, seq_len: int) -> Rotation:
         if self._table is None or self._table.cos.shape[1] < seq_len:
@@ -53,5 +52,5 @@ class Reference:
         return self._table
 
 
-def _precision(said: KlSettings, settings: EngineSettings, device: torch.device) -> Precision:
-    return said.precision or engine_precision(settings, device)
+def _precision(kl: KlSettings, settings: EngineSettings, device: torch.device) -> Precision:
+    return kl.precision or engine_precision(settings, device)

@@ -6,7 +6,7 @@ in the files that `storage` describes, and engine.json: the model's shape, to re
 torch.distributed.checkpoint plans who writes and who reads what, so that what one layout wrote another reads.
 
 Saving in the background costs a copy of what a rank holds and the time to make it; the rest is written, and agreed
-upon over the saves' own process group, while training goes on. The copy's memory is kept from save to save: to touch
+upon over the saves' own process group, while training continues. The copy's memory is kept from save to save: to touch
 fresh pages costs more than to copy. Renaming the folder is the caller's part, once
 `wait` has returned.
 """
@@ -40,7 +40,7 @@ WEIGHTS, OPTIMIZER, RANDOM = "weights/", "optimizer/", "random/"
 State = Mapping[str, Tensor]
 
 
-class Writer:
+class StateWriter:
     """Writes states into folders, one after the other."""
 
     def __init__(self) -> None:
@@ -157,5 +157,5 @@ def _first(failure: CheckpointException) -> BaseException:
 
 
 def _hush() -> None:
-    """That there is no process group is no news: one process saves in the same form."""
+    """Hide torch's warning that there is no process group: one process saves in the same form."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -1,7 +1,7 @@
 """Tensors' parts <-> files, as torch.distributed.checkpoint asks for them: safetensors and JSON, never a pickle.
 
     rank-00000.safetensors    what one rank wrote: of each tensor one part at most, under the tensor's name
-    tensors.json              every tensor's type and shape, and where each of its parts begins and stands
+    tensors.json              every tensor's type and shape, and where each of its parts begins, and whose file has it
 
 Each rank writes its own file in one pass, hashes it as it goes and flushes it; rank 0 adds tensors.json and the
 model's shape when all are whole, before any rank hears that the save is done. Reading touches only the bytes that a
@@ -9,14 +9,13 @@ rank needs, whatever ranks wrote them.
 """
 
 import json
-import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -26,11 +25,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from trivium.files import FileFacts
+from trivium.errors import ResumeError
+from trivium.files import FileFacts, write_flushed
 from trivium.model.folder import TORCH_INDEX, write_spec
 from trivium.model.spec import ModelSpec
 
@@ -84,7 +84,7 @@ class PartsWriter(StorageWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On rank 0, when every rank has written: which part stands where."""
+        """On rank 0, when every rank has written: which part is in which file."""
         rank_of = {result.index: result.storage_data[0] for rank in results for result in rank}
         self.files = {_file_name(rank[0].storage_data[0]): rank[0].storage_data[1] for rank in results if rank}
         tensors = {
@@ -121,11 +121,11 @@ class PartsReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
         tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for name, said in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
-            parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in said["parts"]]
-            properties = TensorProperties(dtype=DTYPES[said["dtype"]])
-            tensors[name] = TensorStorageMetadata(properties, torch.Size(said["shape"]), parts)
-            self._rank_of |= {MetadataIndex(name, start): int(rank) for start, _, rank in said["parts"]}
+        for name, tensor in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
+            parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in tensor["parts"]]
+            properties = TensorProperties(dtype=DTYPES[tensor["dtype"]])
+            tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["shape"]), parts)
+            self._rank_of |= {MetadataIndex(name, start): int(rank) for start, _, rank in tensor["parts"]}
         return Metadata(tensors)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -141,18 +141,18 @@ class PartsReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy the planned stretches into place, file by file."""
-        by_rank: dict[int, list[Any]] = {}
+        by_rank: dict[int, list[ReadItem]] = {}
         for item in plan.items:
             by_rank.setdefault(self._rank_of[item.storage_index], []).append(item)
         for rank, items in sorted(by_rank.items()):
-            with safe_open(self.folder / _file_name(rank), framework="pt") as file:
-                for item in items:
-                    target = planner.resolve_tensor(item).detach()
-                    stretch = zip(item.storage_offsets, item.lengths, strict=True)
-                    where = tuple(slice(start, start + length) for start, length in stretch)
-                    name = item.storage_index.fqn
-                    target.copy_(file.get_slice(name)[where] if where else file.get_tensor(name))
-                    planner.commit_tensor(item, target)
+            path = self.folder / _file_name(rank)
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for item in items:
+                        _copy(file, item, planner)
+            except SafetensorError:
+                what = "is corrupt: truncated, or changed since it was written. Put it back."
+                raise ResumeError(f"{path}: {what}") from None
         read: Future[None] = Future()
         read.set_result(None)
         return read
@@ -161,6 +161,16 @@ class PartsReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Folders are given to the constructor."""
         return False
+
+
+def _copy(file: Any, item: ReadItem, planner: LoadPlanner) -> None:
+    """One planned stretch of a tensor, into place."""
+    target = planner.resolve_tensor(item).detach()
+    stretch = zip(item.storage_offsets, item.lengths, strict=True)
+    where = tuple(slice(start, start + length) for start, length in stretch)
+    name = item.storage_index.fqn
+    target.copy_(file.get_slice(name)[where] if where else file.get_tensor(name))
+    planner.commit_tensor(item, target)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
@@ -175,14 +185,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    hasher = xxhash.xxh3_128()
-    with open(path, "wb") as file:
-        for piece in (len(text).to_bytes(8, "little"), text, *(_bytes(tensor) for _, tensor in ordered)):
-            hasher.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-        return {"bytes": file.tell(), "hash": hasher.hexdigest()}
+    return write_flushed(
+        path, chain((len(text).to_bytes(8, "little"), text), (_bytes(tensor) for _, tensor in ordered))
+    )
 
 
 def _bytes(tensor: Tensor) -> Any:

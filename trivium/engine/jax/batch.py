@@ -14,18 +14,18 @@ from trivium.rows.batch import IGNORED, PADDING, Batch
 NO_SOURCE = -1  # of a row that only fills a micro-batch
 
 
-class Rows(NamedTuple):
+class DeviceBatch(NamedTuple):
     """Micro-batches that a compiled step scans."""
 
     tokens: Array  # (S, B, T)
-    targets: Array  # (S, B, T); 0 where nothing is learnt
+    targets: Array  # (S, B, T); 0 where a token does not count
     loss_mask: Array  # (S, B, T) bool
     segments: Array  # (S, B, T)
     positions: Array  # (S, B, T)
     source: Array  # (S, B)
 
     @classmethod
-    def of(cls, batch: Batch, micro_batch: int | None, mesh: Mesh) -> "Rows":
+    def of(cls, batch: Batch, micro_batch: int | None, mesh: Mesh) -> "DeviceBatch":
         """Micro-batches of one size, filled up with rows of padding where the batch's do not divide."""
         passes = 1 if micro_batch is None else math.ceil(batch.num_rows / micro_batch)
         multiple = rows_multiple(mesh)
