@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from trivium.config.load import validate
 from trivium.config.schema import Config
 from trivium.rows.blocks import FileBlocks, HoldOut
+from trivium.rows.gather import gather
+from trivium.rows.kernels import address_of
+from trivium.rows.piece import PIECE_BYTES
+from trivium.rows.window import Window
 from trivium.tokenfiles.open import open_source
 
 Lengths = Sequence[Sequence[int]]  # of the documents of each file
@@ -42,12 +46,29 @@ class MappedBlocks(FileBlocks):
 
 
 def make_blocks(
-    files: Lengths, block_tokens: int = 16, window_blocks: int = 3, name: str = "web", hold_out: HoldOut | None = None
+    files: Lengths,
+    block_tokens: int = 16,
+    window_blocks: int = 3,
+    name: str = "web",
+    hold_out: HoldOut | None = None,
+    *,
+    loss: bool = False,
 ) -> FileBlocks:
     """The blocks of a source in a folder of its own (mapped, so that the files may go away)."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = open_source(str(write_source(Path(folder), files)))
+        opened = open_source(str(write_source(Path(folder), files, loss=loss)))
     return MappedBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
+
+
+def gather_window(blocks: FileBlocks, window: Window) -> NDArray[np.int32]:
+    """(4, rows, seq_len): the tokens, targets, segments and positions of all rows of a window."""
+    table = blocks.table
+    files = np.stack((table.tokens, table.itemsize, table.loss), axis=1)
+    firsts = address_of(window.pieces) + window.row_starts[:-1] * PIECE_BYTES
+    of_source = np.full(window.num_rows, address_of(files))
+    arrays = np.full((4, window.num_rows, window.seq_len), -7, np.int32)
+    gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)
+    return arrays
 
 
 def document_ends(files: Lengths) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ class Window:
         return self.pieces[self.row_starts[row] : self.row_starts[row + 1]]
 
     def leftover(self, first_row: int) -> Spans:
-        """What the rows from `first_row` on have not read yet, as spans, pieces of one document joined again."""
+        """The spans of the rows from `first_row` on, of which there is one; neighbouring pieces are joined again."""
         start = self.row_starts[first_row]
         offsets, words = self.pieces[start:].T
         lengths, continued = length_of(words), continues(words)
@@ -99,10 +99,10 @@ def _joined(files: Int64s, offsets: Int64s, lengths: Int64s, continued: NDArray[
     order = np.lexsort((offsets, files))
     files, offsets, lengths, continued = files[order], offsets[order], lengths[order], continued[order]
     touches = (files[1:] == files[:-1]) & (offsets[1:] == offsets[:-1] + lengths[:-1]) & continued[:-1]
-    firsts = np.flatnonzero(np.concatenate(([True], ~touches)) if len(files) else np.zeros(0, np.bool_))
+    firsts = np.flatnonzero(np.concatenate(([True], ~touches)))
     lasts = np.append(firsts[1:], len(files)) - 1
     whole = offsets[lasts] + lengths[lasts] - offsets[firsts]
-    assert whole.max(initial=0) <= MAX_LENGTH, "a window holds no longer stretch"
+    assert whole.max() <= MAX_LENGTH, "a window holds no longer stretch"
     words = pack_word(files[firsts], whole, ~continued[lasts], continued[lasts])
     return Spans(make_pieces(offsets[firsts], words))
 

@@ -1,0 +1,73 @@
+"""Rows -> arrays: a document's next token is the target, and nothing is predicted across documents."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.corpus import document_ends, gather_window, make_blocks
+from trivium.rows.batch import IGNORED, PADDING
+from trivium.rows.blocks import FileBlocks, FileTable
+from trivium.rows.kernels import address_of
+from trivium.rows.packing import Policy
+from trivium.rows.window import Window, make_window
+
+FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
+POLICIES = st.sampled_from(["concat", "bestfit", "crop", "pad"])
+
+
+def window_of(blocks: FileBlocks, policy: Policy, seq_len: int) -> Window:
+    return make_window(blocks.spans(np.arange(blocks.num_blocks)), policy, seq_len, key=0)
+
+
+def plain_gather(files: list[list[int]], window: Window, loss: bool) -> list[list[list[int]]]:
+    """The rule, token by token; a token's id is its number in the source."""
+    ends = set(document_ends(files).tolist())
+    firsts = np.cumsum([0, *(sum(lengths) for lengths in files)]).tolist()
+    rows = []
+    for first, end in pairwise(window.row_starts.tolist()):
+        slots = []
+        for segment, piece in enumerate(range(first, end)):
+            start = firsts[window.files[piece]] + int(window.pieces[piece, 0])
+            for position in range(window.lengths[piece]):
+                token = start + position
+                masked = token + 1 in ends or (loss and (token + 1) % 3 == 0)
+                slots.append([token, IGNORED if masked else token + 1, segment, position])
+        slots += [[0, IGNORED, PADDING, 0]] * (window.seq_len - len(slots))
+        rows.append(slots[: window.seq_len])  # a row of crop has one token more, which is a target only
+    arrays: list[list[list[int]]] = np.array(rows).transpose(2, 0, 1).tolist()
+    return arrays
+
+
+def test_three_documents_in_rows_of_six() -> None:
+    blocks = make_blocks([[3, 8, 2]], block_tokens=64)
+    window = window_of(blocks, "bestfit", 6)
+    tokens, targets, segments, positions = (each.tolist() for each in gather_window(blocks, window))
+    order = [tokens.index(row) for row in ([3, 4, 5, 6, 7, 8], [0, 1, 2, 9, 10, 0], [11, 12, 0, 0, 0, 0])]
+    assert [targets[row] for row in order] == [
+        [4, 5, 6, 7, 8, 9],
+        [1, 2, -100, 10, -100, -100],
+        [12, -100, -100, -100, -100, -100],
+    ]
+    assert [segments[row] for row in order] == [[0] * 6, [0, 0, 0, 1, 1, -1], [0, 0, -1, -1, -1, -1]]
+    assert [positions[row] for row in order] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 0], [0, 1, 0, 0, 0, 0]]
+
+
+@given(FILES, POLICIES, st.integers(1, 40), st.booleans())
+def test_every_slot_follows_the_rule(files: list[list[int]], policy: Policy, seq_len: int, loss: bool) -> None:
+    blocks = make_blocks(files, loss=loss)
+    window = window_of(blocks, policy, seq_len)
+    assert gather_window(blocks, window).tolist() == plain_gather(files, window, loss)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int64"])
+def test_tokens_of_any_width_become_the_same_rows(dtype: str) -> None:
+    blocks = make_blocks([[3, 8, 2, 30], [17, 5]])
+    window = window_of(blocks, "bestfit", 12)
+    expected = gather_window(blocks, window).tolist()
+    copies = [file.tokens.astype(dtype) for file in blocks.files]
+    addresses = np.array([address_of(copy) for copy in copies])
+    blocks.table = FileTable(addresses, np.full(2, copies[0].itemsize), np.zeros(2, np.int64))
+    assert gather_window(blocks, window).tolist() == expected
