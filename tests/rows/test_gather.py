@@ -37,7 +37,8 @@ def plain_gather(files: list[list[int]], window: Window, loss: bool) -> list[lis
                 slots.append([token, IGNORED if masked else token + 1, segment, position])
         slots += [[0, IGNORED, PADDING, 0]] * (window.seq_len - len(slots))
         rows.append(slots[: window.seq_len])  # a row of crop has one token more, which is a target only
-    return np.array(rows).transpose(2, 0, 1).tolist()
+    arrays: list[list[list[int]]] = np.array(rows).transpose(2, 0, 1).tolist()
+    return arrays
 
 
 def test_three_documents_in_rows_of_six() -> None:

@@ -1,5 +1,7 @@
 """What goes into a piece's two words comes out, in kernels, from columns and from Python ints alike."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def _parts(words: NDArray[np.int64], begins: NDArray[np.int64], lengths: NDArray
     return parts
 
 
-def columns(rows: list[tuple[int, ...]]) -> tuple[NDArray[np.int64], ...]:
+def columns(rows: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64], ...]:
     return tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
 
 
