@@ -9,17 +9,23 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.support import command_line
 from tests.support.configs import BASE
 from trivium.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "stages.toml"
 THEIRS = ROOT / "docs" / "data_stages" / "configs" / "data_stages_test.toml"
-pytestmark = pytest.mark.slow  # a process each
 
 
 def trivium(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the program in a folder, its output piped."""
+    """Run the program in a folder, within this process."""
+    code, out, err = command_line.trivium(folder, *map(str, arguments))
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def piped(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program in a folder as a process of its own, its output piped."""
     command = [sys.executable, "-m", "trivium", *map(str, arguments)]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -35,9 +41,10 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_config_that_cannot_work_gives_every_problem_and_exit_code_2(folder: Path) -> None:
     (folder / "run.toml").write_text(BASE.replace("steps = 100", "steps = 0").replace("code = 0.5", "code = 0.6"))
-    ran = trivium("plan", "run.toml", folder=folder)
+    ran = piped("plan", "run.toml", folder=folder)
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert ran.stderr.splitlines() == [
@@ -76,8 +83,9 @@ def test_a_wrong_command_gives_exit_code_2_and_says_why(folder: Path, arguments:
     assert names_in(folder) == ["run.toml"]
 
 
+@pytest.mark.slow
 def test_a_plan_is_plain_text_of_80_columns_when_piped(folder: Path) -> None:
-    ran = trivium("plan", EXAMPLE, folder=folder)
+    ran = piped("plan", EXAMPLE, folder=folder)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "\x1b" not in ran.stdout
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
@@ -140,6 +148,7 @@ HEAVY = ("torch", "jax", "flax", "datasets", "transformers")
 LIGHT = (*HEAVY, "numpy", "numba", "rich", "trivium.config.schema")  # what --help need not import either
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [(["--help"], LIGHT), (["train", "--help"], LIGHT), (["plan", str(EXAMPLE)], HEAVY), (["schema"], HEAVY)],

@@ -1,9 +1,6 @@
 """One config that mixes every kind of source in a stage, and changes them in the next."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.command_line import trivium
 from tests.support.corpus import write_source
 from tests.support.events import steps_taken
 from trivium.run.events import read_events
@@ -99,26 +97,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def say(*arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "HF_HUB_OFFLINE": "1"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "trivium", *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+def printed(*arguments: str) -> str:
+    """What a command prints, run in this process."""
+    code, out, err = trivium(Path(), *arguments, environment={"COLUMNS": "120", "HF_HUB_OFFLINE": "1"})
+    assert code == 0, err
+    return out
 
 
 @pytest.mark.slow
 def test_every_kind_of_source_in_one_run(folder: Path) -> None:
-    trained = say("train", "run.toml", "run.name=by-command")
+    trained = printed("train", "run.toml", "run.name=by-command")
     assert "finished: 9 steps" in trained
-    plan = json.loads(say("plan", "run.toml", "--json"))
+    plan = json.loads(printed("plan", "run.toml", "--json"))
     assert [stage["steps"] for stage in plan["stages"]] == [5, 4]
-    shown = say("plan", "run.toml")
+    shown = printed("plan", "run.toml")
     assert all(f" {name} " in shown for name in ("files", "pages", "table", "flow", "talk", "spell"))
-    rows = say("inspect", "run.toml", "--step", "0")
+    rows = printed("inspect", "run.toml", "--step", "0")
     assert all(f": {name}, " in rows for name in ("files", "pages", "table", "flow", "talk", "spell"))
-    found = say("inspect", "run.toml", "--find", "number 1 7")
+    found = printed("inspect", "run.toml", "--find", "number 1 7")
     assert "pages" in found
     assert "step" in found
 

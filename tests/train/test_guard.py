@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.command_line import trivium
 from tests.support.scripts import ROOT
 from tests.support.training import losses, train
 from trivium.config.schema import Guard as GuardSettings
@@ -133,14 +134,9 @@ def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) ->
         Doomed("run.toml", show=False).run()
     assert str(error.value).startswith("steps 4 to 8: the loss is ")
     assert len(list(Path("runs/run/rows").iterdir())) == 5
-    said = subprocess.run(
-        [sys.executable, "-m", "trivium", "inspect", "runs/run", "--step", "8", "--row", "0"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith("step 8: stage two")
+    code, out, err = trivium(folder, "inspect", "runs/run", "--step", "8", "--row", "0")
+    assert code == 0, err
+    assert out.startswith("step 8: stage two")
 
 
 @pytest.mark.slow

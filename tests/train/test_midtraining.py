@@ -209,12 +209,12 @@ def test_rows_with_nothing_to_learn_and_conversations_longer_than_a_row(base: Pa
     midtrain("long", *said, *short)
     steps = list(steps_taken(Path("runs/long/events.jsonl")).values())
     assert all(isfinite(step["loss"]) and isfinite(step["grad_norm"]) for step in steps)
-    masked = [step for step in steps if step["learnt"] == 0]
+    masked = [step for step in steps if step["loss_tokens"] == 0]
     assert masked
     assert all(step["loss"] == 0 for step in masked)
-    # Every answer has been learnt whole once: the words and the token that ends the turn.
+    # Every answer has counted whole once: the words and the token that ends the turn.
     answers = [*(f"It is {number}." for number in range(8)), "Yes.", LONG]
-    assert sum(step["learnt"] for step in steps) >= sum(len(answer) + 1 for answer in answers)
+    assert sum(step["loss_tokens"] for step in steps) >= sum(len(answer) + 1 for answer in answers)
 
 
 @pytest.mark.slow

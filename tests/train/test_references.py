@@ -36,6 +36,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, Watched]":
+    """The run of the config as it is, trained once for all tests: its folder, and its trainer."""
+    where = tmp_path_factory.mktemp("trained")
+    write_references(where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        return where / "runs" / "run", run()
+
+
+@pytest.fixture
+def base(folder: Path, trained: "tuple[Path, Watched]") -> None:
+    """A run to start from, to hold to, or to compare with, at runs/base."""
+    shutil.copytree(trained[0], folder / "runs" / "base")
+
+
 class Watched(Trainer):
     """Notes which reference each stage holds; may be stopped after some steps."""
 
@@ -79,26 +95,30 @@ def step_folder(step: int, run_name: str = "run") -> Path:
     return Path("runs") / run_name / "checkpoints" / f"step-{step:08d}"
 
 
-def test_each_stage_has_the_reference_it_asks_for_and_none_is_held_where_none_is_asked_for(folder: Path) -> None:
-    held = run().held
+@pytest.mark.usefixtures("base")
+def test_each_stage_has_the_reference_it_asks_for_and_none_is_held_where_none_is_asked_for(
+    trained: tuple[Path, Watched],
+) -> None:
+    held = trained[1].held
     assert [name for name, reference in held.items() if reference is None] == ["general", "free"]
     assert held["same"] is held["anchored"]
     assert held["anchored"].said.reference == step_folder(5) / "engine"
     assert held["fresh"].said.reference == step_folder(14) / "engine"
-    figures = extras()
+    figures = extras("base")
     assert figures[5] == figures[18] == {}
     assert all(set(figures[step]) == {"kl", "reference_loss", "objective"} for step in range(6, 18))
     assert figures[15]["kl"] == pytest.approx(0, abs=1e-6) != pytest.approx(figures[14]["kl"], abs=1e-4)
 
 
-def test_a_reference_keeps_the_rotary_positions_of_the_stage_that_trained_it(folder: Path) -> None:
-    held = run().held
+@pytest.mark.usefixtures("base")
+def test_a_reference_keeps_the_rotary_positions_of_the_stage_that_trained_it(trained: tuple[Path, Watched]) -> None:
+    held = trained[1].held
     assert held["anchored"].rope.theta == 10_000
     assert held["fresh"].rope.theta == 10_000
-    assert extras()[6]["kl"] > 1e-6
-    assert trained_rope(step_folder(5) / "engine").theta == 10_000
-    assert trained_rope(step_folder(10) / "engine").theta == 50_000
-    assert trained_rope(step_folder(14) / "engine").theta == 10_000
+    assert extras("base")[6]["kl"] > 1e-6
+    assert trained_rope(step_folder(5, "base") / "engine").theta == 10_000
+    assert trained_rope(step_folder(10, "base") / "engine").theta == 50_000
+    assert trained_rope(step_folder(14, "base") / "engine").theta == 10_000
 
 
 def test_validation_is_plain_cross_entropy(folder: Path) -> None:
@@ -112,14 +132,14 @@ def test_validation_is_plain_cross_entropy(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resume_in_mid_stage_holds_the_same_reference_and_ends_with_the_same_bits(folder: Path) -> None:
-    run("run.name=whole")
+@pytest.mark.usefixtures("base")
+def test_a_resume_in_mid_stage_holds_the_same_reference_and_ends_with_the_same_bits() -> None:
     for stop_at in (2, 5, 8, 10, 12, 14, 16, 18):
         trainer = run("run.name=parts", stop_at=stop_at)
         assert trainer.step == stop_at
     run("run.name=parts")
-    assert extras("parts") == extras("whole")
-    assert weights_of("parts") == weights_of("whole")
+    assert extras("parts") == extras("base")
+    assert weights_of("parts") == weights_of("base")
 
 
 @pytest.mark.slow
@@ -135,21 +155,16 @@ def test_a_run_killed_anywhere_in_its_stages_with_kl_ends_bit_for_bit_as_one_tha
 
 
 @pytest.mark.slow
-def test_references_stay_whatever_else_goes(folder: Path) -> None:
-    base()
+@pytest.mark.usefixtures("base")
+def test_references_stay_whatever_else_goes() -> None:
     run("model={ init = 'runs/base', vocab = 512 }", "stages.1.kl.reference={ stage = 'general' }")
     kept = [checkpoint.step for checkpoint in RunFolder(Path("runs/run")).checkpoints()]
     assert kept == [0, 5, 10, 14, 17, 19]
 
 
-def base() -> None:
-    """A run to start from, or to hold to."""
-    run("run.name=base")
-
-
 @pytest.mark.slow
-def test_the_first_stage_holds_to_the_weights_it_starts_from(folder: Path) -> None:
-    base()
+@pytest.mark.usefixtures("base")
+def test_the_first_stage_holds_to_the_weights_it_starts_from() -> None:
     overrides = ("model={ init = 'runs/base', vocab = 512 }", "stages.0.kl={ beta = 0.5 }")
     trainer = run(*overrides)
     assert trainer.held["general"].said.reference == step_folder(0) / "engine"
@@ -161,15 +176,14 @@ def test_the_first_stage_holds_to_the_weights_it_starts_from(folder: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", ["runs/base", "runs/base/checkpoints/step-00000019", "out"])
-def test_a_given_reference_is_a_run_a_checkpoint_or_a_hugging_face_folder(folder: Path, said: str) -> None:
-    base()
+@pytest.mark.usefixtures("base")
+def test_a_given_reference_is_a_run_a_checkpoint_or_a_hugging_face_folder() -> None:
     export_checkpoint(Path("runs/base"), Path("out"))
     figures = []
-    for name, reference in (("one", said), ("other", "runs/base")):
+    for name, reference in {"run": "runs/base", "step": step_folder(19, "base"), "hf": "out"}.items():
         run(f"stages.0.kl={{ beta = 0.5, reference = {{ path = '{reference}' }} }}", f"run.name={name}", stop_at=4)
         figures.append(extras(name))
-    assert figures[0] == figures[1]
+    assert figures[0] == figures[1] == figures[2]
     assert figures[0][1]["kl"] > 0.01
 
 
@@ -188,8 +202,8 @@ def test_a_given_reference_stays_what_it_was_when_the_run_it_is_in_goes_on(folde
     assert weights_of("parts") == weights_of("whole")
 
 
-def test_a_step_of_a_run_may_be_given(folder: Path) -> None:
-    base()
+@pytest.mark.usefixtures("base")
+def test_a_step_of_a_run_may_be_given() -> None:
     trainer = run("stages.0.kl={ beta = 0.5, reference = { path = 'runs/base', step = 5 } }", stop_at=2)
     assert trainer.held["general"].said.reference == step_folder(5, "base") / "engine"
 
@@ -222,18 +236,20 @@ def test_a_reference_that_is_missing_or_damaged_is_refused_before_training(folde
 
 
 @pytest.mark.slow
-def test_a_boundary_that_is_damaged_is_taken_again_from_before_it(folder: Path) -> None:
-    run("run.name=whole")
+@pytest.mark.usefixtures("base")
+def test_a_boundary_that_is_damaged_is_taken_again_from_before_it() -> None:
     run("checkpoint.keep=9", stop_at=7)
     (step_folder(5) / "engine" / "rank-00000.safetensors").write_bytes(b"")
     shutil.rmtree(step_folder(7))
     run("checkpoint.keep=9")
     assert step_folder(5).with_name("damaged-step-00000005").is_dir()
-    assert weights_of() == weights_of("whole")
+    assert weights_of() == weights_of("base")
 
 
 @pytest.mark.slow
-def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(folder: Path) -> None:
+def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(
+    folder: Path, trained: tuple[Path, Watched]
+) -> None:
     given = "stages.0.kl={ beta = 0.5, reference = { path = 'runs/base' } }"
     where = "stages[0].kl.reference: "
     none = "runs/base: has no checkpoint. Give a run's folder, or one of its checkpoints."
@@ -243,7 +259,7 @@ def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(folder:
     other = f"{engine} is a model of another shape: ffn is 64 and not 128. Give one of the same shape."
     assert refusal(given) == where + other
     shutil.rmtree("runs/base")
-    base()
+    shutil.copytree(trained[0], folder / "runs" / "base")
     run(given, stop_at=2)
     engine = step_folder(19, "base") / "engine"
     weights = engine / "rank-00000.safetensors"
@@ -279,15 +295,15 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_boundary_that_cannot_be_written_stops_the_run_and_a_later_launch_goes_on(folder: Path) -> None:
-    run("run.name=whole")
+@pytest.mark.usefixtures("base")
+def test_a_boundary_that_cannot_be_written_stops_the_run_and_a_later_launch_goes_on() -> None:
     run(stop_at=4)
     with files_no_larger_than(50_000), pytest.raises(Exception, match=r"File too large"):
         run()
     assert [checkpoint.step for checkpoint in RunFolder(Path("runs/run")).checkpoints()] == [4]
     assert max(extras()) == 5
     run()
-    assert weights_of() == weights_of("whole")
+    assert weights_of() == weights_of("base")
 
 
 def test_a_dry_run_and_a_rehearsal_leave_nothing_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
