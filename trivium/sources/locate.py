@@ -20,8 +20,9 @@ from trivium.config.sources import BaseSource, PreparedSource, TextSource, Token
 from trivium.errors import SourceError
 from trivium.files import cache_folder, cached_draft
 from trivium.paths import UNFINISHED
-from trivium.prepare.prepare import prepare
-from trivium.prepare.recipe import FilesWork, Recipe, Work, identity_of
+from trivium.prepare.encode import Recipe
+from trivium.prepare.prepare import identity_of, prepare
+from trivium.prepare.shards import FilesWork, Work
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.tokenfiles.manifest import NAME
