@@ -6,7 +6,6 @@ it. When all is done come `prepared.json` (from what), then `manifest.json`, and
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.errors import SourceError
-from trivium.files import draft
+from trivium.files import draft, flush_file
 from trivium.paths import UNFINISHED, Found
 from trivium.prepare.encode import NO_NAME, Outcome
 from trivium.prepare.shards import Shard
@@ -123,7 +122,8 @@ class FinishedShards:
         for name, outcome in outcomes.items():
             if outcome.facts is not None:
                 for ending in ENDINGS:
-                    _flush(Path(f"{self.folder / name}{ending}"))
+                    if (written := Path(f"{self.folder / name}{ending}")).exists():
+                        flush_file(written)
         content = {
             "version": VERSION,
             "identity": self._identity,
@@ -137,13 +137,6 @@ class FinishedShards:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
         write_manifest(prepared.manifest, self.folder / NAME)
         shutil.rmtree(self._place)
-
-
-def _flush(path: Path) -> None:
-    """Make a file survive a power cut, if there is one of this name."""
-    if path.exists():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Prepared:

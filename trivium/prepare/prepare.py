@@ -5,14 +5,12 @@
 A try that was killed goes on with the shards that are missing; the same text prepared twice is a no-op.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import xxhash
-
+from trivium.files import hash_json
 from trivium.prepare.encode import Job, Outcome, Recipe
 from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, locked, summed
 from trivium.prepare.shards import QueuedShard, Shard, Work
@@ -55,7 +53,7 @@ def prepare(
 
 def identity_of(work: Work, recipe: Recipe) -> str:
     """A hash of everything that decides the token files."""
-    return str(xxhash.xxh3_128_hexdigest(json.dumps([work.content, recipe.content]).encode()))
+    return hash_json([work.content, recipe.content])
 
 
 def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:

@@ -7,13 +7,11 @@ generated conversations) is read once, from its start, and sent to the workers a
 forty of them busy.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import xxhash
-
+from trivium.files import hash_json
 from trivium.textfiles.inputs import InputFile, part_of, whole_part
 from trivium.textfiles.read import (
     BUFFER_BYTES,
@@ -46,7 +44,7 @@ class Shard:
     def key(self, recipe: Any) -> str:
         """Tells it from any other shard, and from the same one of other input or by another recipe."""
         content = [recipe, [asdict(part) | {"path": ""} for part in self.parts], self.sent, self.more]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(content).encode()))
+        return hash_json(content)
 
 
 class QueuedShard(NamedTuple):
@@ -138,8 +136,7 @@ class LinesWork:
 
     def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
         """Every shard, in order."""
-        hashed = xxhash.xxh3_128_hexdigest(json.dumps(self.content).encode())
-        whole = InputPart("", self.name, "jsonl", 0, SENT_BYTES, str(hashed))
+        whole = InputPart("", self.name, "jsonl", 0, SENT_BYTES, hash_json(self.content))
         return send("00000", whole, self._joined, known, self.first_line)
 
     def _joined(self) -> Iterator[tuple[bytes, int]]:

@@ -18,10 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import xxhash
-
 from trivium.errors import SourceError
-from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, stamp_of
+from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
 from trivium.paths import Found, find_any
 from trivium.textfiles.read import InputPart, Reader, row_group_sizes
 
@@ -94,8 +92,7 @@ def _starts_with_a_record(path: Path) -> bool:
 
 def _hashes(paths: Sequence[str], stamps: Sequence[FileStamp], *, hashing: bool) -> list[str]:
     """The hash of each file's content: as cached, where size and time of change are the same; else computed, or ""."""
-    places = json.dumps([os.path.abspath(path) for path in paths])
-    kept_at = cache_folder() / "hashes" / f"{xxhash.xxh3_128_hexdigest(places.encode())}.json"
+    kept_at = cache_folder() / "hashes" / f"{hash_json([os.path.abspath(path) for path in paths])}.json"
     kept = _kept(kept_at)
     keys = [(str(stamp.path.resolve()), f"{stamp.size} {stamp.mtime_ns}") for stamp in stamps]
     known = {path: kept[path][1] for path, changed in keys if kept.get(path, [""])[0] == changed}
