@@ -68,7 +68,7 @@ def train(model: Model, loader: trivium.Loader, until: int) -> float:
         logits = model(tokens, positions, segments)
         # Summed over tokens, divided by all that are learnt; -100 is what cross_entropy ignores.
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.long().flatten(), reduction="sum")
-        loss = loss / max(1, batch.learnt())
+        loss = loss / max(1, batch.loss_tokens())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -7,7 +7,12 @@ import numpy as np
 import platformdirs
 import pytest
 
-from trivium.files import cache_folder, draft, flushed_facts, hash_file, map_file, write_flushed
+from trivium.files import cache_folder, draft, flushed_facts, hash_file, hash_json, map_file, write_flushed
+
+
+def test_hashes_of_plain_values_never_change() -> None:
+    assert hash_json([1, "a", None, {"b": [2.5], "a": "ö"}]) == "0cf3078dabe5d11782de1df1c5400ec3"
+    assert hash_json({"a": 1, "b": 2}) == hash_json({"b": 2, "a": 1})
 
 
 def test_a_draft_takes_its_name_when_the_block_ends(tmp_path: Path) -> None:

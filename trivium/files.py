@@ -47,7 +47,12 @@ def stamp_of(path: Path) -> FileStamp:
 def cache_key(what: str, stamps: tuple[FileStamp, ...], *settings: object) -> str:
     """The name under which `what` is cached: another file, size, time of change or setting is another name."""
     files = [(str(stamp.path.resolve()), stamp.size, stamp.mtime_ns) for stamp in stamps]
-    return f"{what}-{xxhash.xxh3_128_hexdigest(json.dumps([1, what, files, settings]).encode())}"
+    return f"{what}-{hash_json([1, what, files, settings])}"
+
+
+def hash_json(value: object) -> str:
+    """A hash of plain values, whatever the order of a dict's keys."""
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode()))
 
 
 def hash_file(path: Path) -> str:

@@ -84,7 +84,7 @@ def folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
 def refuse_unreadable(error: OSError) -> NoReturn:
     """A folder or link that leads nowhere holds documents that would be missed."""
     raise SourceError(
-        f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."
+        f"{error.filename}: cannot be read: {error.strerror}. Fix it, or take it out of the source."
     ) from error
 
 

@@ -24,8 +24,9 @@ from tests.support.texts import (
 )
 from trivium.errors import SourceError
 from trivium.prepare import shards
+from trivium.prepare.encode import Recipe
 from trivium.prepare.prepare import prepare
-from trivium.prepare.recipe import FilesWork, Recipe
+from trivium.prepare.shards import FilesWork
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.textfiles.inputs import find_inputs
 from trivium.tokenfiles.manifest import read_manifest, verify
@@ -150,9 +151,9 @@ def test_finished_shards_are_not_encoded_again(tmp_path: Path, monkeypatch: pyte
 
     genuine = encode.ShardEncoder.encode
 
-    def counted(self: encode.ShardEncoder, shard: shards.Shard, *rest: object) -> object:
-        encoded.append(shard.name)
-        return genuine(self, shard, *rest)  # type: ignore[arg-type]
+    def counted(self: encode.ShardEncoder, queued: shards.QueuedShard, report: encode.Report) -> encode.Outcome:
+        encoded.append(queued.shard.name)
+        return genuine(self, queued, report)
 
     monkeypatch.setattr(encode.ShardEncoder, "encode", counted)
     prepare_bytes(source, tmp_path / "out")
@@ -203,7 +204,7 @@ def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest
     ]
     assert str(error.value) == (
         "web: 4 of 7 lines hold no document, 57.14%: over the limit of 0.5. "
-        "Mend them, or allow 1 with --bad-lines, or with bad_lines in the source.\n  " + "\n  ".join(listed)
+        "Fix them, or allow 1 with --bad-lines, or with bad_lines in the source.\n  " + "\n  ".join(listed)
     )
     prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out", most_bad=1.0)
     assert texts_in(tmp_path / "out") == ["good", "last"]

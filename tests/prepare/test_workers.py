@@ -8,8 +8,9 @@ import pytest
 from tests.support.texts import BYTES, prepare_bytes, texts_in, write_lines
 from trivium.errors import SourceError
 from trivium.prepare import shards
-from trivium.prepare.recipe import Recipe
-from trivium.prepare.workers import Task, Worker
+from trivium.prepare.encode import Recipe
+from trivium.prepare.shards import QueuedShard
+from trivium.prepare.workers import Worker
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.textfiles.inputs import find_inputs
 
@@ -45,7 +46,7 @@ def test_a_worker_that_is_ended_is_an_error_that_says_so(tmp_path: Path) -> None
         (shard,) = shards.divide(files)
         assert isinstance(shard, shards.Shard)
         with pytest.raises(SourceError) as error:
-            worker.encode(Task(shard), lambda *_: None)
+            worker.encode(QueuedShard(shard), lambda *_: None)
     finally:
         worker.end()
     assert str(error.value) == (

@@ -353,7 +353,7 @@ def test_malformed_conversations_are_counted_like_bad_lines(talk: Path) -> None:
         plan_of({"kind": "chat", "path": str(talk)})
     assert str(error.value) == (
         "sources.web: web: 3 of 5 lines hold no document, 60.00%: over the limit of 0.001. "
-        "Mend them, or allow 1 with --bad-lines, or with bad_lines in the source.\n"
+        "Fix them, or allow 1 with --bad-lines, or with bad_lines in the source.\n"
         "  1 a conversation that has no assistant's message: talk.jsonl line 3\n"
         "  1 a conversation that has no messages: talk.jsonl line 4\n"
         "  1 broken JSON: talk.jsonl line 5"

@@ -8,9 +8,10 @@ from pathlib import Path
 import zstandard
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
+from trivium.prepare.encode import Recipe
 from trivium.prepare.folder import Prepared
 from trivium.prepare.prepare import prepare
-from trivium.prepare.recipe import FilesWork, Recipe
+from trivium.prepare.shards import FilesWork
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.textfiles.inputs import find_inputs
 from trivium.tokenfiles.open import open_source

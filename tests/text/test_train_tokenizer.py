@@ -83,7 +83,7 @@ def test_a_config_gives_the_text_of_its_sources(tmp_path: Path) -> None:
     assert (code, out) == (0, f"tok/tokenizer.json: 300 tokens, from 2 texts, {size} bytes\n")
     assert err == "web: skipped 1 broken JSON: web.jsonl line 2\n"
     code, _, err = run(tmp_path, "run.toml", "--bad-lines", "0", "--out", "other")
-    told = "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0. Mend them, or allow 0.5 with --bad-lines"
+    told = "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0. Fix them, or allow 0.5 with --bad-lines"
     assert (code, err.partition(", or with")[0]) == (2, told)
     assert not (tmp_path / "other").exists()
 

@@ -57,7 +57,7 @@ def test_too_many_of_them_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         list(documents(tmp_path).read(lambda _: None))
     assert str(caught.value) == (
-        "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0.001. Mend them, or allow 0.5 with "
+        "web: 1 of 2 lines hold no document, 50.00%: over the limit of 0.001. Fix them, or allow 0.5 with "
         "--bad-lines, or with bad_lines in the source.\n  1 broken JSON: a.jsonl line 2"
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.texts import lines_of, write_lines, write_parquet
 from trivium.errors import SourceError
-from trivium.textfiles.read import lines_before, read_lines, read_parquet, read_payload, read_text
+from trivium.textfiles.read import lines_before, read_lines, read_parquet, read_sent_lines, read_text
 
 TEXTS = ["one", "two two", "zwölf Boxkämpfer", "", "line\nbreak", "x" * 300]
 DAMAGED = "It is truncated or damaged: copy it again, or take it out."
@@ -145,5 +145,5 @@ def test_a_text_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_lines_that_were_sent_are_read_alike() -> None:
-    (found,) = read_payload(lines_of(TEXTS))
+    (found,) = read_sent_lines(lines_of(TEXTS))
     assert [record["text"] for record in found.records] == TEXTS

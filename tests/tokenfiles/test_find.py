@@ -124,7 +124,7 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
     write_bin(tmp_path / "b.bin", DOCUMENTS)
     os.symlink(tmp_path / "nowhere.bin", tmp_path / "a.bin")
     assert refusal(tmp_path) == (
-        f"{tmp_path}/a.bin: cannot be read: No such file or directory. Mend it, or take it out of the source."
+        f"{tmp_path}/a.bin: cannot be read: No such file or directory. Fix it, or take it out of the source."
     )
 
 
@@ -140,5 +140,5 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "scandir", locked)
     assert refusal(tmp_path) == (
-        f"{tmp_path}/b: cannot be read: Permission denied. Mend it, or take it out of the source."
+        f"{tmp_path}/b: cannot be read: Permission denied. Fix it, or take it out of the source."
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trivium.errors import SourceError
 from trivium.files import cache_folder
 from trivium.prepare.encode import Encoded
-from trivium.textfiles.read import Records, text_records
+from trivium.textfiles.read import InputRecords, text_records
 
 SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 TOKEN_COLUMNS = ("input_ids", "inputs")
@@ -75,7 +75,7 @@ def _open_rows(described: str) -> Any:
     return datasets.concatenate_datasets([datasets.Dataset.from_file(path) for path in description["arrow"]])
 
 
-def text_rows(rows: Any, start: int, stop: int, column: str) -> Iterator[Records]:
+def text_rows(rows: Any, start: int, stop: int, column: str) -> Iterator[InputRecords]:
     """The texts of some rows."""
     if column not in rows.column_names:
         names = ", ".join(rows.column_names)

@@ -1,4 +1,4 @@
-"""A shard's records -> its token file, in batches of about a megabyte of text; what a worker does.
+"""A recipe, and a shard's records -> its token file, in batches of about a megabyte of text; what a worker does.
 
 The encoder is opened once for all shards of a process. Nothing in here looks at single tokens.
 """
@@ -6,7 +6,7 @@ The encoder is opened once for all shards of a process. Nothing in here looks at
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.paths import Found
-from trivium.prepare.shards import Shard
+from trivium.prepare.shards import QueuedShard, Shard
 from trivium.text.fast_bpe import FastTokenizer
 from trivium.text.file_tokenizer import FileTokenizer
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
-from trivium.textfiles.bad_lines import BadLines, Place
-from trivium.textfiles.documents import read_part
-from trivium.textfiles.inputs import InputPart
-from trivium.textfiles.read import Records, read_payload, texts_of
+from trivium.text.roles import Role
+from trivium.text.tokenizer import AddedTokens, Tokenizer, added_roles, added_tokens, open_tokenizer
+from trivium.textfiles.bad_lines import BadLine, BadLines
+from trivium.textfiles.read import InputPart, InputRecords, read_part, read_sent_lines, texts_of
 from trivium.tokenfiles.manifest import TokenFileFacts, measure_file
 from trivium.tokenfiles.open import open_files
-from trivium.tokenfiles.write import Lengths, TokenWriter
+from trivium.tokenfiles.write import Lengths, TokenWriter, dtype_for
 
+VERSION = 1  # of the tokens that a recipe gives
+NO_NAME = "Unknown Tokenizer"  # as datatrove writes it
 REPORT_SECONDS = 0.2
 ANY_MESSAGE = re.compile(r"message \d+")
 COMPARED_CHARACTERS = 8192  # of each shard, encoded twice
@@ -52,9 +53,47 @@ class Job:
     fast: str | None = None  # by which pattern tiktoken gives the same ids
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How documents become tokens."""
+
+    form: Form
+    tokenizer: Tokenizer | None = None
+    config: TokenizerConfig | None = None  # from which other processes open it
+    column: str = "text"
+    add: tuple[Role, ...] | None = None  # added to each document; None: see `added_roles`
+    dataset: dict[str, Any] | None = None  # where rows come from
+
+    @property
+    def added(self) -> tuple[Role, ...]:
+        """The roles of what is added; a conversation has its own marks."""
+        return () if self.form != "text" or self.tokenizer is None else added_roles(self.tokenizer, self.add)
+
+    @property
+    def content(self) -> Any:
+        """Plain values that change with the tokens of any document."""
+        fingerprint = None if self.tokenizer is None else self.tokenizer.fingerprint
+        return [VERSION, self.form, fingerprint, self.column, sorted(self.added)]
+
+    def job(self, folder: Path) -> Job:
+        """The same as plain values, for the workers."""
+        marks = AddedTokens() if self.tokenizer is None else added_tokens(self.tokenizer, self.added)
+        return Job(
+            folder=str(folder),
+            form=self.form,
+            dtype="uint32" if self.tokenizer is None else dtype_for(self.tokenizer.vocab),
+            name=NO_NAME if self.tokenizer is None else self.tokenizer.fingerprint,
+            tokenizer=None if self.config is None else self.config.model_dump(mode="json", exclude_none=True),
+            column=self.column,
+            before=marks.before,
+            after=marks.after,
+            dataset=self.dataset,
+        )
+
+
 @dataclass(slots=True)
 class Encoded:
-    """Some documents: tokens one after the other, how many each has, and which are learnt."""
+    """Some documents: tokens one after the other, how many each has, and which count in the loss."""
 
     tokens: NDArray[Any]
     lengths: Lengths
@@ -74,9 +113,11 @@ class Outcome:
     text_bytes: int
     bad: BadLines
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> "Outcome":
+        """An outcome of which `asdict` was written as JSON."""
+        facts = None if plain["facts"] is None else TokenFileFacts(**plain["facts"])
+        return Outcome(facts, plain["lines"], plain["text_bytes"], BadLines.from_json(plain["bad"]))
 
 
 class ShardEncoder:
@@ -101,18 +142,19 @@ class ShardEncoder:
         assert isinstance(self.tokenizer, FileTokenizer), "only these have one"
         return FastTokenizer(self.tokenizer, self.job.fast)
 
-    def encode(self, shard: Shard, payload: bytes | None, report: Report) -> Outcome:
+    def encode(self, queued: QueuedShard, report: Report) -> Outcome:
         """Write a shard's token file."""
+        shard = queued.shard
         path = Path(self.job.folder) / shard.name
         bad, lines, text_bytes = BadLines(), 0, 0
         self._compared = False
-        meter = Meter(report)
+        meter = ReportMeter(report)
         with TokenWriter(path, self.job.dtype, self.job.name, with_loss=self.job.form != "text") as writer:
-            for piece, encoded in self._batches(shard, payload):
+            for part, encoded in self._batches(queued):
                 if len(encoded.tokens):
                     writer.add(encoded.tokens, encoded.lengths, encoded.loss)
                 for number, reason in encoded.bad:
-                    bad.add(reason, _place(shard, piece, number))
+                    bad.add(reason, _bad_line(shard, part, number))
                 lines += encoded.lines
                 text_bytes += encoded.text_bytes
                 meter.add(encoded.input_bytes, encoded.text_bytes, len(encoded.tokens))
@@ -125,31 +167,31 @@ class ShardEncoder:
         (file,) = open_files([Found(path, shard.name)])
         return Outcome(measure_file(file), lines, text_bytes, bad)
 
-    def _batches(self, shard: Shard, payload: bytes | None) -> Iterator[tuple[InputPart, Encoded]]:
-        for piece in shard.pieces:
-            if piece.reader == "rows":
-                for encoded in self._rows(piece):
-                    yield piece, encoded
+    def _batches(self, queued: QueuedShard) -> Iterator[tuple[InputPart, Encoded]]:
+        for part in queued.shard.parts:
+            if part.reader == "rows":
+                for encoded in self._rows(part):
+                    yield part, encoded
                 continue
-            for found in read_part(piece, self.job.column) if payload is None else read_payload(payload):
-                yield piece, self._encode(found)
+            for found in read_part(part, self.job.column) if queued.lines is None else read_sent_lines(queued.lines):
+                yield part, self._encode(found)
 
-    def _rows(self, piece: InputPart) -> Iterator[Encoded]:
+    def _rows(self, part: InputPart) -> Iterator[Encoded]:
         """Rows of a dataset: texts, or tokens that are there already."""
         from trivium.prepare.dataset_rows import open_rows, text_rows, token_rows
 
         assert self.job.dataset is not None, "rows come from a dataset"
         rows = open_rows(self.job.dataset)
         if self.job.form == "tokenised":
-            yield from token_rows(rows, piece.start, piece.stop)
+            yield from token_rows(rows, part.start, part.stop)
             return
-        for found in text_rows(rows, piece.start, piece.stop, self.job.column):
+        for found in text_rows(rows, part.start, part.stop, self.job.column):
             yield self._encode(found)
 
-    def _encode(self, found: Records) -> Encoded:
+    def _encode(self, found: InputRecords) -> Encoded:
         return self._encode_chats(found) if self.job.form == "chat" else self._encode_texts(found)
 
-    def _encode_texts(self, found: Records) -> Encoded:
+    def _encode_texts(self, found: InputRecords) -> Encoded:
         lines = len(found.records) + len(found.bad)
         texts = texts_of(found, self.job.column)
         ids = self.encoder.encode(texts) if texts else []
@@ -169,7 +211,7 @@ class ShardEncoder:
                 raise SourceError(f"tiktoken and tokenizers give other ids for {shown!r}. Set TRIVIUM_SLOW_ENCODER=1.")
         self._compared = bool(texts)
 
-    def _encode_chats(self, found: Records) -> Encoded:
+    def _encode_chats(self, found: InputRecords) -> Encoded:
         """Conversations: tokens, and which of them the assistant said."""
         from trivium.text.chat import MalformedConversation, RenderedConversation, render
 
@@ -187,11 +229,11 @@ class ShardEncoder:
         return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
 
 
-def _place(shard: Shard, piece: InputPart, number: int) -> Place:
+def _bad_line(shard: Shard, part: InputPart, number: int) -> BadLine:
     """Where a line is; of lines that were sent, it is known how many came before."""
-    if shard.fed:
-        return Place(piece.name, shard.lines_before + number, piece.path, piece.reader, 0)
-    return Place(piece.name, number, piece.path, piece.reader, piece.start)
+    if shard.sent:
+        return BadLine(part.name, shard.lines_before + number, part.path, part.reader, 0)
+    return BadLine(part.name, number, part.path, part.reader, part.start)
 
 
 def _joined(ids: Sequence[NDArray[Any]], before: tuple[int, ...], after: tuple[int, ...]) -> NDArray[Any]:
@@ -204,7 +246,7 @@ def _concatenated(ids: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(ids) if ids else np.empty(0, np.uint32)
 
 
-class Meter:
+class ReportMeter:
     """Gathers what was done, and reports it a few times a second."""
 
     def __init__(self, report: Report) -> None:

@@ -6,7 +6,6 @@ it. When all is done come `prepared.json` (from what), then `manifest.json`, and
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,15 +15,13 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.errors import SourceError
-from trivium.files import draft
+from trivium.files import draft, flush_file
 from trivium.paths import UNFINISHED, Found
-from trivium.prepare.encode import Outcome
-from trivium.prepare.recipe import NO_NAME
+from trivium.prepare.encode import NO_NAME, Outcome
 from trivium.prepare.shards import Shard
-from trivium.prepare.workers import as_outcome
-from trivium.textfiles.bad_lines import BadLines, from_json
-from trivium.textfiles.inputs import InputPart
+from trivium.textfiles.bad_lines import BadLines
 from trivium.textfiles.progress import say
+from trivium.textfiles.read import InputPart
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.tokenfiles.open import open_files
 
@@ -61,8 +58,8 @@ def locked(folder: Path, title: str) -> Iterator[None]:
         yield
 
 
-class Records:
-    """The finished shards of a folder that is not finished."""
+class FinishedShards:
+    """What is kept of every finished shard in a folder that is not finished."""
 
     def __init__(self, folder: Path, identity: str, recipe: Any) -> None:
         self.folder = folder
@@ -79,7 +76,7 @@ class Records:
         if kept is None or kept.get("key") != shard.key(self._recipe):
             return None
         try:
-            outcome = as_outcome(kept["outcome"])
+            outcome = Outcome.from_json(kept["outcome"])
             if outcome.facts is None:
                 return outcome
             # Read again: a power cut may have left a name without its content.
@@ -90,20 +87,20 @@ class Records:
 
     def keep(self, shard: Shard, outcome: Outcome) -> None:
         """A shard is finished."""
-        self._write(shard.name, {"key": shard.key(self._recipe), "outcome": outcome.as_json()})
+        self._write(shard.name, {"key": shard.key(self._recipe), "outcome": asdict(outcome)})
 
-    def num_parts(self, name: str, piece: InputPart) -> int | None:
-        """In how many shards a stream was cut, if all of them are finished."""
+    def num_parts(self, name: str, part: InputPart) -> int | None:
+        """In how many shards an input that is read from its start was cut, if all of them are finished."""
         kept = self._read(name)
-        if kept is None or kept.get("key") != piece.hash or kept.get("bytes") != piece.stop:
+        if kept is None or kept.get("key") != part.hash or kept.get("bytes") != part.stop:
             return None
         parts: int = kept["parts"]
-        there = all((self._place / f"{name}-{part:05d}.ds.json").is_file() for part in range(parts))
+        there = all((self._place / f"{name}-{number:05d}.ds.json").is_file() for number in range(parts))
         return parts if there else None
 
-    def set_parts(self, name: str, piece: InputPart, count: int) -> None:
-        """A stream has been read to its end."""
-        self._write(name, {"key": piece.hash, "bytes": piece.stop, "parts": count})
+    def set_parts(self, name: str, part: InputPart, count: int) -> None:
+        """Keep that number: the input has been read to its end."""
+        self._write(name, {"key": part.hash, "bytes": part.stop, "parts": count})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
@@ -125,7 +122,8 @@ class Records:
         for name, outcome in outcomes.items():
             if outcome.facts is not None:
                 for ending in ENDINGS:
-                    _flush(Path(f"{self.folder / name}{ending}"))
+                    if (written := Path(f"{self.folder / name}{ending}")).exists():
+                        flush_file(written)
         content = {
             "version": VERSION,
             "identity": self._identity,
@@ -139,13 +137,6 @@ class Records:
             file.write(json.dumps(content, indent=1).encode() + b"\n")
         write_manifest(prepared.manifest, self.folder / MANIFEST_NAME)
         shutil.rmtree(self._place)
-
-
-def _flush(path: Path) -> None:
-    """Make a file survive a power cut, if there is one of this name."""
-    if path.exists():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Prepared:
@@ -173,7 +164,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
     try:
         content = json.loads((folder / SUMMARY).read_bytes())
         same = content["identity"] == identity
-        bad = from_json(**content["skipped"])
+        bad = BadLines.from_json(content["skipped"])
         prepared = Prepared(folder, read_manifest(folder / MANIFEST_NAME), content["text_bytes"], content["lines"], bad)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trivium.prepare.encode import Job, Outcome
-from trivium.prepare.folder import Prepared, Records, find_prepared, locked, summed
-from trivium.prepare.recipe import Recipe, Work, identity_of
-from trivium.prepare.shards import Shard
-from trivium.prepare.workers import Task, encode_all
+from trivium.files import hash_json
+from trivium.prepare.encode import Job, Outcome, Recipe
+from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, locked, summed
+from trivium.prepare.shards import QueuedShard, Shard, Work
+from trivium.prepare.workers import encode_all
 from trivium.text.fast_bpe import FastTokenizer, make_fast
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.textfiles.bad_lines import MOST_BAD, BadLines, too_many
@@ -39,16 +39,21 @@ def prepare(
         there = find_prepared(folder, identity)
         if there is not None:
             return there
-        records = Records(folder, identity, recipe.content)
+        finished = FinishedShards(folder, identity, recipe.content)
         job = _with_fast_encoder(job, recipe, title)
-        outcomes = Preparation(work, job, records, most_bad, title).run(workers or enough_workers(work))
+        outcomes = Preparation(work, job, finished, most_bad, title).run(workers or enough_workers(work))
         prepared = summed(folder, job.name, outcomes)
         if prepared.bad.harmful > most_bad * prepared.lines:
             raise too_many(prepared.bad, prepared.lines, most_bad, title)
-        records.finish(prepared, outcomes)
+        finished.finish(prepared, outcomes)
     for line in prepared.bad.lines():
         say(f"{title}: left out {line}")
     return prepared
+
+
+def identity_of(work: Work, recipe: Recipe) -> str:
+    """A hash of everything that decides the token files."""
+    return hash_json([work.content, recipe.content])
 
 
 def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
@@ -77,7 +82,7 @@ class Preparation:
 
     work: Work
     job: Job
-    records: Records
+    finished: FinishedShards
     most_bad: float
     title: str
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -89,17 +94,17 @@ class Preparation:
         """What came of every shard, by name; those of earlier tries too."""
         with show_progress(self.title, self.work.total) as progress:
 
-            def todo() -> Iterator[Task]:
-                for task in self.work.tasks(self.records):
-                    known = self.records.outcome(task.shard)
+            def todo() -> Iterator[QueuedShard]:
+                for queued in self.work.shards(self.finished):
+                    known = self.finished.outcome(queued.shard)
                     if known is None:
-                        yield task
+                        yield queued
                     else:
-                        progress.add(task.shard.size, 0, 0)
-                        self._note(task.shard, known)
+                        progress.add(queued.shard.size, 0, 0)
+                        self._note(queued.shard, known)
 
             def done(shard: Shard, outcome: Outcome) -> None:
-                self.records.keep(shard, outcome)
+                self.finished.keep(shard, outcome)
                 self._note(shard, outcome)
 
             encode_all(self.job, todo(), max(1, min(workers, self.work.most_workers)), progress.add, done)

@@ -1,41 +1,155 @@
-"""Input files -> shards, each of which becomes one token file.
+"""An input -> shards, each of which becomes one token file.
 
 How the input is divided depends on the files and their sizes alone, so that any number of workers writes the same
 files. Large JSONL files are cut at the lines nearest to multiples of a shard's size, Parquet files between row
-groups; small files are put together. A large compressed file is read once, from its start, and cut as it comes.
+groups; small files are put together. What can only be read one line after the other (a large compressed file,
+generated conversations) is read once, from its start, and sent to the workers as it comes: one reader keeps some
+forty of them busy.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import xxhash
-
-from trivium.textfiles.inputs import InputFile, InputPart, part_of, whole_part
-from trivium.textfiles.read import row_group_sizes
+from trivium.files import hash_json
+from trivium.textfiles.inputs import InputFile, part_of, whole_part
+from trivium.textfiles.read import (
+    BUFFER_BYTES,
+    MOST_BYTES,
+    InputPart,
+    open_input,
+    reading,
+    row_group_sizes,
+    skip_rest_of_line,
+)
 
 MIB = 1 << 20
 SMALLEST, LARGEST = MIB, 128 * MIB  # of a shard, in bytes of input
 WANTED = 32  # shards of a small input, so that there is work for all cores
-EXPANSION = 4  # a compressed byte counts as so many
+EXPANSION = 4  # a compressed byte counts as this many
+SENT_BYTES = 4 << 20  # of a shard of generated lines
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What becomes one token file; `fed` where its lines are sent to the worker, `lines_before` of them earlier."""
+    """What becomes one token file; `sent` where its lines are sent to the worker, `lines_before` of them earlier."""
 
     name: str
-    pieces: tuple[InputPart, ...]
+    parts: tuple[InputPart, ...]
     size: int  # of the input
-    fed: bool = False
+    sent: bool = False
     lines_before: int = 0
     more: tuple[str, ...] = field(default=())  # what else decides its content
 
     def key(self, recipe: Any) -> str:
         """Tells it from any other shard, and from the same one of other input or by another recipe."""
-        content = [recipe, [asdict(piece) | {"path": ""} for piece in self.pieces], self.fed, self.more]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(content).encode()))
+        content = [recipe, [asdict(part) | {"path": ""} for part in self.parts], self.sent, self.more]
+        return hash_json(content)
+
+
+class QueuedShard(NamedTuple):
+    """A shard to encode, and its lines where they are sent along."""
+
+    shard: Shard
+    lines: bytes | None = None
+
+
+class KnownParts(Protocol):
+    """Remembers in how many shards an input was cut that can only be read from its start."""
+
+    def num_parts(self, name: str, part: InputPart) -> int | None:
+        """The number, if the input has been read to its end."""
+
+    def set_parts(self, name: str, part: InputPart, count: int) -> None:
+        """Remember the number: the input has been read to its end."""
+
+
+class Work(Protocol):
+    """An input to prepare."""
+
+    @property
+    def content(self) -> Any:
+        """Plain values that change with its content."""
+
+    @property
+    def total(self) -> int:
+        """Its size in bytes, for the progress bar."""
+
+    @property
+    def most_workers(self) -> int:
+        """More than these would have nothing to do."""
+
+    def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
+        """Every shard, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWork:
+    """Files of text."""
+
+    files: tuple[InputFile, ...]
+
+    @property
+    def content(self) -> list[list[str]]:
+        """Names and hashes."""
+        return [[file.name, file.reader, file.hash] for file in self.files]
+
+    @property
+    def total(self) -> int:
+        """Bytes of text, about."""
+        return sum(weight(file) for file in self.files)
+
+    @property
+    def most_workers(self) -> int:
+        """One for each shard; a large compressed file has many."""
+        shards = list(divide(self.files))
+        return 10**6 if any(isinstance(each, CompressedInput) for each in shards) else len(shards)
+
+    def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
+        """Every shard, in order."""
+        for each in divide(self.files):
+            if isinstance(each, CompressedInput):
+                yield from each.shards(known)
+            else:
+                yield QueuedShard(each)
+
+
+@dataclass(frozen=True, slots=True)
+class LinesWork:
+    """Lines of JSON that are generated one after the other."""
+
+    name: str
+    content: Any
+    size: Callable[[], int]  # in bytes, about
+    lines: Callable[[], Iterator[bytes]]  # each with its end
+    first_line: int = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes, about."""
+        return self.size()
+
+    @property
+    def most_workers(self) -> int:
+        """One for each shard, about."""
+        return max(1, self.total // SENT_BYTES)
+
+    def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
+        """Every shard, in order."""
+        whole = InputPart("", self.name, "jsonl", 0, SENT_BYTES, hash_json(self.content))
+        return send("00000", whole, self._joined, known, self.first_line)
+
+    def _joined(self) -> Iterator[tuple[bytes, int]]:
+        held: list[bytes] = []
+        size = 0
+        for line in self.lines():
+            held.append(line)
+            size += len(line)
+            if size >= SENT_BYTES:
+                yield b"".join(held), size
+                held, size = [], 0
+        if held:
+            yield b"".join(held), size
 
 
 def shard_size(total: int) -> int:
@@ -52,16 +166,59 @@ def weight(file: InputFile) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class CompressedInput:
     """A large compressed file of lines: how many shards it has is known when it has been read."""
 
     number: int
     file: InputFile
     shard_bytes: int
 
+    def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
+        """Its shards, each cut behind the line in which it is full."""
+        whole = InputPart(str(self.file.path), self.file.name, "jsonl", 0, self.shard_bytes, self.file.hash)
+        return send(f"{self.number:05d}", whole, self._cut, known)
 
-def divide(files: Sequence[InputFile]) -> Iterator[Shard | Stream]:
-    """The shards of an input, in order; a stream stands for its own."""
+    def _cut(self) -> Iterator[tuple[bytes, int]]:
+        path = self.file.path
+        with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
+            text = open_input(path, raw)
+            before = 0
+            while lines := text.read(self.shard_bytes):
+                if not lines.endswith(b"\n"):
+                    rest = text.readline(MOST_BYTES)
+                    if len(rest) == MOST_BYTES:
+                        skip_rest_of_line(text)
+                    lines += rest
+                yield lines, raw.tell() - before
+                before = raw.tell()
+
+
+def send(
+    name: str,
+    whole: InputPart,
+    read: Callable[[], Iterator[tuple[bytes, int]]],
+    known: KnownParts,
+    first_line: int = 0,
+) -> Iterator[QueuedShard]:
+    """A shard for each stretch of lines that `read` gives, with the bytes of input that it took."""
+
+    def shard(part: int, size: int, lines_before: int) -> Shard:
+        return Shard(f"{name}-{part:05d}.ds", (whole,), size, True, lines_before, (str(part),))
+
+    count = known.num_parts(name, whole)
+    if count is not None:
+        yield from (QueuedShard(shard(part, 0, 0)) for part in range(count))
+        return
+    lines_before, count = first_line, 0
+    for lines, size in read():
+        yield QueuedShard(shard(count, size, lines_before), lines)
+        lines_before += lines.count(b"\n")
+        count += 1
+    known.set_parts(name, whole, count)
+
+
+def divide(files: Sequence[InputFile]) -> Iterator[Shard | CompressedInput]:
+    """The shards of an input, in order; a large compressed file divides itself when it is read."""
     size = shard_size(sum(weight(file) for file in files))
     number = 0
     together: list[InputPart] = []
@@ -74,7 +231,7 @@ def divide(files: Sequence[InputFile]) -> Iterator[Shard | Stream]:
             together.append(whole_part(file))
             held += weight(file)
         elif file.compressed:
-            yield Stream(number, file, size)
+            yield CompressedInput(number, file, size)
             number += 1
         else:
             for start, stop, count in _cuts(file, size):

@@ -1,7 +1,12 @@
-"""Processes that encode shards: each has a thread here that gives it the next shard and waits for its answer."""
+"""Processes that encode shards: each has a thread here that gives it the next shard and waits for its answer.
+
+A worker is started as a program of its own (`python -m trivium.prepare.workers`) and not forked: nothing of the process
+that prepares (threads, open files, a script without a main guard) can get in its way. It ends when that process does.
+"""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,29 +15,14 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO
 
-from trivium.errors import SourceError
+from trivium.errors import SourceError, TriviumError
 from trivium.prepare.encode import Job, Outcome, Report, ShardEncoder
-from trivium.prepare.shards import Shard
-from trivium.textfiles.bad_lines import from_json
-from trivium.tokenfiles.manifest import TokenFileFacts
-
-
-class Task(NamedTuple):
-    """A shard, and its lines where they are sent along."""
-
-    shard: Shard
-    payload: bytes | None = None
-
+from trivium.prepare.shards import QueuedShard, Shard
+from trivium.textfiles.read import InputPart
 
 Done = Callable[[Shard, Outcome], None]
-
-
-def as_outcome(plain: dict[str, Any]) -> Outcome:
-    """An outcome from JSON."""
-    facts = None if plain["facts"] is None else TokenFileFacts(**plain["facts"])
-    return Outcome(facts, plain["lines"], plain["text_bytes"], from_json(**plain["bad"]))
 
 
 class Worker:
@@ -41,22 +31,22 @@ class Worker:
     def __init__(self, job: Job) -> None:
         home = str(Path(__file__).parents[2])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # One thread each: the processes are as many as the cores.
+        # One thread each: there is a process for every core.
         alone = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trivium.prepare.worker"],
+            [sys.executable, "-m", "trivium.prepare.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **alone},
         )
         self._send(asdict(job))
 
-    def encode(self, task: Task, report: Report) -> Outcome:
+    def encode(self, queued: QueuedShard, report: Report) -> Outcome:
         """Have a shard encoded."""
         assert self._process.stdout is not None
-        payload = None if task.payload is None else len(task.payload)
+        sent = None if queued.lines is None else len(queued.lines)
         try:
-            self._send({"shard": asdict(task.shard), "payload": payload}, task.payload)
+            self._send({"shard": asdict(queued.shard), "sent": sent}, queued.lines)
             for line in self._process.stdout:
                 kind, value = json.loads(line)
                 if kind == "progress":
@@ -64,19 +54,19 @@ class Worker:
                 elif kind == "error":
                     raise SourceError(value)
                 else:
-                    return as_outcome(value)
+                    return Outcome.from_json(value)
         except BrokenPipeError:
             pass
         code = self._process.wait()
-        files = ", ".join(piece.name for piece in task.shard.pieces[:3])
+        files = ", ".join(part.name for part in queued.shard.parts[:3])
         ended = f"was ended by signal {-code}, for want of memory perhaps" if code < 0 else f"ended with code {code}"
         raise SourceError(f"a process that encodes {files} {ended}. What is finished stays: try --workers 1.")
 
-    def _send(self, value: Any, payload: bytes | None = None) -> None:
+    def _send(self, value: Any, lines: bytes | None = None) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value).encode() + b"\n")
-        if payload is not None:
-            self._process.stdin.write(payload)
+        if lines is not None:
+            self._process.stdin.write(lines)
         self._process.stdin.flush()
 
     def end(self) -> None:
@@ -89,12 +79,12 @@ class Worker:
                     pipe.close()
 
 
-def encode_all(job: Job, tasks: Iterator[Task], workers: int, report: Report, done: Done) -> None:
+def encode_all(job: Job, shards: Iterator[QueuedShard], workers: int, report: Report, done: Done) -> None:
     """Encode every shard; with one worker in this process. `report` and `done` are called by one thread at a time."""
     if workers == 1:
         encoder = ShardEncoder(job)
-        for task in tasks:
-            done(task.shard, encoder.encode(task.shard, task.payload, report))
+        for queued in shards:
+            done(queued.shard, encoder.encode(queued, report))
         return
     # Two locks: finding the next shard may take a while, where a large file has to be decompressed for it.
     lock, finding = threading.Lock(), threading.Lock()
@@ -104,19 +94,19 @@ def encode_all(job: Job, tasks: Iterator[Task], workers: int, report: Report, do
         with lock:
             report(*counts)
 
-    def serve(worker: Worker) -> None:
+    def drive(worker: Worker) -> None:
         while True:
             with finding:
-                task = next(tasks, None)
-            if task is None:
+                queued = next(shards, None)
+            if queued is None:
                 return
-            outcome = worker.encode(task, report_one)
+            outcome = worker.encode(queued, report_one)
             with lock:
-                done(task.shard, outcome)
+                done(queued.shard, outcome)
 
     try:
         with ThreadPoolExecutor(workers, thread_name_prefix="trivium-prepare") as threads:
-            waiting = [threads.submit(serve, worker) for worker in started]
+            waiting = [threads.submit(drive, worker) for worker in started]
             try:
                 finished, _ = wait(waiting, return_when=FIRST_EXCEPTION)
             finally:
@@ -129,3 +119,43 @@ def encode_all(job: Job, tasks: Iterator[Task], workers: int, report: Report, do
     finally:
         for worker in started:
             worker.end()
+
+
+def _as_shard(plain: dict[str, Any]) -> Shard:
+    parts = tuple(InputPart(**part) for part in plain["parts"])
+    return Shard(**plain | {"parts": parts, "more": tuple(plain["more"])})
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Encode every shard that is asked for, until there are no more; what a worker does."""
+
+    def answer(kind: str, value: Any) -> None:
+        answers.write(json.dumps([kind, value]).encode() + b"\n")
+        answers.flush()
+
+    job = json.loads(requests.readline())
+    encoder = ShardEncoder(Job(**job | {key: tuple(job[key]) for key in ("before", "after")}))
+    while line := requests.readline():
+        request = json.loads(line)
+        lines = requests.read(request["sent"]) if request["sent"] is not None else None
+        queued = QueuedShard(_as_shard(request["shard"]), lines)
+        try:
+            outcome = encoder.encode(queued, lambda *counts: answer("progress", counts))
+            answer("done", asdict(outcome))
+        except TriviumError as error:
+            answer("error", str(error))
+
+
+def main() -> None:
+    """Serve over the pipes of this process; what libraries print goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that prepares decides what an interrupt means
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        serve(sys.stdin.buffer, answers)
+    except BrokenPipeError:
+        os._exit(1)  # the process that prepares is gone
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,8 @@ import xxhash
 
 from trivium.config.sources import GENERATED, ChatSource
 from trivium.errors import SourceError
-from trivium.prepare.recipe import FilesWork, LinesWork, Recipe, Work
+from trivium.prepare.encode import Recipe
+from trivium.prepare.shards import FilesWork, LinesWork, Work
 from trivium.sources.locate import (
     FetchedNote,
     LocatedSource,

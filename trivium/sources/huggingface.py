@@ -13,10 +13,8 @@ from trivium.config.sources import HuggingFaceSource
 from trivium.files import stamp_of
 from trivium.paths import find_any
 from trivium.prepare.dataset_rows import SAVED, described, load_rows, token_column
-from trivium.prepare.feed import Known
-from trivium.prepare.recipe import Recipe
-from trivium.prepare.shards import Shard, shard_size
-from trivium.prepare.workers import Task
+from trivium.prepare.encode import Recipe
+from trivium.prepare.shards import KnownParts, QueuedShard, Shard, shard_size
 from trivium.sources.locate import (
     FetchedNote,
     LocatedSource,
@@ -25,7 +23,7 @@ from trivium.sources.locate import (
     not_prepared,
     prepared_files,
 )
-from trivium.textfiles.inputs import InputPart
+from trivium.textfiles.read import InputPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +52,15 @@ class RowsWork:
 
     @property
     def most_workers(self) -> int:
-        """As many as there are shards."""
+        """One for each shard."""
         return -(-self.num_rows // self.rows_each)
 
-    def tasks(self, known: Known) -> Iterator[Task]:
+    def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
         """Every shard, in order."""
         for number, start in enumerate(range(0, self.num_rows, self.rows_each)):
             stop = min(start + self.rows_each, self.num_rows)
-            piece = InputPart("", self.name, "rows", start, stop, self.fingerprint)
-            yield Task(Shard(f"{number:05d}.ds", (piece,), self.num_bytes * (stop - start) // self.num_rows))
+            part = InputPart("", self.name, "rows", start, stop, self.fingerprint)
+            yield QueuedShard(Shard(f"{number:05d}.ds", (part,), self.num_bytes * (stop - start) // self.num_rows))
 
 
 def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSettings) -> LocatedSource:

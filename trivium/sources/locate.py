@@ -12,16 +12,15 @@ from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import xxhash
-
 from trivium.config.numbers import show_count
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import BaseSource, PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
-from trivium.files import cache_folder, cached_draft
+from trivium.files import cache_folder, cached_draft, hash_json
 from trivium.paths import UNFINISHED
-from trivium.prepare.prepare import prepare
-from trivium.prepare.recipe import FilesWork, Recipe, Work, identity_of
+from trivium.prepare.encode import Recipe
+from trivium.prepare.prepare import identity_of, prepare
+from trivium.prepare.shards import FilesWork, Work
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.tokenfiles.manifest import MANIFEST_NAME
@@ -148,8 +147,7 @@ class FetchedNote:
     """A note in the cache folder of what came of a dataset, so that neither it nor the network is asked again."""
 
     def __init__(self, asked: Any) -> None:
-        hashed = xxhash.xxh3_128_hexdigest(json.dumps(asked).encode())
-        self._path = cache_folder() / "fetched" / f"{hashed}.json"
+        self._path = cache_folder() / "fetched" / f"{hash_json(asked)}.json"
 
     def followed(self) -> LocatedSource | None:
         """The token files that it leads to, if they are still there."""

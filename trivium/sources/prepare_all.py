@@ -7,8 +7,9 @@ from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource
 from trivium.errors import PlanError, Problem, UsageError
+from trivium.prepare.encode import Recipe
 from trivium.prepare.prepare import prepare
-from trivium.prepare.recipe import FilesWork, Recipe
+from trivium.prepare.shards import FilesWork
 from trivium.sources.locate import LocateSettings
 from trivium.sources.open import locate_sources
 from trivium.text.roles import Role

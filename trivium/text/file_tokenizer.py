@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
+from trivium.files import hash_json
 from trivium.text.chat_template import ChatTemplate
 from trivium.text.roles import Role, Roles, find_roles
 from trivium.text.tokenizer import replace_surrogates
@@ -69,7 +69,7 @@ class FileTokenizer:
         """A hash of the file's content, the roles and the template."""
         template = None if self.template is None else self.template.source
         content = [json.loads(self.description), dict(self.roles), template]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode()))
+        return hash_json(content)
 
     def special(self, role: Role) -> int | None:
         """The id of the token that has this role; None where no token has it."""

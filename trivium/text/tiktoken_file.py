@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
+from trivium.files import hash_json
 from trivium.text.roles import ROLES, Role, Roles, find_roles, role_name
 from trivium.text.tokenizer import replace_surrogates
 
@@ -56,7 +56,7 @@ class TiktokenTokenizer:
         for token, rank in sorted(self.ranks.items()):
             ranks.update(f"{token.hex()} {rank}\n".encode())
         content = [ranks.hexdigest(), self.pattern, dict(self.special_tokens), dict(self.roles)]
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode()))
+        return hash_json(content)
 
     def special(self, role: Role) -> int | None:
         """The id of the token that has this role; None where no token has it."""

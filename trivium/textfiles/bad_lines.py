@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trivium.errors import SourceError
 from trivium.textfiles.read import BINARY, EMPTY, lines_before
 
 MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
-# Passed over without counting against the limit: nothing is wrong with them.
+# Skipped without counting against the limit: nothing is wrong with them.
 HARMLESS = (EMPTY, BINARY)
 
 
-class Place(NamedTuple):
-    """A line of a piece; which line of the file it is, is counted when it is shown."""
+class BadLine(NamedTuple):
+    """A line of a part of a file; which line of the file it is, is counted when it is shown."""
 
     name: str
-    line: int  # within the piece, from 1
+    line: int  # within the part, from 1
     path: str
     reader: str
-    start: int  # where in the file the piece begins
+    start: int  # where in the file the part begins
 
     def __str__(self) -> str:
         if self.reader == "text":
@@ -35,24 +35,30 @@ class BadLines:
     """How many of each reason, and where the first ones are."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, list[Place]] = field(default_factory=dict)
+    places: dict[str, list[BadLine]] = field(default_factory=dict)
 
-    def add(self, reason: str, place: Place) -> None:
-        """One more."""
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> "BadLines":
+        """Those of which `asdict` was written as JSON."""
+        places = {reason: [BadLine(*place) for place in each] for reason, each in plain["places"].items()}
+        return BadLines(dict(plain["counts"]), places)
+
+    def add(self, reason: str, place: BadLine) -> None:
+        """Count a line, and keep its place if it is one of the first."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         places = self.places.setdefault(reason, [])
         if len(places) < FEW:
             places.append(place)
 
     def join(self, other: "BadLines") -> None:
-        """Those of what comes after."""
+        """Add the counts and places of the input that comes after."""
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
             self.places[reason] = [*self.places.get(reason, []), *other.places[reason]][:FEW]
 
     @property
     def harmful(self) -> int:
-        """Those that count against the limit."""
+        """The number of lines that count against the limit."""
         return sum(count for reason, count in self.counts.items() if reason not in HARMLESS)
 
     def lines(self) -> Iterator[str]:
@@ -63,17 +69,12 @@ class BadLines:
             yield f"{count:,} {reason}: {', '.join(map(str, places))}{more}"
 
 
-def from_json(counts: dict[str, int], places: dict[str, list[list[object]]]) -> BadLines:
-    """As a record keeps them."""
-    return BadLines(dict(counts), {reason: [Place(*found) for found in each] for reason, each in places.items()})  # type: ignore[arg-type]
-
-
 def too_many(bad: BadLines, lines: int, most_bad: float, title: str) -> SourceError:
-    """More bad lines than allowed."""
+    """The error for more bad lines than allowed."""
     share = bad.harmful / max(1, lines)
     allow = next(limit for limit in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= share)
     listed = "".join(f"\n  {line}" for line in bad.lines())
     return SourceError(
         f"{title}: {bad.harmful:,} of {lines:,} lines hold no document, {share:.2%}: over the limit of {most_bad:g}. "
-        f"Mend them, or allow {allow:g} with --bad-lines, or with bad_lines in the source.{listed}"
+        f"Fix them, or allow {allow:g} with --bad-lines, or with bad_lines in the source.{listed}"
     )

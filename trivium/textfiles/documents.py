@@ -5,16 +5,15 @@ They are read as `prepare` reads them, for what needs the text itself: training 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from trivium.textfiles.bad_lines import MOST_BAD, BadLines, Place, too_many
-from trivium.textfiles.inputs import InputFile, InputPart, whole_part
-from trivium.textfiles.read import Records, read_lines, read_parquet, read_text, texts_of
+from trivium.textfiles.bad_lines import MOST_BAD, BadLine, BadLines, too_many
+from trivium.textfiles.inputs import InputFile, whole_part
+from trivium.textfiles.read import read_part, texts_of
 
 
 @dataclass(slots=True)
 class TextDocuments:
-    """The documents of some files; once they are read, what was left out."""
+    """The documents of some files; once they are read, which lines were skipped."""
 
     title: str
     files: tuple[InputFile, ...]
@@ -29,14 +28,14 @@ class TextDocuments:
         return sum(file.size for file in self.files)
 
     def read(self, report: Callable[[int], None]) -> Iterator[str]:
-        """Every document, telling the bytes read; SourceError at the end where too many lines hold none."""
+        """Every document, reporting the bytes read; SourceError at the end where too many lines hold none."""
         for file in self.files:
-            piece, unread = whole_part(file), file.size
-            for found in read_part(piece, self.column):
+            part, unread = whole_part(file), file.size
+            for found in read_part(part, self.column):
                 texts = texts_of(found, self.column)
                 self.lines += len(texts) + len(found.bad)
                 for number, reason in found.bad:
-                    self.bad.add(reason, Place(piece.name, number, piece.path, piece.reader, piece.start))
+                    self.bad.add(reason, BadLine(part.name, number, part.path, part.reader, part.start))
                 read = min(unread, found.input_bytes)  # Parquet counts bytes in memory
                 unread -= read
                 report(read)
@@ -44,13 +43,3 @@ class TextDocuments:
             report(unread)
         if self.bad.harmful > self.most_bad * self.lines:
             raise too_many(self.bad, self.lines, self.most_bad, self.title)
-
-
-def read_part(piece: InputPart, column: str) -> Iterator[Records]:
-    """The records of a part of a file."""
-    path = Path(piece.path)
-    if piece.reader == "jsonl":
-        return read_lines(path, piece.start, piece.stop)
-    if piece.reader == "parquet":
-        return read_parquet(path, piece.start, piece.stop, column)
-    return read_text(path)

@@ -17,16 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
-
-import xxhash
 
 from trivium.errors import SourceError
-from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, stamp_of
+from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
 from trivium.paths import Found, find_any
-from trivium.textfiles.read import row_group_sizes
+from trivium.textfiles.read import InputPart, Reader, row_group_sizes
 
-Reader = Literal["jsonl", "parquet", "text", "rows"]
 LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSED = (".gz", ".zst")
 SLICE_BYTES = 1 << 22
@@ -49,20 +45,8 @@ class InputFile:
         return self.path.suffix in COMPRESSED
 
 
-@dataclass(frozen=True, slots=True)
-class InputPart:
-    """A part of one input file: bytes of JSONL, row groups of Parquet, rows of a dataset, or all of a text."""
-
-    path: str
-    name: str
-    reader: Reader
-    start: int
-    stop: int
-    hash: str
-
-
 def find_inputs(paths: Sequence[str], *, hashing: bool = True) -> tuple[InputFile, ...]:
-    """All files of text that the paths stand for, with their hashes; unless `hashing`, with those that are cached."""
+    """All files of text that the paths name, with their hashes; unless `hashing`, with those that are cached."""
     files = list_inputs(paths)
     with _listing():
         hashes = _hashes(paths, [stamp_of(file.path) for file in files], hashing=hashing)
@@ -83,7 +67,7 @@ def _listing() -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(
-            f"{error.filename}: cannot be read: {error.strerror}. Mend it, or take it out of the source."
+            f"{error.filename}: cannot be read: {error.strerror}. Fix it, or take it out of the source."
         ) from error
 
 
@@ -108,8 +92,7 @@ def _starts_with_a_record(path: Path) -> bool:
 
 def _hashes(paths: Sequence[str], stamps: Sequence[FileStamp], *, hashing: bool) -> list[str]:
     """The hash of each file's content: as cached, where size and time of change are the same; else computed, or ""."""
-    places = json.dumps([os.path.abspath(path) for path in paths])
-    kept_at = cache_folder() / "hashes" / f"{xxhash.xxh3_128_hexdigest(places.encode())}.json"
+    kept_at = cache_folder() / "hashes" / f"{hash_json([os.path.abspath(path) for path in paths])}.json"
     kept = _kept(kept_at)
     keys = [(str(stamp.path.resolve()), f"{stamp.size} {stamp.mtime_ns}") for stamp in stamps]
     known = {path: kept[path][1] for path, changed in keys if kept.get(path, [""])[0] == changed}

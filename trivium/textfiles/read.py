@@ -1,4 +1,4 @@
-"""Pieces of input -> records: lines of JSONL, rows of Parquet, whole texts; and what is wrong with the others.
+"""Parts of input files -> records: lines of JSONL, rows of Parquet, whole texts; and what is wrong with the others.
 
 A record is what a line or row holds: a JSON object from JSONL, the text itself from the rest. Broken lines are found
 one by one, with their number; what nothing can read (a truncated gzip, a corrupt Parquet file) is an error that names
@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import orjson
 
 from trivium.errors import SourceError
 
+Reader = Literal["jsonl", "parquet", "text", "rows"]
 MOST_BYTES = 200_000_000  # of a document
 BATCH_BYTES = 1 << 20
 BUFFER_BYTES = 1 << 20
@@ -35,9 +36,21 @@ class BadLineError(ValueError):
     """Why a line holds no record."""
 
 
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """A part of one input file: bytes of JSONL, row groups of Parquet, rows of a dataset, or all of a text."""
+
+    path: str
+    name: str
+    reader: Reader
+    start: int
+    stop: int
+    hash: str
+
+
 @dataclass(slots=True)
-class Records:
-    """Some neighbouring records of a piece, and those that are none: line number in the piece, and why."""
+class InputRecords:
+    """Some neighbouring records of a part, and the lines that hold none: their numbers in the part, and why."""
 
     records: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -51,7 +64,7 @@ class Records:
         self.numbers.append(number)
 
 
-def texts_of(found: Records, column: str) -> list[str]:
+def texts_of(found: InputRecords, column: str) -> list[str]:
     """The texts of records, in a column where they are tables; those without one go to the bad ones."""
     texts = []
     for number, record in zip(found.numbers, found.records, strict=True):
@@ -138,7 +151,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
         file = open_input(path, raw)
         while line := file.readline(MOST_BYTES + 1):
             if _is_too_long(line):
-                pass_rest_of_line(file)
+                skip_rest_of_line(file)
             yield line
 
 
@@ -168,28 +181,38 @@ def _is_too_long(line: bytes) -> bool:
     return len(line) > MOST_BYTES and not line.endswith(b"\n")
 
 
-def read_lines(path: Path, start: int, stop: int) -> Iterator[Records]:
+def read_part(part: InputPart, column: str) -> Iterator[InputRecords]:
+    """The records of a part of a file."""
+    path = Path(part.path)
+    if part.reader == "jsonl":
+        return read_lines(path, part.start, part.stop)
+    if part.reader == "parquet":
+        return read_parquet(path, part.start, part.stop, column)
+    return read_text(path)
+
+
+def read_lines(path: Path, start: int, stop: int) -> Iterator[InputRecords]:
     """Records of the lines of a JSONL file that begin between two of its bytes."""
     with reading(path), open(path, "rb", buffering=BUFFER_BYTES) as raw:
         file = open_input(path, raw)
         if start:
             raw.seek(start - 1)
-            pass_rest_of_line(raw)  # the line that began before belongs to the piece before
+            skip_rest_of_line(raw)  # the line that began before belongs to the part before
         end = stop if file is raw else None
         yield from _records(file, raw, end)
 
 
-def read_payload(lines: bytes) -> Iterator[Records]:
-    """Records of lines that were read already."""
+def read_sent_lines(lines: bytes) -> Iterator[InputRecords]:
+    """Records of lines that another process has read."""
     file = io.BytesIO(lines)
     yield from _records(file, file, None)
 
 
-def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records]:
+def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[InputRecords]:
     """Batches of records until the file ends, or a line begins at `end` or behind."""
     number = 0
     place, before = (raw.tell() if end is not None else 0), raw.tell()
-    found = Records()
+    found = InputRecords()
     while end is None or place < end:
         line = file.readline(MOST_BYTES + 1)
         if not line:
@@ -197,7 +220,7 @@ def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records
         number += 1
         place += len(line)
         if _is_too_long(line):
-            place += pass_rest_of_line(file)
+            place += skip_rest_of_line(file)
         else:
             found.text_bytes += len(line)
         try:
@@ -209,12 +232,12 @@ def _records(file: BinaryIO, raw: BinaryIO, end: int | None) -> Iterator[Records
             now = raw.tell()
             found.input_bytes, before = now - before, now
             yield found
-            found = Records()
+            found = InputRecords()
     found.input_bytes = raw.tell() - before
     yield found
 
 
-def pass_rest_of_line(file: BinaryIO) -> int:
+def skip_rest_of_line(file: BinaryIO) -> int:
     """Skip what is left of a line, without holding it, and return its bytes."""
     count = 0
     while part := file.readline(BUFFER_BYTES):
@@ -224,9 +247,9 @@ def pass_rest_of_line(file: BinaryIO) -> int:
     return count
 
 
-def read_text(path: Path) -> Iterator[Records]:
+def read_text(path: Path) -> Iterator[InputRecords]:
     """A whole file as one record."""
-    found = Records(input_bytes=path.stat().st_size)
+    found = InputRecords(input_bytes=path.stat().st_size)
     with reading(path), open(path, "rb") as raw:
         content = open_input(path, raw).read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -255,7 +278,7 @@ def lines_before(path: Path, reader: str, start: int) -> int:
             count += content.count(b"\n")
             place += len(content)
         whole = content.endswith(b"\n")
-    return count if whole else count + 1  # the line that was cut belongs to the piece before
+    return count if whole else count + 1  # the line that was cut belongs to the part before
 
 
 def row_group_sizes(path: Path) -> list[int]:
@@ -271,7 +294,7 @@ def open_parquet(path: Path) -> Any:
         return pyarrow.parquet.ParquetFile(path, memory_map=True)
 
 
-def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Records]:
+def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[InputRecords]:
     """Rows of some row groups; a row's text is its record, None where it has none."""
     file = open_parquet(path)
     names = file.schema_arrow.names
@@ -302,9 +325,9 @@ def _holds_text(kind: Any) -> bool:
     )
 
 
-def text_records(column: Any, first: int) -> Records:
+def text_records(column: Any, first: int) -> InputRecords:
     """The texts of a column of Arrow, numbered from the one after `first` on."""
-    found = Records(text_bytes=column.nbytes)
+    found = InputRecords(text_bytes=column.nbytes)
     try:
         texts = column.to_pylist()
     except UnicodeDecodeError:

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from trivium.errors import Problem, SourceError
-from trivium.files import cache_folder, cache_key, cached_draft, draft
+from trivium.files import cache_folder, cache_key, cached_draft, draft, hash_json
 from trivium.tokenfiles.ends import Ends
 from trivium.tokenfiles.open import TokenFile
 
@@ -69,7 +69,7 @@ class Manifest:
     def fingerprint(self) -> str:
         """Changes with any document, their order, and a file's name in the source; not when the source is moved."""
         content = [(file.name, file.hash) for file in self.files]
-        return xxhash.xxh3_128_hexdigest(json.dumps(content).encode())
+        return hash_json(content)
 
 
 def manifest_of(
