@@ -111,6 +111,18 @@ def test_a_framework_is_known_inside_its_engine_alone(framework: str) -> None:
     assert elsewhere == []
 
 
+@pytest.mark.parametrize("room", ["model", "engine"])
+def test_the_engine_and_the_models_shape_know_no_config(room: str) -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in modules()
+        if path.parts[0] == room
+        for line, module in imports((PACKAGE / path).read_text(encoding="utf-8"))
+        if room_of(module) == "config"
+    ]
+    assert found == []
+
+
 def test_no_room_is_crowded() -> None:
     counts: dict[str, int] = {}
     for path in modules():

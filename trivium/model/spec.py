@@ -5,12 +5,8 @@ passes, and every query against every key of its row, without halving for causal
 twice the forward one. Figures can then be compared with other people's.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-from trivium.config.schema import Model, Rope
-from trivium.config.sizes import SIZES
-from trivium.errors import ConfigError, Problem
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 DEFAULT_THETA = 10_000.0
 HEAD_DIM = 64
@@ -32,6 +28,17 @@ class RopeSpec:
     beta_slow: float = 1.0  # yarn: turns below which all is stretched
     low_freq_factor: float = 1.0  # llama3's names for the same two limits
     high_freq_factor: float = 4.0
+
+    def deciding(self) -> dict[str, Any]:
+        """The fields that decide the rotary table under this scaling, by name."""
+        parts = asdict(self)
+        keys = {
+            None: ("theta",),
+            "linear": ("theta", "scaling", "factor"),
+            "yarn": ("theta", "scaling", "factor", "original_seq_len", "attention_factor", "beta_fast", "beta_slow"),
+            "llama3": ("theta", "scaling", "factor", "original_seq_len", "low_freq_factor", "high_freq_factor"),
+        }[self.scaling]
+        return {key: parts[key] for key in keys if parts[key] is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,47 +85,3 @@ class ModelSpec:
     def flops(self, seq_len: int) -> float:
         """FLOPs of learning one token in a row of this length: forward and backward."""
         return 3 * self.forward_flops(seq_len)
-
-
-def model_spec(model: Model, vocab: int, longest_row: int) -> ModelSpec:
-    """The shape that a checked `[model]` asks for, with the tokenizer's vocabulary and the longest stage's rows."""
-    layers, width, heads, kv_heads, ffn = _shape(model)
-    max_seq_len = model.max_seq_len or longest_row
-    return ModelSpec(
-        layers=layers,
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=width // heads,
-        ffn=ffn,
-        vocab=model.vocab or vocab,
-        max_seq_len=max_seq_len,
-        qk_norm=model.qk_norm,
-        tied_embeddings=model.tied_embeddings,
-        init_std=model.init_std,
-        rope=rope_spec(model.rope, RopeSpec(), max_seq_len),
-    )
-
-
-def rope_spec(said: Rope | None, own: RopeSpec, max_seq_len: int) -> RopeSpec:
-    """Rotary positions as a stage says them; what it leaves out but for scaling is the model's own."""
-    if said is None:
-        return own
-    return RopeSpec(
-        theta=own.theta if said.theta is None else said.theta,
-        scaling=said.scaling,
-        factor=1.0 if said.factor is None else said.factor,
-        original_seq_len=said.original_seq_len or own.original_seq_len or max_seq_len,
-    )
-
-
-def _shape(model: Model) -> tuple[int, int, int, int, int]:
-    if model.size is not None:
-        size = SIZES[model.size]
-        return size.layers, size.width, size.heads, size.kv_heads, size.ffn
-    if model.layers is None or model.width is None:
-        what = "has no size of its own. Read its weights' folder, or write layers and width."
-        raise ConfigError([Problem("model", what)])
-    heads = model.heads or max(1, model.width // HEAD_DIM)
-    ffn = model.ffn or -(-model.width * 8 // (3 * 64)) * 64
-    return model.layers, model.width, heads, model.kv_heads or heads, ffn

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from trivium.ask.convert import is_foreign
-from trivium.engine.make import FrozenModel, stage_rope
 from trivium.errors import PlanError, Problem, TriviumError
 from trivium.files import hash_file
 from trivium.model.folder import is_saved, other_shape, read_spec, saved_by
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.plan.inherit import last_stage
+from trivium.plan.inherit import last_rope
 from trivium.plan.plan import Plan
+from trivium.plan.settings import FrozenModel
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import Checkpoint, RunFolder
 from trivium.seeds import derive_key
@@ -58,9 +58,7 @@ class References:
         if checkpoint is None:
             raise PlanError([_missing(stage, self.folder, origin.start)])
         before = self.plan.stages[origin.index - 1] if origin.index else None
-        return FrozenModel(
-            checkpoint.engine, self.spec.rope if before is None else stage_rope(before.config, self.spec)
-        )
+        return FrozenModel(checkpoint.engine, (None if before is None else before.rope) or self.spec.rope)
 
     def check(self, step: int) -> None:
         """Refuse what the steps from this one on will miss: a reference that is not there, not whole, or another."""
@@ -137,12 +135,10 @@ class References:
 
 def trained_rope(folder: Path) -> RopeSpec:
     """The rotary positions that a folder's model was last trained with."""
-    spec = read_spec(folder)
     state_file = folder.parent / "state.json"
     if not is_saved(folder) or not state_file.is_file():
-        return spec.rope
-    stage = last_stage(json.loads(state_file.read_text()))
-    return spec.rope if stage is None else stage_rope(stage, spec)
+        return read_spec(folder).rope
+    return last_rope(json.loads(state_file.read_text()), folder)
 
 
 def fingerprint(folder: Path) -> str:

@@ -6,15 +6,16 @@ from pathlib import Path
 
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.make import engine_settings, make_engine, resolve_spec
+from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
-from trivium.errors import PlanError, Problem
+from trivium.errors import PlanError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.model.spec import ModelSpec
 from trivium.plan.plan import Plan
+from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.text.tokenizer import open_tokenizer
 
 
 def run_engine(
@@ -24,9 +25,9 @@ def run_engine(
     mesh: MeshShape = ONE_RANK,
 ) -> tuple[Engine, ModelSpec]:
     """The engine of a run, weights as the seed gives them, and its model's shape."""
-    tokenizer = open_tokenizer(config.tokenizer)
-    init = init_folder(config)
-    spec = resolve_spec(config, _vocab(config, plan, tokenizer, init), init)
+    if plan.model is None:
+        raise PlanError([*plan.gaps])
+    tokenizer, spec = open_tokenizer(config.tokenizer), plan.model
     token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
     settings = replace(engine_settings(config, spec, token_bytes), mesh=mesh)
     if isinstance(optimizer, OptimizerSettings):
@@ -61,16 +62,3 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
-
-
-def _vocab(config: Config, plan: Plan, tokenizer: Tokenizer | None, init: Path | None) -> int:
-    """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
-    if config.model.vocab is not None:
-        return config.model.vocab
-    if tokenizer is not None:
-        return tokenizer.vocab
-    if init is not None:
-        return 0
-    largest = max((source.largest_id for source in plan.sources.values()), default=0)
-    what = f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
-    raise PlanError([Problem("model.vocab", what)])

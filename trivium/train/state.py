@@ -1,6 +1,7 @@
 """A run <-> its own part of a checkpoint: plain values beside what the engine keeps."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trivium.config.schema import Config
@@ -70,7 +71,7 @@ def engine_facts(trainer: "Trainer") -> dict[str, Any]:
         "micro_batch": engine.micro_batch,
         "compile": engine.compile,
         "deterministic": engine.deterministic,
-        "layout": trainer.mesh.said(),
+        "layout": asdict(trainer.mesh),
     }
 
 

@@ -17,11 +17,11 @@ import tomli_w
 from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config, Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
-from trivium.engine.make import join_ranks, stage_settings
-from trivium.engine.mesh import mesh_shape
+from trivium.engine.make import join_ranks
 from trivium.loader.loader import Loader
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
+from trivium.plan.settings import mesh_shape, stage_settings
 from trivium.plan.stage import PlannedStage
 from trivium.rows.batch import Batch
 from trivium.run.events import (
@@ -281,7 +281,7 @@ class Trainer:
             if self.ranks.share(self.references.lacks(step)):
                 self.save("boundary")
         reference = self.references.of(stage)
-        self.engine.enter(stage_settings(stage.config, self.meter.spec, begins=begins, reference=reference))
+        self.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
         self._entered = stage.index
         self.guard.enter(stage.index)
         if begins and stage.config.evaluate:
