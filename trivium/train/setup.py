@@ -9,10 +9,9 @@ from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
 from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
-from trivium.errors import PlanError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.model.spec import ModelSpec
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
@@ -20,13 +19,11 @@ from trivium.text.tokenizer import open_tokenizer
 
 def run_engine(
     config: Config,
-    plan: Plan,
+    plan: CompletePlan,
     optimizer: OptimizerSettings | OwnOptimizer | None = None,
     mesh: MeshShape = ONE_RANK,
 ) -> tuple[Engine, ModelSpec]:
     """The engine of a run, weights as the seed gives them, and its model's shape."""
-    if plan.model is None:
-        raise PlanError([*plan.gaps])
     tokenizer, spec = open_tokenizer(config.tokenizer), plan.model
     token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
     settings = replace(engine_settings(config, spec, token_bytes), mesh=mesh)

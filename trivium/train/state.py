@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def state_of(trainer: "Trainer") -> dict[str, Any]:
     """What a checkpoint keeps of a run, at the step where it stands."""
-    trainer.loader.step = trainer.step
-    loader = trainer.loader.state_dict()
+    loader = trainer.loader.state_at(trainer.step)
     return {
         "step": trainer.step,
         "stage": loader["stage"],
@@ -45,8 +44,7 @@ def load_checkpoint(trainer: "Trainer", checkpoint: Checkpoint) -> dict[str, str
     state = checkpoint.state()
     refuse_other_past(state, trainer.plan, str(trainer.folder.path))
     step = int(state["step"])
-    past = {"fingerprint": trainer.plan.fingerprint(step), "record": trainer.plan.record(step)}  # has just been judged
-    trainer.loader.load_state_dict({**state["loader"], **past})
+    trainer.loader.seek(step, state["loader"]["lanes"])
     if is_saved(checkpoint.engine):
         trainer.engine.load(checkpoint.engine)
     else:  # a fork from another engine: the weights alone

@@ -19,6 +19,7 @@ from trivium.config.schema import Config, Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks
 from trivium.loader.loader import Loader
+from trivium.loader.trace import origins_of
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.settings import mesh_shape, stage_settings
@@ -45,7 +46,6 @@ from trivium.train.lag import Lag
 from trivium.train.loop import train
 from trivium.train.meter import Meter, peak_memory
 from trivium.train.references import References
-from trivium.train.rows import row_list
 from trivium.train.scoring import Scoring
 from trivium.train.session import initial_weights, session, start_of
 from trivium.train.state import load_checkpoint, raw_config, state_of
@@ -79,7 +79,7 @@ class Trainer:
             self.notes = () if loaded is None else loaded.warnings
             devices = self.ranks.local_devices if self.config.engine.name == "jax" else None
             self.mesh = mesh_shape(self.config.engine.parallel, self.ranks.size, devices)
-            self.plan = make_plan(self.config, fetch=True)
+            self.plan = make_plan(self.config, fetch=True).complete()
             self.config = self.plan.config  # with what it takes from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
@@ -150,7 +150,7 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether the run's last step is taken."""
-        return self.step >= (self.plan.total_steps or 0)
+        return self.step >= self.plan.total_steps
 
     def on_start(self) -> None:
         """Before the first step of a launch."""
@@ -232,7 +232,7 @@ class Trainer:
     @property
     def stage(self) -> PlannedStage:
         """The stage that the engine is in, or will be in first."""
-        last = (self.plan.total_steps or 1) - 1
+        last = self.plan.total_steps - 1
         entered = self._entered >= 0
         return self.plan.stages[self._entered] if entered else self.plan.stage_at(max(0, min(self.step, last)))
 
@@ -419,7 +419,7 @@ class Trainer:
         if self.dry_run or not self.ranks.is_main:
             return None
         try:
-            return self.folder.write_rows(step, [asdict(row) for row in row_list(self.plan, step)])
+            return self.folder.write_rows(step, [asdict(row) for row in origins_of(self.loader, step)])
         except OSError as failure:  # a full disk; they can be had at any time
             how = f"trivium inspect {self.folder.path} --step {step} shows them"
             self._say(f"the rows of step {step:,} are not written down: {failure.strerror}; {how}")
