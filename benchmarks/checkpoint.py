@@ -23,11 +23,11 @@ from pathlib import Path
 import torch
 from bench_run import SMALL, Size, make_config
 
-from trivium.engine.make import engine_settings, resolve_spec, stage_settings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.state import under
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
+from trivium.plan.settings import engine_settings, stage_settings
 from trivium.run.folder import RunFolder
 from trivium.run.saver import Retention, Saver
 
@@ -41,10 +41,9 @@ REST = 0.05  # seconds beyond two copies
 def stepped_engine(folder: Path, size: Size) -> TorchEngine:
     """An engine after a step, so that its optimizer has a state."""
     config = make_config(folder, size, name="checkpoint", steps=4)
-    plan = make_plan(config)
-    spec = resolve_spec(config, size.vocab)
-    engine = TorchEngine(engine_settings(config, spec))
-    engine.enter(stage_settings(plan.stages[0].config, spec, begins=True))
+    plan = make_plan(config).complete()
+    engine = TorchEngine(engine_settings(config, plan.model))
+    engine.enter(stage_settings(plan.stages[0].config, plan.stages[0].rope, begins=True))
     engine.step(Loader(plan, prefetch=0).batch(0), plan.settings_at(0))
     return engine
 

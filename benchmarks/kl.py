@@ -23,9 +23,10 @@ import torch
 from bench_run import SMALL, Size, make_config
 
 from trivium.engine.base import Direction, KlSettings
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.make import make_engine
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
+from trivium.plan.settings import engine_settings, stage_settings
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse", "nll_gap")
 PLAIN = "plain"
@@ -37,11 +38,10 @@ class Steps:
 
     def __init__(self, folder: Path, size: Size, steps: int) -> None:
         config = make_config(folder, size, name="kl", steps=steps, stage={"document_mask": True})
-        spec = resolve_spec(config, size.vocab)
-        self.plan = make_plan(config)
+        self.plan = make_plan(config).complete()
         self.loader = Loader(self.plan, prefetch=0)
-        self.engine = make_engine(engine_settings(config, spec))
-        stage = stage_settings(self.plan.stages[0].config, spec, begins=True)
+        self.engine = make_engine(engine_settings(config, self.plan.model))
+        stage = stage_settings(self.plan.stages[0].config, self.plan.stages[0].rope, begins=True)
         self.engine.save(folder / "first", background=False).wait()
         self.stages = {PLAIN: stage} | {
             direction: replace(stage, kl=KlSettings(0.1, folder / "first", direction)) for direction in DIRECTIONS

@@ -70,7 +70,7 @@ def on_a_rank(folder: Path, size: Size, rounds: int) -> None:
     rates: dict[str, list[float]] = {TRAINER: [], BARE: []}
     with trainer.open_session():
         trainer.load()
-        bare = bare_fsdp(trainer.session.meter.spec, size.num_rows, size.seq_len)
+        bare = bare_fsdp(trainer.plan.model, size.num_rows, size.seq_len)
         loops: dict[str, Callable[[int], None]] = {TRAINER: trainer.take, BARE: bare.take}
         for take in loops.values():
             take(WARM_STEPS)

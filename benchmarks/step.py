@@ -41,10 +41,11 @@ from fresh import MARK, in_fresh_process, peak_memory
 from plain_loops import GPT, bare_decoder, nanogpt, transformers_llama
 
 from trivium.config.schema import Config
-from trivium.engine.make import engine_settings, make_engine, resolve_spec, stage_settings
+from trivium.engine.make import make_engine
 from trivium.loader.loader import Loader
 from trivium.model.spec import ModelSpec
 from trivium.plan.make import make_plan
+from trivium.plan.settings import engine_settings, stage_settings
 from trivium.train.trainer import Trainer
 
 Item = TypeVar("Item")
@@ -117,7 +118,7 @@ def compare_loops(folder: Path, size: Size, rounds: int) -> None:
     peaks: list[float] = []
     with trainer.open_session():
         trainer.load()
-        spec = trainer.session.meter.spec
+        spec = trainer.plan.model
         flops = flops_of_token(spec, size)
         loops: dict[str, Callable[[int], None]] = {
             TRAINER: trainer.take,
@@ -159,11 +160,10 @@ class DocumentSteps:
     def __init__(self, folder: Path, size: Size, mean_document: int, steps: int) -> None:
         rows = {"seq_len": size.long_seq_len, "batch_size": size.long_rows}
         config = make_config(folder, size, name="documents", steps=steps, mean_document=mean_document, stage=rows)
-        spec = resolve_spec(config, size.vocab)
-        self.plan = make_plan(config)
+        self.plan = make_plan(config).complete()
         self.loader = Loader(self.plan, prefetch=0)
-        self.engine = make_engine(engine_settings(config, spec))
-        self.stage = stage_settings(self.plan.stages[0].config, spec, begins=True)
+        self.engine = make_engine(engine_settings(config, self.plan.model))
+        self.stage = stage_settings(self.plan.stages[0].config, self.plan.stages[0].rope, begins=True)
 
     def seconds(self, first: int, count: int, documents: Literal["masked", "joined"]) -> float:
         """Of one step; the batches are there before the clock starts."""
@@ -245,7 +245,7 @@ def compare_resumes(folder: Path, size: Size, rounds: int) -> None:
 def bare_memory(folder: str, size: Mapping[str, int], every: int | None) -> int:
     """Peak bytes of the bare loop beyond the imports."""
     of = Size(**size)
-    spec = resolve_spec(make_config(Path(folder), of, name="bare", steps=MEMORY_STEPS), of.vocab)
+    spec = make_plan(make_config(Path(folder), of, name="bare", steps=MEMORY_STEPS)).complete().model
     before = peak_memory()
     bare_decoder(spec, of.num_rows, of.seq_len).take(MEMORY_STEPS)
     return peak_memory() - before
@@ -298,7 +298,7 @@ def compare_engines(folder: Path, size: Size, rounds: int) -> None:
     with on_torch.open_session(), on_jax.open_session():
         on_torch.load()
         on_jax.load()
-        spec, known = on_torch.session.meter.spec, compilations()
+        spec, known = on_torch.plan.model, compilations()
         before = known.count, known.seconds
         on_jax.take(1)
         compiled = known.count - before[0], known.seconds - before[1]

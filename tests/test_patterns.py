@@ -126,7 +126,7 @@ def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:
     assert losses["ablate"][17]["loss_tokens_by_source"] != losses["base"][17]["loss_tokens_by_source"]
     export_checkpoint(Path("runs/base"), Path("exported/base"), None)
     trainer = train("midtrain")
-    assert trainer.session.meter.spec.layers == 2
+    assert trainer.plan.model.layers == 2
     first, last = (list(steps_taken(Path(f"runs/{name}/events.jsonl")).values()) for name in ("base", "midtrain"))
     assert last[0]["loss_by_source"]["web"] < first[0]["loss_by_source"]["web"] - 0.5  # it knows the base's text
 

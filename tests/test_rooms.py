@@ -131,6 +131,18 @@ def test_no_test_imports_from_another_test() -> None:
     assert not imported_tests("from tests.support.training import write_sources")
 
 
+@pytest.mark.parametrize("room", ["model", "engine"])
+def test_the_engine_and_the_models_shape_know_no_config(room: str) -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in modules()
+        if path.parts[0] == room
+        for line, module in imports((PACKAGE / path).read_text(encoding="utf-8"))
+        if room_of(module) == "config"
+    ]
+    assert found == []
+
+
 def test_no_room_is_crowded() -> None:
     counts: dict[str, int] = {}
     for path in modules():

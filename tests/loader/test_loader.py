@@ -243,7 +243,7 @@ def test_another_past_is_refused_and_another_future_is_not(config: Config) -> No
     with pytest.raises(ResumeError) as error:
         Loader(make_plan(past)).load_state_dict(state)
     assert str(error.value) == (
-        'cannot go on at step 1: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 0 have been '
+        'cannot resume at step 1: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 0 have been '
         "taken. Put it back, or start a new run."
     )
 
@@ -349,6 +349,7 @@ def test_a_plan_with_unknown_sources_cannot_be_read(tmp_path: Path) -> None:
         Loader(make_plan(config))
     assert str(error.value) == (
         f"sources.web: {tmp_path / 'nowhere'} is not there: its size and epochs are not known.\n"
+        "model.vocab: is missing, and no tokenizer gives it. Write it, or name a tokenizer.\n"
         "the plan is not complete, so that nothing can be read yet."
     )
 
@@ -373,11 +374,11 @@ def test_a_state_of_another_length_or_kind_is_refused(config: Config) -> None:
     state = {**loader.state_dict(), "step": 19}
     with pytest.raises(ResumeError) as error:
         loader.load_state_dict(state)
-    assert str(error.value) == "cannot go on at step 19: the plan has 18. Lengthen its last stage."
+    assert str(error.value) == "cannot resume at step 19: the plan has 18. Lengthen its last stage."
     for broken in ({}, {**state, "step": "x"}, {**state, "record": None}):
         with pytest.raises(ResumeError) as error:
             loader.load_state_dict(broken)
-        assert str(error.value) == "this is no state of a loader. Give what its state_dict returned."
+        assert str(error.value) == "this is not the state of a loader. Give what its state_dict returned."
     with pytest.raises(PlanError) as problem:
         next(loader.batches(start=19))
     assert str(problem.value) == "there is no step 19: the last of the 18 is step 17."
@@ -407,3 +408,35 @@ def test_ids_over_the_tokenizers_vocabulary_are_refused(tmp_path: Path) -> None:
         f"sources.web: {folder / '000.ds'}: holds the token id 299, the model knows 0 to 265. "
         "Write model.vocab = 300 or more, or tokenise with the model's tokenizer."
     )
+
+
+def test_a_loader_is_a_context_manager_and_goes_through_its_steps(config: Config) -> None:
+    with Loader(make_plan(config), prefetch=0) as loader:
+        found = list(loader)
+        assert len(loader) == len(found) == loader.step
+    expected = list(Loader(make_plan(config), prefetch=0).batches(start=0))
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert all(
+        np.array_equal(batch.tokens, other.tokens) for (_, batch), (_, other) in zip(found, expected, strict=True)
+    )
+
+
+def test_the_state_at_a_step_is_the_one_that_was_there_and_moves_nothing(config: Config) -> None:
+    loader = Loader(make_plan(config), prefetch=0)
+    states = [loader.state_dict()]
+    for _ in loader:
+        states.append(loader.state_dict())
+    loader = Loader(make_plan(config))
+    assert [loader.state_at(step) for step in range(len(loader) + 1)] == states
+    assert loader.step == 0
+
+
+def test_seek_asks_nothing_of_the_past(config: Config) -> None:
+    loader = Loader(make_plan(config), prefetch=0)
+    loader.seek(2, {})
+    step, batch = next(loader.batches())
+    assert step == 2
+    assert np.array_equal(batch.tokens, Loader(make_plan(config)).batch(2).tokens)
+    with pytest.raises(ResumeError) as error:
+        loader.seek(len(loader) + 1, {})
+    assert str(error.value).startswith(f"cannot resume at step {len(loader) + 1:,}: the plan has {len(loader):,}.")

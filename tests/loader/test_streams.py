@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from tests.support.streams import BATCH_FIELDS, batch_hash, stream_config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader.loader import Loader
-from trivium.loader.trace import places_of, rows_of
+from trivium.loader.trace import origins_of, places_of, rows_of
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 from trivium.rows.batch import PADDING
+from trivium.sources.stream.lanes import Lanes
+
+ORIGIN = ("file", "document", "start", "stop")
 
 
 @pytest.fixture
@@ -127,7 +131,7 @@ def test_a_state_without_lanes_or_of_another_step_is_refused(plan: Plan) -> None
         with pytest.raises(ResumeError) as error:
             Loader(plan).load_state_dict({**state, "lanes": lanes})
         assert str(error.value) == (
-            "cannot go on at step 5: the state has no lanes of stream web at row 15. Give the state of this step."
+            "cannot resume at step 5: the state has no lanes of stream web at row 15. Give the state of this step."
         )
 
 
@@ -147,7 +151,7 @@ def test_another_past_is_refused(plan: Plan, tmp_path: Path, key: str, value: An
     with pytest.raises(ResumeError) as error:
         other.load_state_dict(loader.state_dict())
     assert str(error.value) == (
-        f"cannot go on at step 1: {message}, and steps 0 to 0 have been taken. Put it back, or start a new run."
+        f"cannot resume at step 1: {message}, and steps 0 to 0 have been taken. Put it back, or start a new run."
     )
 
 
@@ -260,3 +264,61 @@ def test_where_a_document_of_a_stream_is_read_cannot_be_told(plan: Plan) -> None
     assert str(error.value) == (
         "web is a stream: where a document of it is read is known only when it is. Ask for a step."
     )
+
+
+def test_a_saved_state_does_not_move_the_loader_and_skipped_steps_are_read_over(plan: Plan) -> None:
+    loader = Loader(plan, prefetch=2)
+    batches = loader.batches()
+    next(batches)
+    ahead = loader.state_at(4)  # three steps are skipped
+    assert loader.step == 1
+    with Loader(plan) as other:
+        other.seek(ahead["step"], ahead["lanes"])
+        assert hashes(other) == hashes(Loader(plan))[4:]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_rows_of_the_last_step_are_told_without_reading_a_stream_again(
+    plan: Plan, prefetch: int, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {step: rows_of(plan, step) for step in range(24)}
+    reads: list[int] = []
+    whole = Lanes._take
+
+    def counted(lanes: Lanes) -> Any:
+        reads.append(lanes.position)
+        return whole(lanes)
+
+    monkeypatch.setattr(Lanes, "_take", counted)
+    with Loader(plan, 0, world_size, prefetch=prefetch) as loader:
+        for step, _ in loader:
+            before = len(reads)
+            origins = origins_of(loader, step)
+            assert len(reads) == before
+            assert [(each.row, each.source, each.unknown) for each in origins] == [
+                (each.row, each.source, None) for each in expected[step]
+            ]
+            assert [[asdict(piece) for piece in each.pieces] for each in origins] == [
+                [{key: getattr(piece, key) for key in ORIGIN} for piece in each.pieces] for each in expected[step]
+            ]
+    web = sum(address.source == "web" for rows in expected.values() for address in rows)
+    assert len(reads) == web  # each row once
+
+
+def test_rows_that_are_no_longer_in_memory_are_said_to_be_unknown(plan: Plan) -> None:
+    loader = Loader(plan, prefetch=0)
+    found = origins_of(loader, 9)  # nothing has been read
+    assert {each.source: each.unknown is None for each in found} == {"web": False, "code": True}
+    row = next(each for each in found if each.source == "web")
+    assert (row.epoch, row.pieces) == (None, ())
+    assert re.fullmatch(r"row \d+ of stream web is no longer in memory", row.unknown or "")
+    assert loader.streams.lanes["web"].position == 0
+
+
+def test_a_source_that_is_gone_does_not_stop_an_explanation(tmp_path: Path) -> None:
+    plan = make_plan(stream_config(tmp_path))
+    loader = Loader(plan, prefetch=0)
+    for path in (tmp_path / "code").iterdir():
+        path.unlink()
+    assert len(origins_of(loader, 0)) == 6

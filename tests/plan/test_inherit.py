@@ -1,21 +1,26 @@
 """A midtraining takes from its base run what its own config does not say, and the plan shows it."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tests.support.batches import TINY
 from tests.support.plans import config_of
 from trivium.config.schema import Config
 from trivium.errors import PlanError
+from trivium.model.folder import write_spec
+from trivium.model.huggingface import write_config
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 from trivium.plan.show import show_plan
 from trivium.run.folder import RunFolder
 
+SPEC = replace(TINY, vocab=266)
 MUON = {"name": "muon", "lr": {"matrix": 0.02, "rest": 0.004}, "grad_clip": 1.0}
 
 
@@ -25,6 +30,7 @@ def keep(folder: Path, config: Config, step: int = 10) -> Path:
     run = RunFolder(folder)
     run.fresh_draft(step)
     (run.draft_path(step) / "engine").mkdir()
+    write_spec(run.draft_path(step) / "engine", SPEC)
     raw = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     stage = plan.stage_at(min(step, (plan.total_steps or 1) - 1)).index
     run.commit(step, {"config": raw, "stage": stage, "loader": {"record": plan.record(step)}}, {})
@@ -130,7 +136,7 @@ def test_the_state_of_another_optimizer_is_refused(base: Path, tmp_path: Path) -
     )
     exported = tmp_path / "exported"
     exported.mkdir()
-    (exported / "config.json").write_text("{}")
+    write_config(exported, SPEC, SPEC.rope, seq_len=64)
     with pytest.raises(PlanError) as caught:
         midtraining(exported, model={"init_optimizer": True})
     what = "is a Hugging Face folder, which has no optimizer state. Leave it out."
@@ -138,8 +144,20 @@ def test_the_state_of_another_optimizer_is_refused(base: Path, tmp_path: Path) -
 
 
 def test_a_hugging_face_folder_brings_its_tokenizer(tmp_path: Path) -> None:
-    for name in ("config.json", "tokenizer.json"):
-        (tmp_path / name).write_text("{}")
+    write_config(tmp_path, SPEC, SPEC.rope, seq_len=64)
+    (tmp_path / "tokenizer.json").write_text("{}")
     plan = midtraining(tmp_path)
     assert plan.config.tokenizer is not None
     assert plan.config.tokenizer.path == str(tmp_path)
+
+
+def test_what_the_base_stretched_is_inherited_with_its_scaling(tmp_path: Path) -> None:
+    stages: list[dict[str, Any]] = [
+        {"steps": 6},
+        {"steps": 4, "seq_len": 64, "rope": {"scaling": "yarn", "factor": 4.0}},
+    ]
+    base = keep(tmp_path / "base", config_of(stages, tokenizer={"kind": "bytes"}))
+    plan = midtraining(base)
+    assert plan.config.model.rope is not None
+    assert plan.config.model.rope.original_seq_len == 16
+    assert plan.stages[0].rope == make_plan(config_of(stages)).stages[1].rope

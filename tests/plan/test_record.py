@@ -49,10 +49,10 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "seq_len": [None, 8, 32],
     "batch_size": [None, 2, 3],
     "packing": [None, "concat", "pad"],
-    "document_mask": [None, False],
+    "documents": [None, "joined"],
     "seed": [None, 1, 1234],
     "lr": [None, *STAGE_LRS],
-    "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}],
+    "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}, {"scaling": "yarn", "factor": 4.0}],
     "kl": [None, {"beta": 0.1}, {"beta": 0.2}, {"beta": 0.1, "direction": "reverse"}],
     "z_loss": [None, 1e-4],
     "loss_on": [None, "all", "assistant"],
@@ -70,7 +70,7 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "name"): ["adamw", "muon"],
     ("optimizer", "lr"): [3e-4, 1e-3],
     ("optimizer", "weight_decay"): [0.1, 0.2],
-    ("optimizer", "grad_clip"): [None, 1.0],
+    ("optimizer", "clip"): [None, 1.0],
     ("optimizer", "betas"): [[0.9, 0.95], [0.9, 0.99]],
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
@@ -84,7 +84,7 @@ IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("evaluate", "every"): [None, 10],
     ("track", "every"): [1, 10],
     ("loader", "workers"): [1, 4],
-    ("engine", "micro_batch_size"): [None, 1],
+    ("engine", "micro_batch"): [None, 1],
 }
 
 
@@ -109,7 +109,7 @@ def some_tables(draw: st.DrawFn) -> Tables:
         stages.append(stage)
     return {
         "run": {"name": "test", "seed": 1},
-        "model": {"size": "tiny"},
+        "model": {"size": "tiny", "vocab": 256},
         "optimizer": {"name": draw(st.sampled_from(["adamw", "muon"]))},
         "schedule": draw(st.sampled_from(SCHEDULES)),
         "stages": stages,
@@ -164,7 +164,7 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
     what = (
         (now.stage, stage.start, now.seq_len, now.batch_size, now.tokens_before, now.weight_decay),
-        (stage.seed, shares, fade, said.packing, said.document_mask, said.rope, said.kl, said.z_loss, said.loss_on),
+        (stage.seed, shares, fade, said.packing, said.document_mask, stage.rope, said.kl, said.z_loss, said.loss_on),
         (
             said.reset_optimizer and stage.start != 0,
             optimizer.name,
@@ -308,16 +308,24 @@ def test_a_fingerprint_is_the_same_on_every_machine() -> None:
 
 def test_a_later_context_extension_leaves_the_past_alone() -> None:
     stages = ({"steps": 5}, {"steps": 5, "seq_len": 64})
-    before, after = (plan_of(*stages, model={"size": "tiny", "max_seq_len": most}) for most in (64, 4096))
+    before, after = (plan_of(*stages, model={"size": "tiny", "vocab": 256, "max_seq_len": most}) for most in (64, 4096))
     assert before.fingerprint(10) == after.fingerprint(10)
 
 
 def test_one_thing_said_in_two_ways_is_one_past() -> None:
-    sizes = {"layers": 2, "width": 64, "heads": 2, "kv_heads": 2, "ffn": 192}
+    sizes = {"layers": 2, "width": 64, "heads": 2, "kv_heads": 2, "ffn": 192, "vocab": 266}
     for tables, others in (
-        ({"model": {"size": "tiny"}}, {"model": sizes}),
+        ({"model": {"size": "tiny"}, "tokenizer": {"kind": "bytes"}}, {"model": sizes}),
         ({"optimizer": {"lr": 3e-4}}, {"optimizer": {"lr": {"matrix": 3e-4, "rest": 3e-4}}}),
         ({"optimizer": {"no_decay": ["norms", "biases"]}}, {"optimizer": {"no_decay": ["biases", "norms"]}}),
     ):
         one, other = (plan_of({"steps": 5}, **each) for each in (tables, others))
         assert one.fingerprint(5) == other.fingerprint(5)
+
+
+def test_a_source_enters_the_record_with_its_first_row() -> None:
+    mixture = {"web": 0.8, "code": 0.2}
+    short, long = (plan_of({"steps": steps, "batch_size": 2, "mixture": mixture}) for steps in (1, 2))
+    assert "sources.code.content" not in long.record(1)
+    assert "sources.code.content" in long.record(2)
+    assert short.fingerprint(1) == long.fingerprint(1)

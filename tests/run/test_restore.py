@@ -9,7 +9,6 @@ from trivium.ask.export import export_checkpoint
 from trivium.ask.open import open_model
 from trivium.config.load import load
 from trivium.errors import PlanError, ResumeError
-from trivium.model.folder import read_spec
 from trivium.plan.make import make_plan
 from trivium.report.read import RunFiles
 from trivium.run.folder import RunFolder
@@ -50,9 +49,9 @@ def test_a_reference_of_the_other_engine_is_refused_before_training(folder: Path
     train()
     engine = RunFolder(RUN).checkpoints()[-1].engine
     other = ["engine.name=jax", "stages.1.kl={ beta = 0.1, reference = { path = 'runs/run' } }"]
-    plan = make_plan(load(Path("run.toml"), other).config, file="run.toml")
+    plan = make_plan(load(Path("run.toml"), other).config, file="run.toml").complete()
     with pytest.raises(PlanError) as error:
-        References(plan, read_spec(engine), RunFolder(Path("runs/next"))).check(0)
+        References(plan, RunFolder(Path("runs/next"))).check(0)
     assert str(error.value) == (
         f"stages[1].kl.reference: {engine} was saved by the torch engine, and this run's is another. "
         f"Export it first (trivium export {engine.parent} OUT), and give that folder."

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, EngineSettings, StageSettings
-from trivium.engine.make import make_engine, stage_settings
+from trivium.engine.make import make_engine
 from trivium.engine.ranks import Ranks
 from trivium.model.folder import is_saved, read_spec, saved_by
-from trivium.plan.make import make_plan
+from trivium.plan.make import stage_configs
+from trivium.plan.model import stage_rope
+from trivium.plan.settings import stage_settings
 from trivium.run.folder import Checkpoint, RunFolder
 
 
@@ -32,9 +34,11 @@ def standing_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engin
 def standing_stage(checkpoint: Checkpoint) -> StageSettings:
     """The stage in which a checkpoint stands."""
     state = checkpoint.state()
-    stages = make_plan(Config.model_validate(state["config"]), {}).stages
-    said = stages[min(state["stage"], len(stages) - 1)].config
-    return stage_settings(said, read_spec(checkpoint.engine), begins=False)
+    config = Config.model_validate(state["config"])
+    stages = stage_configs(config)
+    number = min(state["stage"], len(stages) - 1)
+    rope = stage_rope(stages, number, config.model, read_spec(checkpoint.engine))
+    return stage_settings(stages[number], rope, begins=False)
 
 
 def is_foreign(folder: Path, engine: str) -> bool:

@@ -1,13 +1,13 @@
 """Plan + rank -> batches: arithmetic from a step to its rows, one kernel call from rows to arrays.
 
-    loader = Loader(plan, rank=0, world_size=1)
-    batch = loader.batch(41_337)                     # this rank's shard of that step
-    for step, batch in loader.batches(start=0): ...
+    with Loader(plan, rank=0, world_size=1) as loader:
+        batch = loader.batch(41_337)  # this rank's shard of that step
+        for step, batch in loader: ...
 
 A batch depends on the plan and the step alone. Ranks get neighbouring rows of one global batch, so that the
 world size never changes the data: 4 rows, 2 ranks -> rows [0, 1] and [2, 3]. Sequential reading plans many
 steps at once; a step at random costs some ten microseconds more. A stream goes through all rows before a step,
-so that `state_dict` carries where its lanes stand.
+so that `state_dict` carries the state of its lanes.
 """
 
 import logging
@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from trivium.config.sources import StreamSource
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
-from trivium.loader.stage_reader import Rows, StageReader
+from trivium.loader.stage_reader import FoundRows, StageReader
 from trivium.loader.streams import Streams
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
-from trivium.plan.stage import PlannedStage
+from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
 from trivium.rows.gather import gather
 
@@ -35,7 +34,10 @@ AHEAD_ROWS = 4096  # and rows
 
 
 class Loader:
-    """Batches of one rank; `batch` for any step, `batches` for all of them from a step on."""
+    """Batches of one rank: `batch` for any step, `batches` for all of them from a step on.
+
+    Close it when done, or use it in a `with` statement: a stream has threads of its own.
+    """
 
     def __init__(
         self,
@@ -46,9 +48,8 @@ class Loader:
         prefetch: int | None = None,
         workers: int | None = None,
     ) -> None:
-        _refuse_unknown(plan)
+        self.plan = plan = plan.readable()
         _refuse_uneven(plan, rank, world_size)
-        self.plan = plan
         self.rank = rank
         self.world_size = world_size
         self.prefetch = plan.config.loader.prefetch if prefetch is None else prefetch
@@ -56,22 +57,36 @@ class Loader:
         self.step = 0
         self.sources = tuple(sorted(plan.config.sources))
         self.say: Callable[[str], None] = LOG.warning
-        # Whoever takes batches stands behind the rows that were found, and may save there, or ask for a step again.
+        # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
         self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
-        self._ahead: Rows | None = None
+        self._found: tuple[FoundRows, ...] = ()  # the last ones, those of the step that was taken last among them
         self._last_step = -1
         self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Steps of the whole run."""
+        return self.plan.total_steps
+
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        """Every step from the current one on, and its batch."""
+        return self.batches()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def batch(self, step: int) -> Batch:
         """This rank's shard of a step."""
         return self._gather(step, self._rows(step))
 
     def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
-        """Every step from `start` on (by default from where `state_dict` says) and its batch."""
+        """Every step from `start` on (by default from the current one) and its batch."""
         self.step = self.step if start is None else start
-        total = self.plan.known_steps
+        total = self.plan.total_steps
         if not 0 <= self.step <= total:
             raise PlanError(
                 [Problem("", f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}.")]
@@ -102,12 +117,12 @@ class Loader:
                     future.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """The step that `batches` gives next, and what decided the steps before: all plain values."""
+        """The current step, and what decided the steps before it: all plain values."""
         return self.state_at(self.step)
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """The state before a step; of a stream, one whose rows are still in memory."""
-        stage = self.plan.stage_at(min(step, self.plan.known_steps - 1))
+        """The state at a step, for `load_state_dict`; a stream that is not there yet is read up to it."""
+        stage = self.plan.stage_at(min(step, len(self) - 1))
         with self._lock:
             lanes = self.streams.state(step)
         return {
@@ -120,24 +135,22 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved step; refuses a plan whose past is another."""
+        """Continue from a saved step; refuses a state whose earlier steps are not those of this plan."""
         try:
-            step, taken_with, past = int(state["step"]), str(state["fingerprint"]), dict(state["record"])
+            step, saved, record = int(state["step"]), str(state["fingerprint"]), dict(state["record"])
         except (KeyError, TypeError, ValueError):
-            raise ResumeError("this is no state of a loader. Give what its state_dict returned.") from None
-        if not 0 <= step <= self.plan.known_steps:
-            raise ResumeError(
-                f"cannot go on at step {step:,}: the plan has {self.plan.known_steps:,}. Lengthen its last stage."
-            )
-        if self.plan.fingerprint(step) != taken_with:
-            difference = first_difference(past, self.plan.record(step))
+            raise ResumeError("this is not the state of a loader. Give what its state_dict returned.") from None
+        if 0 <= step <= len(self) and self.plan.fingerprint(step) != saved:
+            difference = first_difference(record, self.plan.record(step))
             taken = f", and steps 0 to {step - 1:,} have been taken" if step else ""
-            found = difference or "its past is another"
-            raise ResumeError(f"cannot go on at step {step:,}: {found}{taken}. Put it back, or start a new run.")
+            found = difference or "this plan's earlier steps differ from the saved ones"
+            raise ResumeError(f"cannot resume at step {step:,}: {found}{taken}. Put it back, or start a new run.")
         self.seek(step, state.get("lanes", {}))
 
     def seek(self, step: int, lanes: Mapping[str, Any]) -> None:
-        """Continue from a step whose past the caller has checked; `lanes` are the streams' as `state_at` gave them."""
+        """Continue from a step with the state of the streams there; whether it is the same run's is not checked."""
+        if not 0 <= step <= len(self):
+            raise ResumeError(f"cannot resume at step {step:,}: the plan has {len(self):,}. Lengthen its last stage.")
         with self._lock:
             self.streams.load(lanes, step)
         self.step = step
@@ -146,26 +159,32 @@ class Loader:
         """Let the threads of streams end; without streams there is nothing to close."""
         self.streams.close()
 
-    def _rows(self, step: int) -> Rows:
+    def rows_in_memory(self, step: int) -> FoundRows | None:
+        """The rows of a step, if they have been found and are still in memory; reads nothing."""
+        return next((each for each in self._found if each.first_step <= step < each.end_step), None)
+
+    def _rows(self, step: int) -> FoundRows:
         """The rows of a step; in sequence, many steps are found at once."""
         with self._lock:
-            if self._ahead is None or not self._ahead.first_step <= step < self._ahead.end_step:
+            found = self.rows_in_memory(step)
+            if found is None:
                 stage = self.plan.stage_at(step)
-                assert stage.end is not None, "the loader's plan is complete"
                 in_sequence = step == self._last_step + 1
                 many = min(AHEAD_STEPS, max(1, AHEAD_ROWS // stage.batch_size), stage.end - step)
                 try:
-                    self._ahead = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
+                    found = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
                 except SourceError as error:
                     raise SourceError(f"step {step:,}: {error}") from error
+                needed = tuple(each for each in self._found if each.end_step >= self.step)
+                self._found = (*needed[-1 - self.prefetch :], found)
             self._last_step = step
-            return self._ahead
+            return found
 
-    def _shard(self, stage: PlannedStage) -> slice:
+    def _shard(self, stage: CompleteStage) -> slice:
         size = stage.batch_size // self.world_size
         return slice(self.rank * size, (self.rank + 1) * size)
 
-    def _reader(self, stage: PlannedStage) -> StageReader:
+    def _reader(self, stage: CompleteStage) -> StageReader:
         """A stage's reader; that of the stage before is kept, others are let go."""
         if stage.index not in self._readers:
             self._readers[stage.index] = StageReader(stage, self.sources, self.streams)
@@ -173,23 +192,12 @@ class Loader:
                 self._readers.popitem(last=False)
         return self._readers[stage.index]
 
-    def _gather(self, step: int, found: Rows) -> Batch:
+    def _gather(self, step: int, found: FoundRows) -> Batch:
         first = (step - found.first_step) * found.size
         stop = first + found.size
         arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
         gather(found.rows[first:stop], arrays)
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
-
-
-def _refuse_unknown(plan: Plan) -> None:
-    unread = [
-        name
-        for stage in plan.stages
-        for name, given in stage.uses.items()
-        if given.rows and not given.segment and not isinstance(plan.config.sources[name], StreamSource)
-    ]
-    if plan.total_steps is None or unread:
-        raise PlanError([*plan.gaps, Problem("", "the plan is not complete, so that nothing can be read yet.")])
 
 
 def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a step, or the places of a document, for people."""
+"""The rows of a step, or the occurrences of a document, for people."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from trivium.loader.trace import PieceAddress, Place, RowAddress, find_text, places_of, why_not_read
+from trivium.loader.trace import Occurrence, PieceAddress, RowAddress, find_text, places_of, why_not_read
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 from trivium.text.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def learnt_spans(piece: PieceAddress) -> str:
 
 
 def show_hits(plan: Plan, text: str, tokenizer: Tokenizer, most: int, console: Console) -> None:
-    """Print the documents that hold a text, each with the places where it is read."""
+    """Print the documents that hold a text, each with the rows that it is read in."""
     shown = 0
     for hit in find_text(plan, text, tokenizer):
         if shown == most:
@@ -65,19 +65,19 @@ def show_hits(plan: Plan, text: str, tokenizer: Tokenizer, most: int, console: C
         times = f", {hit.count:,} times" if hit.count > 1 else ""
         title = f"document {hit.document:,} of {hit.source} in {hit.file}{times}: ... {hit.around} ..."
         console.print(Text(title, style="cyan"), highlight=False)
-        places = places_of(plan, hit.source, hit.document)
-        why_none = "" if places else why_not_read(plan, hit.source, hit.document)
-        show_places(hit.source, hit.document, places, why_none, console)
+        found = places_of(plan, hit.source, hit.document)
+        why_none = "" if found else why_not_read(plan, hit.source, hit.document)
+        show_places(hit.source, hit.document, found, why_none, console)
     if not shown:
         console.print(
             Text(f"no document of {', '.join(sorted(plan.sources)) or 'any source on disk'} holds this text.")
         )
 
 
-def show_places(source: str, document: int, places: list[Place], why_none: str, console: Console) -> None:
+def show_places(source: str, document: int, found: list[Occurrence], why_none: str, console: Console) -> None:
     """Print where a document is read, or why it is not."""
-    if not places:
+    if not found:
         console.print(Text(f"document {document:,} of {source} is read in no step of this run: {why_none}."))
-    for place in places:
-        at = f"step {place.step:,} row {place.row:,}: stage {place.stage}, epoch {place.epoch + 1}"
-        console.print(Text(f"{at}, tokens {place.start:,} to {place.stop:,}"))
+    for each in found:
+        at = f"step {each.step:,} row {each.row:,}: stage {each.stage}, epoch {each.epoch + 1}"
+        console.print(Text(f"{at}, tokens {each.start:,} to {each.stop:,}"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.streams import Streams
-from trivium.plan.stage import PlannedStage, SourceUse
+from trivium.plan.stage import CompleteStage, SourceUse
 from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
@@ -21,7 +21,7 @@ from trivium.rows.kernels import address_of, carray, compiled, pointer
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.reading import Reading
 from trivium.rows.window import Window
-from trivium.sources.stream.lanes import Lanes, file_table
+from trivium.sources.stream.lanes import LaneRows, Lanes, file_table
 
 Int64s = NDArray[np.int64]
 
@@ -33,12 +33,12 @@ SLOT_FIRST, SLOT_END, SLOT_ROW_STARTS, SLOT_PIECES, SLOT_FILES = range(5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedWindow:
-    """Rows of one source that stand side by side, and everything that they point into."""
+    """Neighbouring rows of one source, and everything that they point into."""
 
     first: int  # position of the first
     window: Window
     files: Int64s  # (files, 3) as `gather` takes them
-    kept: object = None  # what the addresses in `files` need alive
+    stream: tuple[str, LaneRows] | None = None  # its name, and the documents that `files` has the addresses of
 
     @property
     def slot(self) -> tuple[int, int, int, int, int]:
@@ -76,7 +76,7 @@ class StreamRows:
     def at(self, position: int, stop: int) -> LoadedWindow:
         """The rows from this position to `stop`."""
         rows = self.lanes.at(position, stop)
-        return LoadedWindow(rows.first, rows.window, file_table(rows.documents), rows.documents)
+        return LoadedWindow(rows.first, rows.window, file_table(rows.documents), (self.lanes.stream.name, rows))
 
 
 def files_of(blocks: Blocks, *, masks_loss: bool) -> Int64s:
@@ -87,7 +87,7 @@ def files_of(blocks: Blocks, *, masks_loss: bool) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FoundRows:
     """The rows of some neighbouring steps, found but not yet gathered."""
 
     first_step: int
@@ -102,8 +102,7 @@ class Rows:
 class StageReader:
     """Finds the rows of one stage: which source, which window, which pieces."""
 
-    def __init__(self, stage: PlannedStage, names: tuple[str, ...], streams: Streams) -> None:
-        assert stage.mixture is not None, "a stage whose steps are known has a mixture"
+    def __init__(self, stage: CompleteStage, names: tuple[str, ...], streams: Streams) -> None:
         self.stage = stage
         self.mixture = stage.mixture
         segments = {name: stage.uses[name].segment for name in self.mixture.names}
@@ -118,9 +117,8 @@ class StageReader:
         self._loaded: tuple[LoadedWindow, ...] = ()
         self._lock = threading.Lock()
 
-    def find(self, step: int, num_steps: int, shard: slice) -> Rows:
+    def find(self, step: int, num_steps: int, shard: slice) -> FoundRows:
         """The rows of some steps, those of a shard only."""
-        assert self.stage.start is not None, "only a stage whose place is known is read"
         batch_size = self.stage.batch_size
         first_row = (step - self.stage.start) * batch_size
         sources, source_rows = self.mixture.deal(first_row, num_steps * batch_size)
@@ -138,7 +136,7 @@ class StageReader:
                 brought = self._bring(source, int(self._starts[source] + source_rows[done]), int(stop))
                 loaded = (*loaded, brought)
                 done = _find(sources, source_rows, done, self._starts, self._slots, rows)
-        return Rows(
+        return FoundRows(
             step,
             step + num_steps,
             shard.stop - shard.start,
@@ -166,10 +164,10 @@ class StageReader:
         return brought
 
 
-def _giver(given: SourceUse, lanes: Lanes | None) -> RowGiver | None:
+def _giver(use: SourceUse, lanes: Lanes | None) -> RowGiver | None:
     if lanes is not None:
         return StreamRows(lanes)
-    return None if given.segment is None else FileRows(given.segment.reading, masks_loss=given.masks_loss)
+    return None if use.segment is None else FileRows(use.segment.reading, masks_loss=use.masks_loss)
 
 
 @compiled

@@ -5,8 +5,8 @@ from typing import Any
 
 from trivium.config.sources import StreamSource
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
-from trivium.plan.plan import Plan
-from trivium.plan.stage import PlannedStage
+from trivium.plan.plan import ReadablePlan
+from trivium.plan.stage import CompleteStage
 from trivium.sources.stream.dataset import Stream
 from trivium.sources.stream.lanes import Lanes, Stretch
 from trivium.text.tokenizer import open_tokenizer
@@ -15,10 +15,10 @@ from trivium.text.tokenizer import open_tokenizer
 class Streams:
     """Every stream that a plan reads; nothing is fetched before a row is asked for."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None], keep_rows: int) -> None:
+    def __init__(self, plan: ReadablePlan, say: Callable[[str], None], keep_rows: int) -> None:
         self.plan = plan
-        given = {name for stage in plan.stages for name, given in stage.uses.items() if given.rows}
-        sources = {name: source for name, source in plan.config.sources.items() if name in given}
+        used = {name for stage in plan.stages for name, use in stage.uses.items() if use.rows}
+        sources = {name: source for name, source in plan.config.sources.items() if name in used}
         streams = {name: source for name, source in sources.items() if isinstance(source, StreamSource)}
         tokenizer = open_tokenizer(plan.config.tokenizer) if streams else None
         self.lanes: dict[str, Lanes] = {}
@@ -33,15 +33,13 @@ class Streams:
                 raise PlanError([Problem(f"sources.{name}", str(error))]) from error
             self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)
 
-    def starts(self, stage: PlannedStage) -> dict[str, int]:
+    def starts(self, stage: CompleteStage) -> dict[str, int]:
         """The position at which a stage starts to read each stream."""
         return {name: _rows_before(self.plan, name, stage.index) for name in self.lanes}
 
     def positions(self, step: int) -> dict[str, int]:
         """How many rows each stream has given before a step."""
-        stage = self.plan.stage_at(min(step, self.plan.known_steps - 1))
-        assert stage.start is not None
-        assert stage.mixture is not None
+        stage = self.plan.stage_at(min(step, self.plan.total_steps - 1))
         counts = stage.mixture.count((step - stage.start) * stage.batch_size).tolist()
         within = dict(zip(stage.mixture.names, counts, strict=True))
         return {name: start + within.get(name, 0) for name, start in self.starts(stage).items()}
@@ -51,16 +49,16 @@ class Streams:
         return {name: self.lanes[name].state_at(at) for name, at in self._read_before(step).items()}
 
     def load(self, states: Mapping[str, Any], step: int) -> None:
-        """Stand at a step, by the states that were saved there."""
+        """Continue from a step, with the states that were saved there."""
         for name, position in self._read_before(step).items():
             found = states.get(name)
             if not isinstance(found, dict) or found.get("position") != position:
-                what = f"cannot go on at step {step:,}: the state has no lanes of stream {name} at row {position:,}"
+                what = f"cannot resume at step {step:,}: the state has no lanes of stream {name} at row {position:,}"
                 raise ResumeError(f"{what}. Give the state of this step.")
             self.lanes[name].load(found)
 
     def jump(self, step: int) -> None:
-        """Stand at a step without having read what is before it: for a rehearsal."""
+        """Continue from a step without having read what is before it: for a rehearsal."""
         for name, position in self.positions(step).items():
             self.lanes[name].jump(position)
 
@@ -79,12 +77,12 @@ def _check_vocab(name: str, ids: int, vocab: int | None) -> None:
         raise PlanError([Problem(f"sources.{name}", f"{what}. Write model.vocab = {ids} or more.")])
 
 
-def _rows_before(plan: Plan, name: str, index: int) -> int:
+def _rows_before(plan: ReadablePlan, name: str, index: int) -> int:
     """Rows of a source in all stages before one."""
     return sum(stage.uses[name].rows for stage in plan.stages[:index] if name in stage.uses)
 
 
-def _stretches(plan: Plan, name: str) -> list[Stretch]:
+def _stretches(plan: ReadablePlan, name: str) -> list[Stretch]:
     """How the rows of a stream are made, from which position on."""
     return [
         Stretch(_rows_before(plan, name, stage.index), stage.row_settings)

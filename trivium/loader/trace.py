@@ -1,21 +1,22 @@
 """Every token has an address: step -> row -> source, document, span; and back.
 
-Nothing is searched for: the rows of a step are computed as the loader does, and a document's places follow
+Nothing is searched for: the rows of a step are computed as the loader does, and a document's occurrences follow
 from its blocks, the order of each epoch and the mixture. Of a stream only the first way is open.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.sources import StreamSource
-from trivium.errors import PlanError, Problem
+from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.loader import Loader
 from trivium.plan.plan import Plan
-from trivium.plan.stage import PlannedStage, Segment
+from trivium.plan.stage import CompleteStage, Segment
 from trivium.rows.batch import IGNORED
 from trivium.rows.blocks import FileBlocks
 from trivium.rows.piece import file_of, length_of
@@ -27,13 +28,30 @@ AROUND = 30  # characters shown on each side of a text that was found
 
 
 @dataclass(frozen=True, slots=True)
-class PieceAddress:
-    """A stretch of one document in a row."""
+class PieceOrigin:
+    """Which stretch of which document a piece of a row is."""
 
     file: str
     document: int  # within its source; of a stream, within its lane and epoch
     start: int  # first token, counted from the document's start
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """Which documents a row is made of, to be kept beside a step that went wrong."""
+
+    row: int
+    source: str
+    epoch: int | None = None
+    pieces: tuple[PieceOrigin, ...] = ()
+    unknown: str | None = None  # why there are none
+
+
+@dataclass(frozen=True, slots=True)
+class PieceAddress(PieceOrigin):
+    """A stretch of one document in a row, with its tokens."""
+
     length: int  # tokens of the whole document
     tokens: NDArray[np.int32]
     loss_mask: NDArray[np.bool_]  # whether each token's target is learnt
@@ -48,7 +66,7 @@ class PieceAddress:
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """A row of a step: whose it is, and what stands in it."""
+    """A row of a step: its source, and the pieces of documents in it."""
 
     row: int
     source: str
@@ -59,7 +77,7 @@ class RowAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Occurrence:
     """Where a stretch of a document is read."""
 
     step: int
@@ -78,30 +96,37 @@ class Hit:
     document: int
     file: str
     count: int
-    around: str  # the first place, with what stands beside it
+    around: str  # its first occurrence, with the text beside it
 
 
 def rows_of(plan: Plan, step: int) -> list[RowAddress]:
     """What every row of a step reads; a stream is read from its start to get there."""
-    stage = plan.stage_at(step)
-    assert stage.mixture is not None, "a stage that is reached has a mixture"
-    assert stage.start is not None
-    loader = Loader(plan, prefetch=0)
-    batch = loader.batch(step)
-    streamed = _streamed(loader, step)
-    sources, source_rows = stage.mixture.deal((step - stage.start) * stage.batch_size, stage.batch_size)
     addresses = []
-    for row, (source, source_row) in enumerate(zip(sources.tolist(), source_rows.tolist(), strict=True)):
-        name = stage.mixture.names[source]
-        if name in streamed:
-            read = _stream_row(streamed[name], loader.streams.starts(stage)[name] + source_row)
-        else:
-            read = _file_row(stage.uses[name].segment, source_row)
-        pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row]))
-        padding = stage.seq_len - sum(len(piece.tokens) for piece in pieces)
-        addresses.append(RowAddress(row, name, read.epoch, read.position, pieces, padding))
-    loader.close()
+    with Loader(plan, prefetch=0) as loader:
+        batch = loader.batch(step)
+        for row, name, find in _row_finders(loader, step):
+            read = find()
+            pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row]))
+            padding = loader.plan.stage_at(step).seq_len - sum(len(piece.tokens) for piece in pieces)
+            addresses.append(RowAddress(row, name, read.epoch, read.position, pieces, padding))
     return addresses
+
+
+def origins_of(loader: Loader, step: int) -> list[RowOrigin]:
+    """The documents of every row of a step that a loader has just read, all ranks' rows included.
+
+    It explains a step, and so never costs a run: no source is read again. A row that cannot be told from what is in
+    memory says so.
+    """
+    origins = []
+    for row, name, find in _row_finders(loader, step):
+        try:
+            read = find()
+            pieces = tuple(PieceOrigin(*origin) for origin, _ in _located(read))
+            origins.append(RowOrigin(row, name, read.epoch, pieces))
+        except (TriviumError, OSError) as error:
+            origins.append(RowOrigin(row, name, unknown=str(error)))
+    return origins
 
 
 class _Document(NamedTuple):
@@ -123,6 +148,21 @@ class _RowRead:
     document_at: Callable[[int, int], _Document]
 
 
+def _row_finders(loader: Loader, step: int) -> Iterator[tuple[int, str, Callable[[], _RowRead]]]:
+    """Every row of a step: its number, its source, and what finds its pieces."""
+    stage = loader.plan.stage_at(step)
+    in_memory = loader.rows_in_memory(step)
+    streamed = [each.stream for each in (() if in_memory is None else in_memory.loaded) if each.stream is not None]
+    starts = loader.streams.starts(stage)
+    sources, source_rows = stage.mixture.deal((step - stage.start) * stage.batch_size, stage.batch_size)
+    for row, (source, source_row) in enumerate(zip(sources.tolist(), source_rows.tolist(), strict=True)):
+        name = stage.mixture.names[source]
+        if name in starts:
+            yield row, name, partial(_stream_row, name, streamed, starts[name] + source_row)
+        else:
+            yield row, name, partial(_file_row, stage.uses[name].segment, source_row)
+
+
 def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
     assert segment is not None, "the loader has read it"
     position = segment.start + source_row
@@ -137,14 +177,12 @@ def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
     return _RowRead(position, segment.reading.place(number)[0], pieces, document_at)
 
 
-def _streamed(loader: Loader, step: int) -> dict[str, LaneRows]:
-    """The rows of a step that come from streams."""
-    first, end = loader.streams.positions(step), loader.streams.positions(step + 1)
-    lanes = loader.streams.lanes
-    return {name: lanes[name].at(first[name], end[name]) for name in lanes if first[name] < end[name]}
+def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) -> _RowRead:
+    loaded = [rows for stream, rows in streamed if stream == name]
+    rows = next((each for each in loaded if each.first <= position < each.first + each.window.num_rows), None)
+    if rows is None:
+        raise SourceError(f"row {position:,} of stream {name} is no longer in memory")
 
-
-def _stream_row(rows: LaneRows, position: int) -> _RowRead:
     def document_at(file: int, offset: int) -> _Document:
         documents = rows.documents[file]
         number = int(np.searchsorted(documents.ends, offset, side="right"))
@@ -157,38 +195,37 @@ def _stream_row(rows: LaneRows, position: int) -> _RowRead:
     return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at)
 
 
+def _located(read: _RowRead) -> Iterator[tuple[tuple[str, int, int, int], int]]:
+    """A row's pieces as a PieceOrigin has them, each with the tokens of its whole document."""
+    for offset, word in read.pieces.tolist():
+        document = read.document_at(file_of(word), offset)
+        start = offset - document.start
+        yield (document.file, document.number, start, start + length_of(word)), document.end - document.start
+
+
 def _pieces(read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32]) -> Iterator[PieceAddress]:
     column = 0
-    for offset, word in read.pieces.tolist():
-        length = length_of(word)
-        stop = min(column + length, len(tokens))  # a row of crop has one token more, which is a target only
-        document = read.document_at(file_of(word), offset)
-        yield PieceAddress(
-            file=document.file,
-            document=document.number,
-            start=offset - document.start,
-            stop=offset - document.start + length,
-            length=document.end - document.start,
-            tokens=tokens[column:stop],
-            loss_mask=targets[column:stop] != IGNORED,
-        )
+    for origin, length in _located(read):
+        _, _, start, end = origin
+        stop = min(column + end - start, len(tokens))  # a row of crop has one token more, which is a target only
+        yield PieceAddress(*origin, length, tokens[column:stop], targets[column:stop] != IGNORED)
         column = stop
 
 
-def places_of(plan: Plan, source: str, document: int) -> list[Place]:
-    """Every place in the run where a document, or a piece of it, is read; in order of the steps."""
+def places_of(plan: Plan, source: str, document: int) -> list[Occurrence]:
+    """Every occurrence of a document, or a piece of it, in the run's rows; in order of the steps."""
     if isinstance(plan.config.sources.get(source), StreamSource):
         what = f"{source} is a stream: where a document of it is read is known only when it is. Ask for a step."
         raise PlanError([Problem("", what)])
     if source not in plan.sources:
         known = ", ".join(sorted(plan.sources)) or "none"
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
-    places: list[Place] = []
-    for stage in plan.stages:
-        given = stage.uses.get(source)
-        if given is not None and given.segment is not None:
-            places.extend(_places_in_stage(stage, source, document, given.segment, given.rows))
-    return sorted(places, key=lambda place: (place.step, place.row, place.start))
+    found: list[Occurrence] = []
+    for stage in filter(None, map(CompleteStage.of, plan.stages)):
+        use = stage.uses.get(source)
+        if use is not None and use.segment is not None:
+            found.extend(_in_stage(stage, source, document, use.segment, use.rows))
+    return sorted(found, key=lambda each: (each.step, each.row, each.start))
 
 
 def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
@@ -200,14 +237,14 @@ def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
         for document in range(blocks.num_documents):
             file, start, end = blocks.document_span(document)
             decoded = tokenizer.decode(blocks.files[file].tokens[start:end].tolist())
-            place = decoded.find(text)
-            if place >= 0:
-                around = decoded[max(0, place - AROUND) : place + len(text) + AROUND]
+            first = decoded.find(text)
+            if first >= 0:
+                around = decoded[max(0, first - AROUND) : first + len(text) + AROUND]
                 yield Hit(name, document, blocks.files[file].name, decoded.count(text), " ".join(around.split()))
 
 
 def why_not_read(plan: Plan, source: str, document: int) -> str:
-    """Why a document has no place in the run."""
+    """Why no row of the run has a piece of a document."""
     blocks = plan.sources[source].blocks
     assert isinstance(blocks, FileBlocks), "only files have documents to name"
     _, start, end = blocks.document_span(document)
@@ -216,9 +253,7 @@ def why_not_read(plan: Plan, source: str, document: int) -> str:
     return "it is held out for validation" if blocks.is_held_out(document) else "the run ends before it"
 
 
-def _places_in_stage(stage: PlannedStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Place]:
-    assert stage.mixture is not None
-    assert stage.start is not None
+def _in_stage(stage: CompleteStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Occurrence]:
     reading = segment.reading
     blocks = _file_blocks(reading)
     try:
@@ -240,7 +275,7 @@ def _places_in_stage(stage: PlannedStage, source: str, document: int, segment: S
                 step, row = divmod(row - 1, stage.batch_size)
                 begin = int(offsets[piece]) - start
                 epoch = reading.place(number)[0]
-                yield Place(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))
+                yield Occurrence(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))
 
 
 def _windows_with(reading: Reading, blocks: NDArray[np.int64], first: int, last: int) -> list[int]:

@@ -7,7 +7,6 @@ Llama; one with a window is read with rows no longer than the window, where it h
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +160,5 @@ def _read_rope(config: dict[str, Any]) -> RopeSpec:
 def _written_rope(rope: RopeSpec) -> dict[str, Any] | None:
     if rope.scaling is None:
         return None
-    keys = {"linear": (), "yarn": ("attention_factor", "beta_fast", "beta_slow")}.get(
-        rope.scaling, ("low_freq_factor", "high_freq_factor")
-    )
-    parts = asdict(rope)
-    scaled = {"rope_type": rope.scaling, "rope_theta": rope.theta, "factor": rope.factor}
-    if rope.scaling != "linear":
-        scaled["original_max_position_embeddings"] = rope.original_seq_len
-    return scaled | {key: parts[key] for key in keys if parts[key] is not None}
+    theirs = {"scaling": "rope_type", "theta": "rope_theta", "original_seq_len": "original_max_position_embeddings"}
+    return {theirs.get(key, key): value for key, value in rope.deciding().items()}

@@ -12,9 +12,12 @@ from typing import Any
 from trivium.config.schema import Config, Tokenizer
 from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem, ResumeError
+from trivium.model.folder import read_spec
+from trivium.model.huggingface import CONFIG_FILE
+from trivium.model.spec import RopeSpec
+from trivium.plan.model import stage_rope
 from trivium.run.folder import find_checkpoint
 
-HUGGING_FACE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 
 
@@ -25,6 +28,7 @@ class Inherited:
     config: Config
     base: str = ""
     taken: Mapping[str, Any] = field(default_factory=dict)
+    weights: Path | None = None  # the folder that the model's weights come from
     gap: Problem | None = None  # the base is not there yet
     problem: Problem | None = None
 
@@ -34,7 +38,7 @@ def inherited(config: Config) -> Inherited:
     if config.model.init is None:
         return Inherited(config)
     folder = Path(config.model.init)
-    if (folder / HUGGING_FACE).is_file():
+    if (folder / CONFIG_FILE).is_file():
         return _from_hugging_face(config, folder)
     try:
         checkpoint = find_checkpoint(folder, config.model.init_step)
@@ -43,21 +47,29 @@ def inherited(config: Config) -> Inherited:
         return Inherited(config, gap=Problem("model.init", what))
     state = checkpoint.state()
     base = Config.model_validate(state["config"])
-    updates = {**_tokenizer(config, base), **_rows(config, base, last_stage(state)), **_optimizer(config, base)}
+    updates = {**_tokenizer(config, base), **_rows(config, state), **_rotary(config, state, checkpoint.engine)}
+    updates |= _optimizer(config, base)
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
-    return Inherited(_with(config, updates), name, updates, problem=_other_optimizer(config, base, name))
+    problem = _other_optimizer(config, base, name)
+    return Inherited(_with(config, updates), name, updates, checkpoint.engine, problem=problem)
 
 
-def last_stage(state: Mapping[str, Any]) -> Stage | None:
-    """The last stage that a checkpoint's run has taken a step of; None where it has taken none."""
+def begun_stages(state: Mapping[str, Any]) -> tuple[Stage, ...]:
+    """The stages of which a checkpoint's run has taken a step."""
     starts = (f"stages[{number}].start" for number in range(state["stage"] + 1))
-    # A record holds the stages that have begun, that is, of which a step is taken.
+    # A record holds the stages that have begun; an anneal is a part of the last one.
     begun = sum(start in state["loader"]["record"] for start in starts)
     config = Config.model_validate(state["config"])
-    stages = merged_stages(config.stages, config.defaults)
-    return None if begun == 0 else stages[min(begun, len(stages)) - 1]  # an anneal is a part of the last one
+    return merged_stages(config.stages, config.defaults)[:begun]
+
+
+def last_rope(state: Mapping[str, Any], weights: Path) -> RopeSpec:
+    """The rotary positions that a checkpoint's model was last trained with; `weights` is its engine's folder."""
+    spec, stages = read_spec(weights), begun_stages(state)
+    model = Config.model_validate(state["config"]).model
+    return stage_rope(stages, len(stages) - 1, model, spec) if stages else spec.rope
 
 
 def _from_hugging_face(config: Config, folder: Path) -> Inherited:
@@ -68,25 +80,36 @@ def _from_hugging_face(config: Config, folder: Path) -> Inherited:
     if config.model.init_optimizer:
         what = f"{folder} is a Hugging Face folder, which has no optimizer state. Leave it out."
         problem = Problem("model.init_optimizer", what)
-    return Inherited(_with(config, updates), str(folder), updates, problem=problem)
+    return Inherited(_with(config, updates), str(folder), updates, folder, problem=problem)
 
 
 def _tokenizer(config: Config, base: Config) -> dict[str, Any]:
     return {"tokenizer": base.tokenizer} if config.tokenizer is None and base.tokenizer is not None else {}
 
 
-def _rows(config: Config, base: Config, stage: Stage | None) -> dict[str, Any]:
-    """Row length, rows in a step and rotary positions of the base's last stage, where some stage does not say them."""
-    if stage is None:
+def _rows(config: Config, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Row length and rows in a step of the base's last stage, where some stage does not give them."""
+    stages = begun_stages(state)
+    if not stages:
         return {}
-    said = config.defaults.model_fields_set
-    lacks_length = any("seq_len" not in each.model_fields_set | said for each in config.stages)
-    lacks_size = any(not {"batch_size", "batch_tokens"} & (each.model_fields_set | said) for each in config.stages)
-    taken: dict[str, Any] = {"defaults.seq_len": stage.seq_len} if lacks_length else {}
-    if lacks_size:
-        taken["defaults.batch_size"] = stage.rows_of_step
-    rope = base.model.rope if stage.rope is None else stage.rope
-    return taken | ({"model.rope": rope} if config.model.rope is None and rope is not None else {})
+    given = config.defaults.model_fields_set
+    lacks_length = any("seq_len" not in each.model_fields_set | given for each in config.stages)
+    lacks_size = any(not {"batch_size", "batch_tokens"} & (each.model_fields_set | given) for each in config.stages)
+    taken: dict[str, Any] = {"defaults.seq_len": stages[-1].seq_len} if lacks_length else {}
+    return taken | ({"defaults.batch_size": stages[-1].rows_of_step} if lacks_size else {})
+
+
+def _rotary(config: Config, state: Mapping[str, Any], weights: Path) -> dict[str, Any]:
+    """Rotary positions of the base's last stage, with the context that it stretched, where the config gives none."""
+    stages, model = begun_stages(state), Config.model_validate(state["config"]).model
+    if not stages or config.model.rope is not None:
+        return {}
+    rope = model.rope if stages[-1].rope is None else stages[-1].rope
+    if rope is None:
+        return {}
+    if rope.scaling is not None:
+        rope = rope.model_copy(update={"original_seq_len": last_rope(state, weights).original_seq_len})
+    return {"model.rope": rope}
 
 
 def _optimizer(config: Config, base: Config) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from math import ceil, floor, log10
 from typing import Any
 
@@ -9,11 +10,12 @@ from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config
 from trivium.config.stages import Reference, Stage, merged_stages
-from trivium.errors import PlanError, Problem, SourceError
+from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
+from trivium.plan.model import PlannedModel, plan_model
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
 from trivium.plan.stage import PlannedStage, SourceUse
@@ -51,6 +53,11 @@ def make_plan(
         raise PlanError(in_file) from None
 
 
+def stage_configs(config: Config) -> list[Stage]:
+    """The stages of a config as they will run, as far as can be known without its sources and base run."""
+    return Builder(config, {}, {}, Inherited(config)).stage_configs()
+
+
 @dataclass(slots=True)
 class Builder:
     """Goes through the stages once, in order; collects problems, warnings and what cannot be told."""
@@ -65,19 +72,36 @@ class Builder:
 
     def plan(self) -> Plan:
         """The plan, or PlanError."""
-        stages = self._planned(self._with_anneal(list(merged_stages(self.config.stages, self.config.defaults))))
+        planned = self._planned(self.stage_configs())
+        model = self._model(planned)
+        stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
         self._check_learnt(stages)
         self._check_epochs(stages)
         self._check_muon()
         self._note_gaps(stages)
         curves = self._curves(stages)
+        if model.gap is not None:
+            self.gaps.append(model.gap)
         if self.inherited.problem is not None:
             self.problems.append(self.inherited.problem)
         if self.problems:
             raise PlanError(self.problems)
         told = tuple(self.warnings), tuple(self.gaps)
-        return Plan(self.config, self.sources, stages, *curves, *told, self.inherited)
+        return Plan(self.config, self.sources, stages, *curves, *told, self.inherited, model.spec)
+
+    def stage_configs(self) -> list[Stage]:
+        """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
+        return self._with_anneal(list(merged_stages(self.config.stages, self.config.defaults)))
+
+    def _model(self, stages: Sequence[PlannedStage]) -> PlannedModel:
+        """The model's shape and each stage's rotary positions."""
+        largest_id = max((source.largest_id for source in self.sources.values()), default=0)
+        try:
+            return plan_model(self.config, [stage.config for stage in stages], self.inherited.weights, largest_id)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return PlannedModel(None)
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +10,11 @@ from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError
+from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
 from trivium.plan.inherit import Inherited
 from trivium.plan.record import GROUPS, Record, fingerprint, record
-from trivium.plan.stage import PlannedStage
+from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
 
@@ -30,6 +31,7 @@ class Plan:
     warnings: tuple[Problem, ...]
     gaps: tuple[Problem, ...]
     inherited: Inherited
+    model: ModelSpec | None  # None where its vocabulary or the weights that it starts from are not known
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
 
     @property
@@ -96,7 +98,8 @@ class Plan:
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""
         curves = self.learning_rate, self.momentum
-        entries = record(self.config, self.sources, self.stages, *curves, step, self._stream_tokenizer)
+        facts = self.config, self.model, self.sources, self.stages
+        entries = record(*facts, *curves, step, self._stream_tokenizer)
         return {**entries, **self.own} if step else entries
 
     @cached_property
@@ -132,3 +135,59 @@ class Plan:
         if self.learning_rate is None or stage.start is None or stage.end is None:
             return None, None
         return self.learning_rate.at(stage.start), self.learning_rate.at(stage.end - 1)
+
+    def readable(self) -> "ReadablePlan":
+        """The plan, if every step's rows can be read; raises PlanError with the gaps if not."""
+        stages = [known for stage in self.stages if (known := CompleteStage.of(stage)) is not None]
+        if len(stages) < len(self.stages) or self.learning_rate is None or any(map(self._lacks_source, stages)):
+            raise PlanError([*self.gaps, Problem("", "the plan is not complete, so that nothing can be read yet.")])
+        return ReadablePlan(**{**_fields(self), "stages": tuple(stages)})
+
+    def complete(self) -> "CompletePlan":
+        """The plan, if the run can be trained; raises PlanError with the gaps if not."""
+        readable = self.readable()
+        if self.model is None:
+            raise PlanError(self.gaps)
+        return CompletePlan(**_fields(readable))
+
+    def _lacks_source(self, stage: PlannedStage) -> bool:
+        return any(
+            use.rows and use.segment is None and not isinstance(self.config.sources[name], StreamSource)
+            for name, use in stage.uses.items()
+        )
+
+
+@dataclass(frozen=True)
+class ReadablePlan(Plan):
+    """A plan of which every step is known, and every source is open: enough to read all batches."""
+
+    stages: tuple[CompleteStage, ...]
+    learning_rate: Curve
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.stages[-1].end
+
+    def stage_at(self, step: int) -> CompleteStage:
+        """The stage that a step belongs to."""
+        return self.stages[super().stage_at(step).index]
+
+    def readable(self) -> "ReadablePlan":
+        """The plan itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class CompletePlan(ReadablePlan):
+    """A plan without gaps: all that a run is trained from."""
+
+    model: ModelSpec
+
+    def complete(self) -> "CompletePlan":
+        """The plan itself."""
+        return self
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    return {each.name: getattr(plan, each.name) for each in fields(plan)}

@@ -6,7 +6,7 @@ cadences, micro-batches and whatever else decides no step are not in it.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from trivium.config.problems import show_value
-from trivium.config.schema import SIZES, Config
+from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
+from trivium.model.folder import SHAPE_KEYS
+from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
 from trivium.plan.stage import PlannedStage
 from trivium.rows.order import ORDER_VERSION
@@ -44,6 +46,7 @@ class Difference:
 
 def record(
     config: Config,
+    model: ModelSpec | None,
     sources: Mapping[str, OpenSource],
     stages: Sequence[PlannedStage],
     learning_rate: Curve | None,
@@ -55,7 +58,7 @@ def record(
 
     `tokenizer` is its fingerprint, where streams are tokenised as they are read.
     """
-    entries: Record = {"order": ORDER_VERSION, "run.seed": config.run.seed, **_model_entries(config)}
+    entries: Record = {"order": ORDER_VERSION, "run.seed": config.run.seed, **_model_entries(config, model)}
     end = stages[-1].end
     if end is not None and step > end:
         entries["run.steps"] = end  # steps that this plan does not have
@@ -63,12 +66,13 @@ def record(
         return entries
     entries |= _optimizer_entries(config)
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
+    read = {stage.index: _sources_read(stage, step) for stage in taken}
     for stage in taken:
-        entries |= _stage_entries(stage, config, [each.name for each in stages])
+        entries |= _stage_entries(stage, read[stage.index], [each.name for each in stages])
     skipped = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
     if skipped:
         entries["guard.skip_steps"] = skipped
-    for name in sorted({name for stage in taken for name, given in stage.uses.items() if given.rows}):
+    for name in sorted(frozenset().union(*read.values())):
         entries |= _source_entries(name, config, sources)
         if isinstance(config.sources[name], StreamSource):
             entries[f"sources.{name}.tokenizer"] = tokenizer
@@ -79,28 +83,34 @@ def record(
     return entries
 
 
+def _sources_read(stage: PlannedStage, step: int) -> frozenset[str]:
+    """The sources of which a stage has read a row before a step: what it reads later decides nothing yet."""
+    if stage.mixture is None or stage.start is None:
+        return frozenset()
+    steps = step - stage.start if stage.steps is None else min(step - stage.start, stage.steps)
+    counts = stage.mixture.count(steps * stage.batch_size).tolist()
+    return frozenset(name for name, count in zip(stage.mixture.names, counts, strict=True) if count)
+
+
 def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]) -> Record:
     """What decides a source's documents and the order in which they are read."""
-    said = config.sources[name]
-    if isinstance(said, StreamSource):
-        entries = {f"sources.{name}.{key}": getattr(said, key) for key in STREAM_KEYS}
-        return entries if said.add is None else entries | {f"sources.{name}.add": sorted(set(said.add))}
+    source = config.sources[name]
+    if isinstance(source, StreamSource):
+        entries = {f"sources.{name}.{key}": getattr(source, key) for key in STREAM_KEYS}
+        return entries if source.add is None else entries | {f"sources.{name}.add": sorted(set(source.add))}
     keys = ("block_tokens", "window_blocks", "validation")
     content = sources[name].content if name in sources else None
-    return {f"sources.{name}.content": content} | {f"sources.{name}.{key}": getattr(said, key) for key in keys}
+    return {f"sources.{name}.content": content} | {f"sources.{name}.{key}": getattr(source, key) for key in keys}
 
 
-def _model_entries(config: Config) -> Record:
-    """What decides the initial weights: a size by name counts as its numbers; limits and rotary are the stages'."""
-    model = config.model
-    entries = _flat("model", model)
-    for key in [key for key in entries if key.startswith(("model.rope", "model.max_seq_len", "model.size"))]:
-        del entries[key]
-    if not model.init_optimizer:
-        del entries["model.init_optimizer"]
-    if model.size in SIZES:
-        entries |= {f"model.{key}": value for key, value in asdict(SIZES[model.size]).items()}
-    return entries
+def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
+    """What decides the initial weights; limits decide nothing, and rotary positions are the stages'."""
+    asked = config.model
+    entries: Record = {"model.init": asked.init, "model.init_step": asked.init_step}
+    entries["model.init_optimizer"] = asked.init_optimizer or None
+    if spec is not None:
+        entries |= {f"model.{key}": getattr(spec, key) for key in (*SHAPE_KEYS, "init_std")}
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 def _optimizer_entries(config: Config) -> Record:
@@ -114,25 +124,22 @@ def _optimizer_entries(config: Config) -> Record:
     return entries | {f"optimizer.lr.{key}": optimizer.lr.rest if lr is None else lr for key, lr in groups.items()}
 
 
-def _stage_entries(stage: PlannedStage, config: Config, names: Sequence[str]) -> Record:
+def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[str]) -> Record:
     path = f"stages[{stage.index}]"
-    said = stage.config
+    config = stage.config
     entries: Record = {f"{path}.start": stage.start, f"{path}.seed": stage.seed}
     entries[f"{path}.batch_size"] = stage.batch_size
-    entries |= {f"{path}.{key}": getattr(said, key) for key in STAGE_KEYS}
-    entries[f"{path}.reset_optimizer"] = said.reset_optimizer and stage.start != 0  # at step 0 it is fresh anyway
-    rope = said.rope if said.rope is not None else config.model.rope
-    if rope is not None:
-        entries |= _flat(f"{path}.rope", rope)
-        if rope.scaling is not None and rope.original_seq_len is None:
-            entries[f"{path}.rope.original_seq_len"] = config.model.max_seq_len
-    if said.kl is not None:
-        entries |= _flat(f"{path}.kl", said.kl)
-        if said.kl.reference is not None and said.kl.reference.stage is not None:
-            entries[f"{path}.kl.reference.stage"] = names.index(said.kl.reference.stage)
-    for name, given in stage.uses.items():
-        if given.rows and not given.masks_loss and said.loss_on is None:
-            entries[f"{path}.loss_on.{name}"] = "all"  # as the source says
+    entries |= {f"{path}.{key}": getattr(config, key) for key in STAGE_KEYS}
+    entries[f"{path}.reset_optimizer"] = config.reset_optimizer and stage.start != 0  # at step 0 it is fresh anyway
+    if stage.rope is not None:
+        entries |= {f"{path}.rope.{key}": value for key, value in stage.rope.deciding().items()}
+    if config.kl is not None:
+        entries |= _flat(f"{path}.kl", config.kl)
+        if config.kl.reference is not None and config.kl.reference.stage is not None:
+            entries[f"{path}.kl.reference.stage"] = names.index(config.kl.reference.stage)
+    for name, use in stage.uses.items():
+        if name in read and not use.masks_loss and config.loss_on is None:
+            entries[f"{path}.loss_on.{name}"] = "all"  # as the source has it
     if stage.mixture is not None:
         for name, share in zip(stage.mixture.new.names, stage.mixture.new.shares, strict=True):
             if share:

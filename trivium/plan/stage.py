@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trivium.config.stages import Stage
+from trivium.model.spec import RopeSpec
 from trivium.rows.figures import Figures
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings
@@ -48,6 +49,7 @@ class PlannedStage:
     steps: int | None
     mixture: StageMixture | None
     uses: Mapping[str, SourceUse]
+    rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
 
     @property
     def name(self) -> str:
@@ -97,3 +99,35 @@ class PlannedStage:
             return None
         new = self.mixture.new
         return dict(zip(new.names, new.shares, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteStage(PlannedStage):
+    """A stage whose steps and mixture are known."""
+
+    start: int
+    steps: int
+    mixture: StageMixture
+
+    @classmethod
+    def of(cls, stage: PlannedStage) -> "CompleteStage | None":
+        """A stage as this type; None where something of it is not known."""
+        if stage.start is None or stage.steps is None or stage.mixture is None:
+            return None
+        known = stage.start, stage.steps, stage.mixture
+        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.rope)
+
+    @property
+    def end(self) -> int:
+        """The first step after the stage."""
+        return self.start + self.steps
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole stage."""
+        return self.steps * self.batch_size
+
+    @property
+    def shares(self) -> Mapping[str, Fraction]:
+        """The shares of the stage once its fade is over."""
+        return dict(zip(self.mixture.new.names, self.mixture.new.shares, strict=True))

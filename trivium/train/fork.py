@@ -14,7 +14,7 @@ from pathlib import Path
 from trivium.ask.convert import is_foreign, take_weights
 from trivium.config.load import load
 from trivium.errors import ResumeError
-from trivium.model.folder import is_saved, read_spec, saved_by
+from trivium.model.folder import is_saved, saved_by
 from trivium.plan.make import make_plan
 from trivium.run.folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
 from trivium.train.references import References
@@ -25,7 +25,7 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     """Start another run from a run's checkpoint; returns a sentence that says where it is."""
     checkpoint = find_checkpoint(run, step)
     asked = load(config, overrides).config
-    plan = make_plan(asked, file=config.name, prepare=True)
+    plan = make_plan(asked, file=config.name, prepare=True).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:
@@ -35,7 +35,7 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
         raise ResumeError(f"{fault}. Fork from another checkpoint.")
     state = checkpoint.state()
     refuse_other_past(state, plan, str(own))
-    needed = References(plan, read_spec(checkpoint.engine), new).boundaries
+    needed = References(plan, new).boundaries
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
     lineage = {"run": str(own), "step": checkpoint.step, "fingerprint": state["loader"]["fingerprint"]}
     how = ""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from trivium.engine.base import StepSettings, StepStats
-from trivium.engine.make import stage_settings
-from trivium.plan.stage import PlannedStage
+from trivium.loader.trace import origins_of
+from trivium.plan.settings import stage_settings
+from trivium.plan.stage import CompleteStage
 from trivium.run.events import Ended, Preempted, Skipped, Spiked, StageBegan
 from trivium.train.meter import peak_memory
-from trivium.train.rows import row_list
 from trivium.train.session import Session
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Loop:
             if session.ranks.share(session.references.lacks(step)):
                 trainer.save("boundary")
         reference = session.references.of(stage)
-        session.engine.enter(stage_settings(stage.config, session.meter.spec, begins=begins, reference=reference))
+        session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
         session.entered = stage.index
         session.guard.enter(stage.index)
         if begins:
@@ -174,7 +174,7 @@ class Loop:
             )
         )
 
-    def _evaluate_stage(self, stage: PlannedStage) -> None:
+    def _evaluate_stage(self, stage: CompleteStage) -> None:
         """Evaluate and score at a stage's first or last step, where it asks for that."""
         if stage.config.evaluate:
             self.trainer.evaluate()
@@ -192,14 +192,14 @@ class Loop:
         if trainer.dry_run or not session.ranks.is_main:
             return None
         try:
-            return session.folder.write_rows(step, [asdict(row) for row in row_list(trainer.plan, step)])
+            return session.folder.write_rows(step, [asdict(row) for row in origins_of(trainer.loader, step)])
         except OSError as failure:  # a full disk; they can be had at any time
             how = f"trivium inspect {session.folder.path} --step {step} shows them"
             session.say(f"the rows of step {step:,} are not written down: {failure.strerror}; {how}")
             return None
 
 
-def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[Any, Any]]:
+def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tuple[Any, Any]]:
     """What differs between two stages: before and after, by key."""
     changes = {}
     for key in STAGE_CHANGES:
@@ -215,8 +215,8 @@ def stage_changes(before: PlannedStage, stage: PlannedStage) -> dict[str, tuple[
     return changes
 
 
-def _shown_shares(stage: PlannedStage) -> dict[str, float]:
-    return {name: round(float(share), 6) for name, share in (stage.shares or {}).items()}
+def _shown_shares(stage: CompleteStage) -> dict[str, float]:
+    return {name: round(float(share), 6) for name, share in stage.shares.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 
 from trivium.engine.base import StepSettings, StepStats
 from trivium.engine.ranks import Ranks
-from trivium.model.spec import ModelSpec
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan
 from trivium.run.events import StepTaken
 
 MEAN_DECAY = 0.9
@@ -25,8 +24,7 @@ LAG_REPORTS = 3  # comparisons in which the same rank lags before it is reported
 class Meter:
     """Measures a run's steps; what is in `state` survives a resume."""
 
-    plan: Plan
-    spec: ModelSpec
+    plan: CompletePlan
     peak_flops: float | None
     weighted_loss: float = 0.0
     weight: float = 0.0
@@ -57,15 +55,15 @@ class Meter:
         """Count a step; returns its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
-        of_reference = 0.0 if stage.config.kl is None else self.spec.forward_flops(stage.seq_len)
-        work = (self.spec.flops(stage.seq_len) + of_reference) * stage.step_tokens
+        of_reference = 0.0 if stage.config.kl is None else self.plan.model.forward_flops(stage.seq_len)
+        work = (self.plan.model.flops(stage.seq_len) + of_reference) * stage.step_tokens
         self.flops += work
         self.steps_here += 1
         if self.steps_here > WARM_STEPS and not stats.compilations:
             self.training_seconds += seconds
         self.weighted_loss = MEAN_DECAY * self.weighted_loss + (1 - MEAN_DECAY) * stats.loss
         self.weight = MEAN_DECAY * self.weight + (1 - MEAN_DECAY)
-        total = self.plan.total_steps or 1
+        total = self.plan.total_steps
         return StepTaken(
             step=step + 1,
             stage=stage.name,

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from trivium.ask.convert import is_foreign
-from trivium.engine.make import FrozenModel, stage_rope
 from trivium.errors import PlanError, Problem, TriviumError
 from trivium.files import hash_file
 from trivium.model.folder import is_saved, other_shape, read_spec, saved_by
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.plan.inherit import last_stage
-from trivium.plan.plan import Plan
-from trivium.plan.stage import PlannedStage
+from trivium.model.spec import RopeSpec
+from trivium.plan.inherit import last_rope
+from trivium.plan.plan import CompletePlan
+from trivium.plan.settings import FrozenModel
+from trivium.plan.stage import CompleteStage
 from trivium.run.folder import Checkpoint, RunFolder
 from trivium.seeds import derive_key
 from trivium.train.setup import weights_folder
@@ -30,8 +30,7 @@ from trivium.train.setup import weights_folder
 class References:
     """The references of one run; `found` are the given ones by the stage that asks, as plain values."""
 
-    plan: Plan
-    spec: ModelSpec
+    plan: CompletePlan
     folder: RunFolder
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -39,13 +38,13 @@ class References:
     def boundaries(self) -> frozenset[int]:
         """Steps whose checkpoints are references: they must be written, and stay."""
         origins = [self._origin(stage) for stage in self.plan.stages]
-        return frozenset(origin.start for origin in origins if origin is not None and origin.start is not None)
+        return frozenset(origin.start for origin in origins if origin is not None)
 
     def lacks(self, step: int) -> bool:
         """Whether a step's checkpoint is a reference and is not there yet."""
         return step in self.boundaries and self._checkpoint(step) is None
 
-    def of(self, stage: PlannedStage) -> FrozenModel | None:
+    def of(self, stage: CompleteStage) -> FrozenModel | None:
         """The frozen model of a stage; None where it asks for none."""
         if stage.config.kl is None:
             return None
@@ -53,34 +52,31 @@ class References:
         if origin is None:
             folder = Path(self._given(stage)["folder"])
             return FrozenModel(folder, trained_rope(folder))
-        assert origin.start is not None, "a run whose stages' places are not known cannot start"
         checkpoint = self._checkpoint(origin.start)
         if checkpoint is None:
             raise PlanError([_missing(stage, self.folder, origin.start)])
         before = self.plan.stages[origin.index - 1] if origin.index else None
-        return FrozenModel(
-            checkpoint.engine, self.spec.rope if before is None else stage_rope(before.config, self.spec)
-        )
+        return FrozenModel(checkpoint.engine, (None if before is None else before.rope) or self.plan.model.rope)
 
     def check(self, step: int) -> None:
         """Refuse what the steps from this one on will miss: a reference that is not there, not whole, or another."""
         problems = [
             problem
             for stage in self.plan.stages
-            if stage.config.kl is not None and (stage.end is None or stage.end > step)
+            if stage.config.kl is not None and stage.end > step
             for problem in self._problems(stage, step)
         ]
         if problems:
             raise PlanError(problems)
 
-    def _problems(self, stage: PlannedStage, step: int) -> Iterator[Problem]:
+    def _problems(self, stage: CompleteStage, step: int) -> Iterator[Problem]:
         origin = self._origin(stage)
         if origin is None:
             try:
                 yield from self._misfits(stage)
             except TriviumError as error:
                 yield Problem(_key(stage), str(error))
-        elif origin.start is not None and origin.start < step:
+        elif origin.start < step:
             checkpoint = self._checkpoint(origin.start)
             fault = None if checkpoint is None else checkpoint.verify()
             if checkpoint is None:
@@ -89,7 +85,7 @@ class References:
                 advice = "Put it back, or take away that checkpoint and all that came after it."
                 yield Problem(_key(stage), f"its reference is damaged ({fault}). {advice}")
 
-    def _misfits(self, stage: PlannedStage) -> Iterator[Problem]:
+    def _misfits(self, stage: CompleteStage) -> Iterator[Problem]:
         before = self.found.get(stage.name)
         given = self._given(stage)
         folder = Path(given["folder"])
@@ -105,14 +101,14 @@ class References:
             return
         theirs = read_spec(folder)
         other = [
-            f"{key} is {getattr(theirs, key)} and not {getattr(self.spec, key)}"
-            for key in other_shape(theirs, self.spec)
+            f"{key} is {getattr(theirs, key)} and not {getattr(self.plan.model, key)}"
+            for key in other_shape(theirs, self.plan.model)
         ]
         if other:
             what = f"{folder} is a model of another shape: {', '.join(other)}. Give one of the same shape."
             yield Problem(_key(stage), what)
 
-    def _origin(self, stage: PlannedStage) -> PlannedStage | None:
+    def _origin(self, stage: CompleteStage) -> CompleteStage | None:
         """The stage at whose beginning the reference is taken; None where it is given, or none is asked for."""
         if stage.config.kl is None:
             return None
@@ -121,7 +117,7 @@ class References:
             return stage
         return next((each for each in self.plan.stages if each.name == reference.stage), None)
 
-    def _given(self, stage: PlannedStage) -> dict[str, Any]:
+    def _given(self, stage: CompleteStage) -> dict[str, Any]:
         """A given reference, found once a run, as long as the config names the same one."""
         assert stage.config.kl is not None
         assert stage.config.kl.reference is not None
@@ -137,12 +133,10 @@ class References:
 
 def trained_rope(folder: Path) -> RopeSpec:
     """The rotary positions that a folder's model was last trained with."""
-    spec = read_spec(folder)
     state_file = folder.parent / "state.json"
     if not is_saved(folder) or not state_file.is_file():
-        return spec.rope
-    stage = last_stage(json.loads(state_file.read_text()))
-    return spec.rope if stage is None else stage_rope(stage, spec)
+        return read_spec(folder).rope
+    return last_rope(json.loads(state_file.read_text()), folder)
 
 
 def fingerprint(folder: Path) -> str:
@@ -159,10 +153,10 @@ def fingerprint(folder: Path) -> str:
     return f"{derive_key(0, 'reference', json.dumps(hashes)):016x}"
 
 
-def _missing(stage: PlannedStage, folder: RunFolder, step: int) -> Problem:
+def _missing(stage: CompleteStage, folder: RunFolder, step: int) -> Problem:
     what = f"its reference is the checkpoint of step {step:,}, which is not in {folder.path}."
     return Problem(_key(stage), f"{what} Put it back, or give reference another path.")
 
 
-def _key(stage: PlannedStage) -> str:
+def _key(stage: CompleteStage) -> str:
     return f"stages[{stage.index}].kl.reference"

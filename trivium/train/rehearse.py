@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from trivium.plan.stage import PlannedStage
+from trivium.plan.stage import CompleteStage
 from trivium.train.loop import Loop
 from trivium.train.meter import peak_memory
 from trivium.train.trainer import Trainer
@@ -34,9 +34,7 @@ def rehearse_run(
         console.print(table)
 
 
-def _rehearse_stage(loop: Loop, stage: PlannedStage, folder: Path) -> tuple[str, ...]:
-    assert stage.start is not None
-    assert stage.end is not None
+def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> tuple[str, ...]:
     trainer = loop.trainer
     trainer.step = stage.start
     trainer.loader.streams.jump(stage.start)

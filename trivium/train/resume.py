@@ -19,7 +19,7 @@ from trivium.config.schema import Config
 from trivium.errors import ResumeError, UsageError
 from trivium.model.folder import is_saved
 from trivium.plan.export import plan_json
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan
 from trivium.plan.record import first_difference
 from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
@@ -90,7 +90,7 @@ def restore(trainer: "Trainer", session: "Session") -> None:
             step=trainer.step,
             run=trainer.config.run.name or "run",
             resumed=checkpoint is not None,
-            total_steps=trainer.plan.total_steps or 0,
+            total_steps=trainer.plan.total_steps,
             world_size=ranks.size,
             versions=versions(),
             settings=bit_settings(trainer),
@@ -147,7 +147,7 @@ def bit_settings(trainer: "Trainer") -> dict[str, Any]:
     """What may change the bits of a run, but never its batches."""
     keys = ("device", "precision", "micro_batch_size", "compile", "deterministic")
     engine = trainer.config.engine
-    return {"engine": engine.name, **{key: getattr(engine, key) for key in keys}, "layout": trainer.mesh.said()}
+    return {"engine": engine.name, **{key: getattr(engine, key) for key in keys}, "layout": asdict(trainer.mesh)}
 
 
 def raw_config(config: Config) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
+def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) -> None:
     """ResumeError that names what changed before the checkpoint's step: key, old and new."""
     step = int(state["step"])
-    total = plan.total_steps or 0
+    total = plan.total_steps
     if step > total:
         raise ResumeError(
             f"cannot resume at step {step:,}: the config ends at step {total:,}. "
@@ -196,7 +196,7 @@ def refuse_other_past(state: Mapping[str, Any], plan: Plan, run: str) -> None:
     )
 
 
-def skipped_alike(state: Mapping[str, Any], plan: Plan) -> bool:
+def skipped_alike(state: Mapping[str, Any], plan: CompletePlan) -> bool:
     """Whether only `guard.skip_steps` differs, and only in steps that the guard had skipped by itself."""
     was, now = dict(state["loader"]["record"]), dict(plan.record(int(state["step"])))
     differing = _steps(was.pop("guard.skip_steps", ())) ^ _steps(now.pop("guard.skip_steps", ()))

@@ -17,11 +17,10 @@ from trivium.ask.open import begins_with, prompt_tokens
 from trivium.ask.score.examine import Examinee, examine
 from trivium.ask.score.questions import exam_tokenizer, open_exams
 from trivium.ask.score.task_score import overall
-from trivium.config.schema import Config
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem
-from trivium.model.spec import ModelSpec
+from trivium.plan.plan import CompletePlan
 from trivium.run.events import Sampled, Scored
 
 TEMPERATURE = 0.8  # of texts that are sampled
@@ -30,25 +29,17 @@ TEMPERATURE = 0.8  # of texts that are sampled
 class Scoring:
     """What a run's model is asked; opened once, when the run starts."""
 
-    def __init__(
-        self,
-        config: Config,
-        spec: ModelSpec,
-        shortest: int,
-        engine: Engine,
-        ranks: Ranks,
-        reader: tuple[int, int],
-    ) -> None:
-        """`shortest` is the row length of the shortest stage; `reader` this rank's number among those that read."""
+    def __init__(self, plan: CompletePlan, engine: Engine, ranks: Ranks, reader: tuple[int, int]) -> None:
+        """`reader` is this rank's number among those that read, and how many these are."""
         self._engine = engine
         self._ranks = ranks
         self._reader, self._readers = reader
-        self._settings = config.evaluate
-        self._config = config
-        self._spec = spec
+        self._config, self._spec = plan.config, plan.model
+        self._settings = plan.config.evaluate
         if self._settings.tasks or self._settings.prompts:
-            self._tokenizer = exam_tokenizer(config)
-        self._prompts = self._prompt_tokens(max(spec.max_seq_len, shortest))
+            self._tokenizer = exam_tokenizer(plan.config)
+        shortest = min(stage.seq_len for stage in plan.stages)
+        self._prompts = self._prompt_tokens(max(plan.model.max_seq_len, shortest))
         self._exams = (
             open_exams(self._settings.tasks, self._settings.questions, self._tokenizer) if self._settings.tasks else []
         )

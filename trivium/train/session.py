@@ -106,11 +106,11 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
 def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: Sinks) -> Session:
     config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
     own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
-    engine, spec = run_engine(config, plan, own_optimizer, trainer.mesh)
+    engine = run_engine(plan, own_optimizer, trainer.mesh)
     peak = engine.peak_flops()
-    references = References(plan, spec, folder)
+    references = References(plan, folder)
     boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
-    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps or 0, config.checkpoint.keep_every)
+    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps, config.checkpoint.keep_every)
 
     def say(text: str) -> None:
         sinks.write(Said(step=trainer.step, text=text))
@@ -120,8 +120,8 @@ def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: S
         folder=folder,
         ranks=ranks,
         engine=engine,
-        meter=Meter(plan, spec, None if peak is None else peak * trainer.mesh.size),
-        scoring=Scoring(config, spec, min(stage.seq_len for stage in plan.stages), engine, ranks, reader),
+        meter=Meter(plan, None if peak is None else peak * trainer.mesh.size),
+        scoring=Scoring(plan, engine, ranks, reader),
         references=references,
         saver=Saver(folder, retention, sinks.write, _mirror(trainer, sinks), ranks),
         cadence=Cadence(config.checkpoint.every, ranks),

@@ -6,34 +6,28 @@ from pathlib import Path
 
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.make import engine_settings, make_engine, resolve_spec
+from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
-from trivium.errors import PlanError, Problem
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.model.spec import ModelSpec
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan
+from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.text.tokenizer import open_tokenizer
 
 
 def run_engine(
-    config: Config,
-    plan: Plan,
-    optimizer: OptimizerSettings | OwnOptimizer | None = None,
-    mesh: MeshShape = ONE_RANK,
-) -> tuple[Engine, ModelSpec]:
-    """The engine of a run, weights as the seed gives them, and its model's shape."""
-    tokenizer = open_tokenizer(config.tokenizer)
-    init = init_folder(config)
-    spec = resolve_spec(config, _vocab(config, plan, tokenizer, init), init)
-    token_bytes = None if tokenizer is None else tokenizer.token_bytes(spec.vocab)
-    settings = replace(engine_settings(config, spec, token_bytes), mesh=mesh)
+    plan: CompletePlan, optimizer: OptimizerSettings | OwnOptimizer | None = None, mesh: MeshShape = ONE_RANK
+) -> Engine:
+    """The engine of a run; its weights are the seed's."""
+    tokenizer = open_tokenizer(plan.config.tokenizer)
+    token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
+    settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh)
     if isinstance(optimizer, OptimizerSettings):
         settings = replace(settings, optimizer=optimizer)
     elif optimizer is not None:
         settings = replace(settings, own_optimizer=optimizer)
-    return make_engine(settings, config.engine.name), spec
+    return make_engine(settings, plan.config.engine.name)
 
 
 def init_folder(config: Config) -> Path | None:
@@ -61,16 +55,3 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
-
-
-def _vocab(config: Config, plan: Plan, tokenizer: Tokenizer | None, init: Path | None) -> int:
-    """The vocabulary: what the config says, else the tokenizer's, else that of the weights it starts from."""
-    if config.model.vocab is not None:
-        return config.model.vocab
-    if tokenizer is not None:
-        return tokenizer.vocab
-    if init is not None:
-        return 0
-    largest = max((source.largest_id for source in plan.sources.values()), default=0)
-    what = f"is missing, and no tokenizer says it. Write vocab = {largest + 1} or more: the largest id is {largest:,}."
-    raise PlanError([Problem("model.vocab", what)])

@@ -20,7 +20,7 @@ from rich.text import Text
 from trivium.config.numbers import show_count
 from trivium.config.schema import Track
 from trivium.errors import ConfigError, Problem
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
 
 STEP_FIGURES = (
@@ -190,7 +190,7 @@ class Lines:
 class LiveView:
     """Progress of run and stage, loss, speed, shares planned and given; other events scroll by above."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: CompletePlan, console: Console) -> None:
         self._plan = plan
         self._given: dict[str, int] = {}
         self._stage = -1
@@ -219,7 +219,7 @@ class LiveView:
         for name, count in event.loss_tokens_by_source.items():
             self._given[name] = self._given.get(name, 0) + count
         self._progress.update(self._run_bar, completed=event.step)
-        self._progress.update(self._stage_bar, completed=event.step - (stage.start or 0))
+        self._progress.update(self._stage_bar, completed=event.step - stage.start)
         self._live.update(Group(self._progress, self._figures(event)))
 
     def _figures(self, event: StepTaken) -> Table:
@@ -229,7 +229,7 @@ class LiveView:
         _add(table, f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
         if event.extra:
             _add(table, *(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
-        shares = self._plan.stage_at(event.step - 1).shares or {}
+        shares = self._plan.stage_at(event.step - 1).shares
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():
             given = self._given.get(name, 0) / whole
@@ -247,7 +247,7 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*(Text(cell) for cell in cells))
 
 
-def terminal_view(plan: Plan, every: int) -> Sink:
+def terminal_view(plan: CompletePlan, every: int) -> Sink:
     """The live view where there is a terminal, else lines."""
     console = Console()
     return LiveView(plan, console) if console.is_terminal else Lines(every)

@@ -17,11 +17,11 @@ from trivium.config.schema import Config
 from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks
-from trivium.engine.mesh import mesh_shape
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
-from trivium.plan.stage import PlannedStage
+from trivium.plan.settings import mesh_shape
+from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
 from trivium.run.events import Evaluated
 from trivium.run.folder import RunFolder
@@ -59,7 +59,8 @@ class Trainer:
             asked = configured(given, self.own_optimizer, self.own_schedule)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
-            self.plan = make_plan(asked, prepare=True, own=own_record(self.own_optimizer, self.own_schedule))
+            own = own_record(self.own_optimizer, self.own_schedule)
+            self.plan = make_plan(asked, prepare=True, own=own).complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
@@ -122,7 +123,7 @@ class Trainer:
     def on_start(self) -> None:
         """Called before the first step of a launch."""
 
-    def on_stage(self, stage: PlannedStage) -> None:
+    def on_stage(self, stage: CompleteStage) -> None:
         """Called before a stage's first step of this launch, when the engine has entered it."""
 
     def on_step(self, step: int, stats: StepStats) -> None:
@@ -203,14 +204,13 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether the run's last step is taken."""
-        return self.step >= (self.plan.total_steps or 0)
+        return self.step >= self.plan.total_steps
 
     @property
-    def stage(self) -> PlannedStage:
+    def stage(self) -> CompleteStage:
         """The stage that the engine has entered, or will enter first."""
         entered = -1 if self._session is None else self._session.entered
-        last = (self.plan.total_steps or 1) - 1
-        return self.plan.stages[entered] if entered >= 0 else self.plan.stage_at(max(0, min(self.step, last)))
+        return self.plan.stages[entered] if entered >= 0 else self.plan.stage_at(min(self.step, len(self.loader) - 1))
 
     @property
     def engine(self) -> Engine:

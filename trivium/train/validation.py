@@ -16,8 +16,8 @@ from trivium.config.schema import Config
 from trivium.engine.base import EvalStats, SourceFigures
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.curve import exact
-from trivium.plan.plan import Plan
-from trivium.plan.stage import PlannedStage
+from trivium.plan.plan import CompletePlan
+from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import IGNORED, Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.mixture import normalised
@@ -37,7 +37,7 @@ class ValidationRows:
     rows: int
 
 
-def validation_rows(plan: Plan, stage: PlannedStage) -> list[ValidationRows]:
+def validation_rows(plan: CompletePlan, stage: CompleteStage) -> list[ValidationRows]:
     """What an evaluation in a stage reads; empty where nothing is held out."""
     shares = _shares(plan.config, stage)
     held = {name: found for name in shares if (found := held_out(plan.sources.get(name))) is not None}
@@ -64,16 +64,16 @@ def held_out(source: OpenSource | None) -> tuple[Blocks, int] | None:
     return None if source.held_out is None else (source.held_out, source.held_out_tokens)
 
 
-def _shares(config: Config, stage: PlannedStage) -> Mapping[str, Fraction]:
+def _shares(config: Config, stage: CompleteStage) -> Mapping[str, Fraction]:
     if config.evaluate.mixture is not None:
         return {name: exact(float(share)) for name, share in config.evaluate.mixture.items()}
     if config.evaluate.sources is not None:
         return {name: Fraction(1) for name in config.evaluate.sources}
-    return stage.shares or {}
+    return stage.shares
 
 
 def validation_batches(
-    plan: Plan, stage: PlannedStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
+    plan: CompletePlan, stage: CompleteStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
 ) -> Iterator[Batch]:
     """The batches of one evaluation, each of one source; on many ranks a shard of `batch_rows` rows of each.
 

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from trivium.config.schema import Parallel
-from trivium.engine.mesh import MeshShape, mesh_shape
-from trivium.errors import ConfigError
-
 pytestmark = pytest.mark.slow  # programs are compiled
 
 ROOT = Path(__file__).parents[3]
@@ -76,35 +72,3 @@ def test_rows_go_to_their_devices_and_come_back(meshes: dict[str, Any]) -> None:
 def test_the_same_is_written_on_any_mesh(meshes: dict[str, Any], name: str) -> None:
     assert meshes[name]["written"] == meshes["1"]["written"]
     assert [len(row) for row in meshes[name]["written"]] == [6, 6, 6]
-
-
-def test_of_one_device_words_are_of_devices() -> None:
-    with pytest.raises(ConfigError) as caught:
-        mesh_shape(Parallel(shard=3), 1, 1)
-    product = "replicate 1 x shard 3 x tensor 1 is 3"
-    assert str(caught.value).endswith(f"engine.parallel: {product}, but there is 1 device. Change one of them.")
-
-
-def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
-    assert mesh_shape(Parallel(tensor=2), 2, 4) == MeshShape(shard=4, tensor=2)
-    assert [MeshShape(shard=4, tensor=2).reader(rank, 2) for rank in range(2)] == [0, 1]
-    assert [MeshShape(tensor=8).reader(rank, 2) for rank in range(2)] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("parallel", "message"),
-    [
-        (
-            Parallel(shard=3),
-            "engine.parallel: replicate 1 x shard 3 x tensor 1 is 3, but there are 12 devices. Change one of them.",
-        ),
-        (
-            Parallel(tensor=4),
-            "engine.parallel.tensor: is 4, and a rank has 6 devices: one must divide the other. Change it.",
-        ),
-    ],
-)
-def test_devices_that_cannot_be_shared_are_refused(parallel: Parallel, message: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        mesh_shape(parallel, 2, 6)
-    assert str(refusal.value) == message

@@ -1,0 +1,186 @@
+"""A config, its tokenizer and its base -> the model's shape, and the rotary positions of every stage."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.batches import TINY
+from tests.support.plans import plan_of
+from trivium.config.schema import SIZES, Model
+from trivium.errors import PlanError
+from trivium.model.folder import write_spec
+from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.plan.model import model_spec
+from trivium.plan.plan import Plan
+from trivium.run.folder import RunFolder
+
+MILLION = 1e6
+NAMED = {"10m": 10, "60m": 60, "125m": 125, "350m": 350, "760m": 760, "1b": 1e3, "3b": 3e3, "8b": 8e3, "70b": 70e3}
+VOCAB = {"size": "tiny", "vocab": 256}
+YARN: dict[str, Any] = {"scaling": "yarn", "factor": 4.0}
+
+
+def test_a_width_alone_gives_heads_of_64_and_a_feed_forward_of_eight_thirds() -> None:
+    spec = model_spec(Model(layers=6, width=256), vocab=8192, max_seq_len=512)
+    assert spec == ModelSpec(
+        layers=6, width=256, heads=4, kv_heads=4, head_dim=64, ffn=704, vocab=8192, max_seq_len=512
+    )
+
+
+def test_what_is_given_is_kept() -> None:
+    model = Model(layers=2, width=64, heads=4, kv_heads=2, ffn=100, tied_embeddings=True, qk_norm=True)
+    spec = model_spec(model, vocab=300, max_seq_len=99)
+    assert (spec.heads, spec.kv_heads, spec.head_dim, spec.ffn) == (4, 2, 16, 100)
+    assert (spec.vocab, spec.padded_vocab, spec.max_seq_len) == (300, 384, 99)
+    assert spec.tied_embeddings
+    assert spec.qk_norm
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_size_has_the_parameters_of_its_name(name: str) -> None:
+    spec = model_spec(Model(size=name), vocab=8192 if name == "10m" else 32_768, max_seq_len=2048)
+    assert spec.parameters / MILLION == pytest.approx(NAMED[name], rel=0.15)
+
+
+def test_every_size_divides_into_even_heads() -> None:
+    for size in SIZES.values():
+        assert size.width % size.heads == 0
+        assert size.width // size.heads % 2 == 0
+        assert size.heads % size.kv_heads == 0
+
+
+def shape(*stages: dict[str, Any], **tables: Any) -> ModelSpec:
+    """The shape that a plan of such stages has."""
+    spec = plan_of(*stages, **{"model": VOCAB, **tables}).model
+    assert spec is not None
+    return spec
+
+
+def ropes(plan: Plan) -> list[RopeSpec]:
+    """The rotary positions of every stage."""
+    return [rope for stage in plan.stages if (rope := stage.rope) is not None]
+
+
+def base_run(folder: Path, spec: ModelSpec) -> Path:
+    """A Hugging Face folder's place is taken by a run's: a checkpoint of which the model's shape alone is there."""
+    run, plan = RunFolder(folder), plan_of({"steps": 5}, model=VOCAB)
+    run.fresh_draft(5)
+    (run.draft_path(5) / "engine").mkdir()
+    write_spec(run.draft_path(5) / "engine", spec)
+    raw = plan.config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    run.commit(5, {"config": raw, "stage": 0, "loader": {"record": plan.record(5)}}, {})
+    return folder
+
+
+def test_the_longest_row_is_that_of_the_merged_stages() -> None:
+    defaults = {"mixture": {"web": 1.0}, "seq_len": 8192}
+    assert shape({"steps": 5}, defaults=defaults).max_seq_len == 8192
+    assert shape({"steps": 5}, {"steps": 5, "seq_len": 64}).max_seq_len == 64
+    assert shape({"steps": 5}, model={**VOCAB, "max_seq_len": 4096}).max_seq_len == 4096
+
+
+def test_the_vocabulary_is_the_configs_else_the_tokenizers() -> None:
+    tokenizer = {"kind": "bytes"}
+    assert shape({"steps": 5}, tokenizer=tokenizer).vocab == 256
+    assert shape({"steps": 5}, model={"size": "tiny"}, tokenizer=tokenizer).vocab == 266
+
+
+def test_without_any_vocabulary_the_shape_is_a_gap_and_the_rest_is_planned() -> None:
+    plan = plan_of({"steps": 5})
+    assert plan.model is None
+    assert str(plan.gaps[-1]) == "model.vocab: is missing, and no tokenizer gives it. Write it, or name a tokenizer."
+    assert plan.total_steps == 5
+    assert ropes(plan) == [RopeSpec()]
+
+
+def test_a_tokenizer_that_is_not_there_leaves_the_shape_open(tmp_path: Path) -> None:
+    plan = plan_of({"steps": 5}, tokenizer={"path": str(tmp_path / "nowhere.json")})
+    assert plan.model is None
+    assert plan.gaps[-1].where == "tokenizer"
+
+
+def test_a_folder_gives_its_shape_and_the_config_its_rotary_positions(tmp_path: Path) -> None:
+    base = base_run(tmp_path / "base", TINY)
+    model = {"init": str(base), "rope": {"theta": 5e5}, "max_seq_len": 4096}
+    expected = replace(TINY, max_seq_len=4096, rope=RopeSpec(5e5))
+    assert shape({"steps": 5}, model=model) == expected
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    base = base_run(tmp_path / "base", replace(TINY, vocab=200))
+    with pytest.raises(PlanError) as refusal:
+        plan_of({"steps": 5}, model={"init": str(base)}, tokenizer={"kind": "bytes"})
+    assert str(refusal.value) == (
+        "model.vocab: is 200, but the tokenizer has 266 tokens. Use the model's own tokenizer, or raise it."
+    )
+
+
+def test_weights_whose_shape_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    base = base_run(tmp_path / "base", TINY)
+    path = base / "checkpoints" / "step-00000005" / "engine" / "engine.json"
+    assert path.is_file()
+    path.write_text("{")
+    with pytest.raises(PlanError) as refusal:
+        plan_of({"steps": 5}, model={"init": str(base)})
+    assert [problem.where for problem in refusal.value.problems] == ["model.init"]
+    assert str(path) in str(refusal.value)
+
+
+def test_a_later_stage_changes_no_earlier_stages_rotary_positions() -> None:
+    stages = ({"steps": 5}, {"steps": 5, "seq_len": 64, "rope": YARN})
+    longer = (*stages, {"steps": 5, "seq_len": 256, "rope": {**YARN, "factor": 16.0}})
+    before, after = (plan_of(*each, model=VOCAB) for each in (stages, longer))
+    assert ropes(before) == ropes(after)[:2]
+    assert before.fingerprint(10) == after.fingerprint(10)
+
+
+@pytest.mark.parametrize(
+    ("stages", "model", "expected"),
+    [
+        ([{}, {"seq_len": 64, "rope": YARN}], {}, [0, 16]),
+        ([{}, {"seq_len": 32}, {"seq_len": 128, "rope": YARN}], {}, [0, 0, 32]),
+        # Rows of a stage that stretches are longer than what it stretches: they are not the original context.
+        ([{}, {"seq_len": 64, "rope": YARN}, {"seq_len": 256, "rope": YARN}], {}, [0, 16, 16]),
+        ([{"seq_len": 64, "rope": YARN}, {"seq_len": 128}], {}, [64, 0]),
+        ([{}, {"seq_len": 64}], {"rope": YARN}, [16, 16]),
+        ([{}, {"seq_len": 64, "rope": YARN}], {"max_seq_len": 48}, [0, 48]),
+        ([{}, {"seq_len": 64, "rope": {**YARN, "original_seq_len": 24}}], {"max_seq_len": 48}, [0, 24]),
+        ([{}, {"seq_len": 64, "rope": {**YARN, "factor": 8.0}}], {"rope": {**YARN, "original_seq_len": 24}}, [24, 24]),
+        ([{}, {"seq_len": 64, "rope": {"theta": 5e5}}], {"max_seq_len": 64}, [0, 0]),
+    ],
+)
+def test_what_is_stretched_is_the_context_trained_with_until_then(
+    stages: list[dict[str, Any]], model: dict[str, Any], expected: list[int]
+) -> None:
+    plan = plan_of(*({"steps": 5, **stage} for stage in stages), model={**VOCAB, **model})
+    assert [rope.original_seq_len for rope in ropes(plan)] == expected
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(16, 48), (64, 64)])
+def test_of_given_weights_their_own_context_is_stretched(tmp_path: Path, rows: int, expected: int) -> None:
+    base = base_run(tmp_path / "base", replace(TINY, max_seq_len=48))
+    stages = {"steps": 5, "seq_len": rows}, {"steps": 5, "seq_len": 256, "rope": YARN}
+    assert ropes(plan_of(*stages, model={"init": str(base)}))[1].original_seq_len == expected
+    scaled = RopeSpec(5e5, "llama3", 8.0, original_seq_len=32)
+    base = base_run(tmp_path / "scaled", replace(TINY, rope=scaled))
+    plan = plan_of(*stages, model={"init": str(base)})
+    assert ropes(plan) == [scaled, RopeSpec(5e5, "yarn", 4.0, original_seq_len=32)]
+
+
+def test_the_record_has_the_resolved_shape_and_rotary_positions() -> None:
+    plan = plan_of({"steps": 5}, {"steps": 5, "seq_len": 64, "rope": YARN}, model={**VOCAB, "rope": {"theta": 5e5}})
+    record = plan.record(10)
+    resolved = {key: record[f"model.{key}"] for key in ("layers", "head_dim", "vocab", "norm_eps", "init_std")}
+    assert resolved == {"layers": 2, "head_dim": 32, "vocab": 256, "norm_eps": 1e-6, "init_std": 0.02}
+    assert {key: value for key, value in record.items() if ".rope." in key} == {
+        "stages[0].rope.theta": 5e5,
+        "stages[1].rope.theta": 5e5,
+        "stages[1].rope.scaling": "yarn",
+        "stages[1].rope.factor": 4.0,
+        "stages[1].rope.original_seq_len": 16,
+        "stages[1].rope.beta_fast": 32.0,
+        "stages[1].rope.beta_slow": 1.0,
+    }
+    assert not [key for key in record if "max_seq_len" in key]

@@ -1,0 +1,103 @@
+"""Plans -> what crosses the engine's door."""
+
+from pathlib import Path
+
+import pytest
+
+from trivium.config.schema import Config, Engine, Optimizer, Parallel, Run
+from trivium.config.stages import Kl, Stage
+from trivium.engine.base import KlSettings, StageSettings
+from trivium.engine.mesh import MeshShape
+from trivium.errors import ConfigError
+from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.plan.settings import FrozenModel, engine_settings, mesh_shape, stage_settings
+
+SPEC = ModelSpec(layers=1, width=64, heads=1, kv_heads=1, head_dim=64, ffn=192, vocab=256, max_seq_len=128)
+
+
+def test_settings_are_those_of_the_config() -> None:
+    config = Config(
+        run=Run(name="small", seed=7),
+        optimizer=Optimizer(name="muon", grad_clip=1.0, betas=(0.8, 0.9)),
+        engine=Engine(device="cpu", micro_batch_size=2, activation_checkpointing=True, deterministic=False),
+    )
+    settings = engine_settings(config, SPEC)
+    assert (settings.seed, settings.device, settings.micro_batch) == (7, "cpu", 2)
+    assert (settings.optimizer.name, settings.optimizer.clip, settings.optimizer.betas) == ("muon", 1.0, (0.8, 0.9))
+    assert settings.recompute_activations
+    assert not settings.deterministic
+
+
+def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
+    stage = Stage(name="long", seq_len=64, document_mask=False, z_loss=1e-4, reset_optimizer=True)
+    expected = StageSettings(64, SPEC.rope, "joined", 1e-4, reset_optimizer=True)
+    assert stage_settings(stage, SPEC.rope, begins=True) == expected
+    assert not stage_settings(stage, SPEC.rope, begins=False).reset_optimizer
+
+
+def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
+    stage = Stage(name="chat", kl=Kl(beta=0.1, direction="reverse", precision="bfloat16"))
+    frozen = FrozenModel(Path("folder"), RopeSpec(5e5))
+    expected = KlSettings(0.1, Path("folder"), "reverse", "bfloat16", RopeSpec(5e5))
+    assert stage_settings(stage, SPEC.rope, begins=True, reference=frozen).kl == expected
+    assert stage_settings(stage, SPEC.rope, begins=True).kl is None
+    assert stage_settings(Stage(name="chat"), SPEC.rope, begins=True, reference=frozen).kl is None
+
+
+def test_what_is_left_of_the_ranks_shards_the_model() -> None:
+    assert mesh_shape(Parallel(replicate=2, tensor=2), 16) == MeshShape(replicate=2, shard=4, tensor=2)
+    assert [MeshShape(2, 2, 2).reader(rank, 8) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "launched", "message"),
+    [
+        (
+            Parallel(replicate=2, shard=3),
+            8,
+            "replicate 2 x shard 3 x tensor 1 is 6, but 8 ranks were launched. Launch 6, or change one of them.",
+        ),
+        (
+            Parallel(tensor=2),
+            1,
+            "replicate 1 x shard 1 x tensor 2 is 2, but 1 rank was launched. Launch 2, or change one of them.",
+        ),
+    ],
+    ids=["fewer", "alone"],
+)
+def test_a_product_that_is_not_the_world_size_is_refused(parallel: Parallel, launched: int, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        mesh_shape(parallel, launched)
+    assert str(error.value) == f"engine.parallel: {message}"
+
+
+def test_of_one_device_words_are_of_devices() -> None:
+    with pytest.raises(ConfigError) as caught:
+        mesh_shape(Parallel(shard=3), 1, 1)
+    product = "replicate 1 x shard 3 x tensor 1 is 3"
+    assert str(caught.value).endswith(f"engine.parallel: {product}, but there is 1 device. Change one of them.")
+
+
+def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
+    assert mesh_shape(Parallel(tensor=2), 2, 4) == MeshShape(shard=4, tensor=2)
+    assert [MeshShape(shard=4, tensor=2).reader(rank, 2) for rank in range(2)] == [0, 1]
+    assert [MeshShape(tensor=8).reader(rank, 2) for rank in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        (
+            Parallel(shard=3),
+            "engine.parallel: replicate 1 x shard 3 x tensor 1 is 3, but there are 12 devices. Change one of them.",
+        ),
+        (
+            Parallel(tensor=4),
+            "engine.parallel.tensor: is 4, and a rank has 6 devices: one must divide the other. Change it.",
+        ),
+    ],
+)
+def test_devices_that_cannot_be_shared_so_are_refused(parallel: Parallel, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        mesh_shape(parallel, 2, 6)
+    assert str(refusal.value) == message

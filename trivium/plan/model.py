@@ -1,0 +1,132 @@
+"""`[model]`, the tokenizer and the weights it starts from -> the model's shape, and the rotary positions of each stage.
+
+A stage that scales its positions stretches the context that the model was trained with until then. Nothing that comes
+after a stage decides its positions, so that a longer stage may be appended to a run under way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trivium.config.schema import SIZES, Config, Model
+from trivium.config.stages import Rope, Stage
+from trivium.errors import ConfigError, Problem, ResumeError, SourceError
+from trivium.model.folder import read_spec
+from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
+from trivium.text.tokenizer import open_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """The model's shape; None, with a reason, where its vocabulary or the weights it starts from are not known."""
+
+    spec: ModelSpec | None
+    gap: Problem | None = None
+    ropes: tuple[RopeSpec, ...] = ()  # of each stage; empty where the weights that it starts from are not known
+
+
+def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, largest_id: int) -> PlannedModel:
+    """Resolve the shape; `weights` is the folder of `model.init`, `largest_id` the largest token id on disk.
+
+    Raises ConfigError where the weights cannot be read, or have fewer tokens than the tokenizer.
+    """
+    if config.model.init is not None and weights is None:
+        return PlannedModel(None)
+    spec = _shape(config.model, stages, weights)
+    ropes = tuple(stage_rope(stages, number, config.model, spec) for number in range(len(stages)))
+    vocab = _vocab(config, largest_id)
+    if isinstance(vocab, Problem):
+        return PlannedModel(None, vocab, ropes)
+    if weights is None:
+        spec = replace(spec, vocab=vocab)
+    elif spec.vocab < vocab:
+        what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
+        raise ConfigError([Problem("model.vocab", what)])
+    return PlannedModel(spec, None, ropes)
+
+
+def stage_rope(stages: Sequence[Stage], number: int, model: Model, spec: ModelSpec) -> RopeSpec:
+    """The rotary positions of a stage, of a model with this shape."""
+    before = [each.seq_len for each in stages[:number] if not _scales(each, spec)]
+    if model.init is not None:
+        before.append(spec.max_seq_len)
+    context = model.max_seq_len or max(before, default=stages[0].seq_len)
+    return _rope(stages[number].rope, spec.rope, context)
+
+
+def _scales(stage: Stage, spec: ModelSpec) -> bool:
+    """Whether a stage stretches its positions: its rows are then longer than the context that it stretches."""
+    return (spec.rope if stage.rope is None else stage.rope).scaling is not None
+
+
+def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
+    """Rotary positions as asked for; a base and an original context that are not given are the model's own."""
+    if asked is None:
+        return own
+    return RopeSpec(
+        theta=own.theta if asked.theta is None else asked.theta,
+        scaling=asked.scaling,
+        factor=1.0 if asked.factor is None else asked.factor,
+        original_seq_len=asked.original_seq_len or own.original_seq_len or (context if asked.scaling else 0),
+    )
+
+
+def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> ModelSpec:
+    """All but the vocabulary as `[model]` asks for it; of weights that are given all but limits and positions."""
+    if weights is None:
+        longest = model.max_seq_len or max(stage.seq_len for stage in stages)
+        own, context = model_spec(model, 0, longest), model.max_seq_len or stages[0].seq_len
+    else:
+        try:
+            own = read_spec(weights)
+        except ResumeError as error:
+            raise ConfigError([Problem("model.init", str(error))]) from error
+        own = replace(own, max_seq_len=model.max_seq_len or own.max_seq_len)
+        context = own.max_seq_len
+    return replace(own, rope=_rope(model.rope, own.rope, context))
+
+
+def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
+    """The shape that `[model]` describes by its numbers, or by the name of a size; rotary positions are plain."""
+    layers, width, heads, kv_heads, ffn = _sizes(model)
+    return ModelSpec(
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=width // heads,
+        ffn=ffn,
+        vocab=vocab,
+        max_seq_len=max_seq_len,
+        qk_norm=model.qk_norm,
+        tied_embeddings=model.tied_embeddings,
+        init_std=model.init_std,
+    )
+
+
+def _sizes(model: Model) -> tuple[int, int, int, int, int]:
+    if model.size is not None:
+        size = SIZES[model.size]
+        return size.layers, size.width, size.heads, size.kv_heads, size.ffn
+    assert model.layers is not None, "a checked model has a size, layers and width, or init"
+    assert model.width is not None
+    heads = model.heads or max(1, model.width // HEAD_DIM)
+    ffn = model.ffn or -(-model.width * 8 // (3 * 64)) * 64
+    return model.layers, model.width, heads, model.kv_heads or heads, ffn
+
+
+def _vocab(config: Config, largest_id: int) -> int | Problem:
+    """The vocabulary: the config's, else the tokenizer's, else (0) that of the weights it starts from."""
+    if config.model.vocab is not None:
+        return config.model.vocab
+    try:
+        tokenizer = open_tokenizer(config.tokenizer)
+    except SourceError as error:
+        return Problem("tokenizer", str(error))
+    if tokenizer is not None:
+        return tokenizer.vocab
+    if config.model.init is not None:
+        return 0
+    fix = f"Write vocab = {largest_id + 1} or more: the largest id is {largest_id:,}."
+    fix = fix if largest_id else "Write it, or name a tokenizer."
+    return Problem("model.vocab", f"is missing, and no tokenizer gives it. {fix}")

@@ -1,0 +1,85 @@
+"""A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.config.schema import Config, Parallel
+from trivium.config.stages import Kl, Stage
+from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.mesh import MeshShape
+from trivium.errors import ConfigError, Problem
+from trivium.model.spec import ModelSpec, RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenModel:
+    """A reference model: its weights' folder, and the rotary positions it was trained with."""
+
+    folder: Path
+    rope: RopeSpec
+
+
+def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
+    """The settings of `[optimizer]`, `[engine]` and the run's seed, for a model of this shape."""
+    optimizer, engine = config.optimizer, config.engine
+    return EngineSettings(
+        spec=spec,
+        optimizer=OptimizerSettings(
+            optimizer.name, optimizer.betas, optimizer.eps, optimizer.no_decay, optimizer.grad_clip
+        ),
+        seed=config.run.seed,
+        device=engine.device,
+        precision=engine.precision,
+        micro_batch=engine.micro_batch_size,
+        compile=engine.compile,
+        deterministic=engine.deterministic,
+        recompute_activations=engine.activation_checkpointing,
+        token_bytes=token_bytes,
+    )
+
+
+def stage_settings(
+    stage: Stage, rope: RopeSpec | None, *, begins: bool, reference: FrozenModel | None = None
+) -> StageSettings:
+    """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
+
+    Without a reference the stage's `kl` is ignored: enough to evaluate and to export.
+    """
+    return StageSettings(
+        seq_len=stage.seq_len,
+        rope=rope,
+        documents="masked" if stage.document_mask else "joined",
+        z_loss=stage.z_loss,
+        kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
+        reset_optimizer=begins and stage.reset_optimizer,
+    )
+
+
+def _kl_settings(kl: Kl, reference: FrozenModel) -> KlSettings:
+    assert kl.beta is not None, "a checked stage has a beta"
+    return KlSettings(kl.beta, reference.folder, kl.direction, kl.precision, reference.rope)
+
+
+def mesh_shape(parallel: Parallel, ranks: int, local_devices: int | None = None) -> MeshShape:
+    """The mesh of all ranks' devices (one each, unless given); refused where `[engine.parallel]` needs another number.
+
+    Without `shard` the model is sharded over all devices that `replicate` and `tensor` leave.
+    """
+    devices = ranks * (local_devices or 1)
+    shard = devices // (parallel.replicate * parallel.tensor) if parallel.shard is None else parallel.shard
+    shape = MeshShape(parallel.replicate, max(1, shard), parallel.tensor)
+    if shape.size != devices:
+        product = f"replicate {shape.replicate} x shard {shape.shard} x tensor {shape.tensor} is {shape.size}"
+        many = "1 rank was" if ranks == 1 else f"{ranks} ranks were"
+        found = f"{many} launched. Launch {shape.size}, or change one of them."
+        if local_devices is not None:
+            found = f"there {'is 1 device' if devices == 1 else f'are {devices} devices'}. Change one of them."
+        raise ConfigError([Problem("engine.parallel", f"{product}, but {found}")])
+    each = local_devices or 1
+    if max(shape.tensor, each) % min(shape.tensor, each):
+        what = f"is {shape.tensor}, and a rank has {each} devices: one must divide the other. Change it."
+        raise ConfigError([Problem("engine.parallel.tensor", what)])
+    return shape
