@@ -4,6 +4,8 @@ import builtins
 import copy
 import io
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.configs import BASE
+from trivium.config import DIALECT_NAMES
 from trivium.config.load import load, load_config, validate
 from trivium.config.schema import Config
 from trivium.config.stages import merged_stages
@@ -258,3 +261,12 @@ def test_a_config_that_is_written_out_and_read_again_is_the_same() -> None:
         config = load_config(path)
         written = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         assert validate(written, path.name)[0] == config
+
+
+def test_a_config_of_ours_needs_no_yaml_and_no_other_tools_rules(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(BASE)
+    script = "import sys; from trivium.config.load import load; load('run.toml'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "trivium.config.schema" in loaded
+    assert not loaded & {"yaml", *(f"trivium.config.dialects.{name}" for name in DIALECT_NAMES)}

@@ -17,7 +17,6 @@ from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import explain, show_value, written_path
-from trivium.config.read import read_tables
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
@@ -63,6 +62,34 @@ def load(
     if unsaid:
         raise ConfigError(unsaid)
     return Loaded(config, raw, (*translated.notes, *warnings))
+
+
+def read_tables(path: FilePath) -> dict[str, Any]:
+    """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            return parse_toml(text)
+        from trivium.config.read_yaml import parse_yaml
+
+        return parse_yaml(text)
+    except FileNotFoundError:
+        what = "no such file. Give the path of a config."
+    except UnicodeDecodeError:
+        what = "is not UTF-8 text. Save it as UTF-8."
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}. Give the path of a config."
+    except ValueError as reason:
+        what = str(reason)
+    raise ConfigError([Problem(str(path), what)])
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML's tables; ValueError with the reason where it is none."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML: {error}.") from None
 
 
 def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:

@@ -16,8 +16,7 @@ from tests.support.dialects import (
     shares,
     spans,
 )
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 TRAIN = "[train]\nmax_steps = 100\nbatch_size = 4\n[scheduler]\nwarmup_steps = 10\n[distributed]\ndp_shard = 2\n"
 WEB = '[[data.datasets]]\nname = "web"\npath = "/d/web"\nweight = 3\n'

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from tests.support.dialects import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 WEB = {"dataset_folder": "data/web"}
 BASE: dict[str, Any] = {

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from tests.support.dialects import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 PMD = {"name": "fineweb", "rate": 1.0, "style": "PMD", "suffix": ""}
 PADDED = {"name": "mnli", "rate": 1.0, "style": "PADDED"}

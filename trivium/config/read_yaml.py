@@ -1,21 +1,15 @@
-"""A config file -> its raw tables: TOML, or YAML where the name ends in .yaml or .yml.
-
-YAML is read as plain values alone: no tags, no key twice, and a key without a value (`null`) is absent.
-"""
+"""YAML -> tables as TOML would have them: no tags, no key twice, and a key without a value (`null`) is absent."""
 
 import datetime
 import itertools
 import re
-import tomllib
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trivium.config.keys import Path as KeyPath
 from trivium.config.keys import show_path
-from trivium.errors import ConfigError, Problem
 
 # Far beyond any config; aliases that hold themselves, or each other many times over, end here.
 DEEPEST = 50
@@ -42,30 +36,6 @@ class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
 PlainLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
-
-
-def read_tables(path: Path) -> dict[str, Any]:
-    """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
-    parse = parse_yaml if path.suffix.lower() in (".yaml", ".yml") else parse_toml
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        what = "no such file. Give the path of a config."
-    except UnicodeDecodeError:
-        what = "is not UTF-8 text. Save it as UTF-8."
-    except OSError as error:
-        what = f"cannot be read: {error.strerror}. Give the path of a config."
-    except ValueError as reason:
-        what = str(reason)
-    raise ConfigError([Problem(str(path), what)])
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """TOML's tables; ValueError with the reason where it is none."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"is not valid TOML: {error}.") from None
 
 
 def parse_yaml(text: str) -> dict[str, Any]:

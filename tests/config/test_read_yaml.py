@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from trivium.config.load import load
-from trivium.config.read import parse_yaml, read_tables
+from trivium.config.load import load, read_tables
+from trivium.config.read_yaml import parse_yaml
 from trivium.errors import ConfigError
 
 
