@@ -125,9 +125,9 @@ def test_two_overrides_that_say_one_thing_twice_are_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        ("stages", '"stages": is no override. Write key=value, for example stages.0.tokens=1B.'),
-        ("=5", '"=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
-        ("stages..steps=5", '"stages..steps=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages", '"stages": is not an override. Write key=value, for example stages.0.tokens=1B.'),
+        ("=5", '"=5": is not an override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages..steps=5", '"stages..steps=5": is not an override. Write key=value, for example stages.0.tokens=1B.'),
         ("stages.lnog.steps=5", '"stages.lnog.steps=5": there is no stage "lnog". Did you mean "long"?'),
         (
             "stages.7.steps=5",
@@ -162,7 +162,7 @@ def test_an_override_that_cannot_be_is_refused(file: Path, override: str, what: 
 
 def test_all_overrides_that_cannot_be_are_named_at_once(file: Path) -> None:
     assert refusal(file, "stages", "run.seed=5", "stages.x.steps=5").splitlines() == [
-        '"stages": is no override. Write key=value, for example stages.0.tokens=1B.',
+        '"stages": is not an override. Write key=value, for example stages.0.tokens=1B.',
         '"stages.x.steps=5": there is no stage "x". Write one of "general", "long", "0" or "1".',
     ]
 

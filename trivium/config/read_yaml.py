@@ -17,17 +17,17 @@ MOST_VALUES = 1_000_000
 
 
 class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """YAML's plain values: a key stands once, and `3e-4` is a number, as in TOML."""
+    """YAML's plain values: a key is given once, and `3e-4` is a number, as in TOML."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """The mapping, unless a key stands twice in it."""
+        """The mapping, unless a key is given twice in it."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f'"{key}" stands twice', key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f'"{key}" is given twice', key_node.start_mark)
             seen.add(key)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
@@ -50,7 +50,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        raise ValueError("is no table. Write keys and values, such as training: { steps: 1000 }.")
+        raise ValueError("is not a table. Write keys and values, such as training: { steps: 1000 }.")
     tables: dict[str, Any] = plain((), loaded, itertools.count())
     return tables
 
@@ -63,7 +63,7 @@ def plain(path: KeyPath, value: Any, visited: Iterator[int]) -> Any:
         wrong = next((key for key in value if not isinstance(key, str)), None)
         if wrong is not None:
             inside = f" in {show_path(path)}" if path else ""
-            raise ValueError(f"has {wrong!r}{inside} as a key, which is no text. Put it in quotes.")
+            raise ValueError(f"has {wrong!r}{inside} as a key, which is not text. Put it in quotes.")
         return {key: plain((*path, key), inner, visited) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
         return [plain((*path, number), inner, visited) for number, inner in enumerate(value)]
