@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from trivium.config.fields import Table, doc_lines
 from trivium.config.problems import show_value
 from trivium.config.schema import REQUIRED, Config
 from trivium.config.sources import BaseSource
@@ -46,19 +47,20 @@ def reference() -> Iterator[str]:
     yield from section("`[[stages]]` and `[defaults]`", StageDefaults, "stages")
 
 
-def section(title: str, model: type[BaseModel], path: str, skipped: set[str] | None = None) -> Iterator[str]:
+def section(title: str, model: type[Table], path: str, skipped: set[str] | None = None) -> Iterator[str]:
     """A heading, the table's doc line, its keys, and the tables within it."""
     yield from (f"### {title}", "", doc(model), "")
     yield from keys(model, path, skipped or set())
 
 
-def keys(model: type[BaseModel], path: str, skipped: set[str]) -> Iterator[str]:
+def keys(model: type[Table], path: str, skipped: set[str]) -> Iterator[str]:
     """A line a key, then the tables within the table."""
+    lines = doc_lines(model)
     fields = {name: field for name, field in model.model_fields.items() if name not in skipped}
     yield from ("| key | value | when absent | |", "|---|---|---|---|")
     for name in sorted(fields, key=lambda name: name != "kind"):
         key, field = fields[name].alias or name, fields[name]
-        line = (f"`{key}`", value(field), absent(model, name, field), str(field.description))
+        line = (f"`{key}`", value(field), absent(model, name, field), lines[name])
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
     yield ""
     for name, field in fields.items():
@@ -72,7 +74,7 @@ def keys(model: type[BaseModel], path: str, skipped: set[str]) -> Iterator[str]:
                 yield from (f"**`{inner_path}`** has the keys of `{place}`.", "")
 
 
-def doc(model: type[BaseModel]) -> str:
+def doc(model: type[Table]) -> str:
     """The model's doc line."""
     return " ".join((model.__doc__ or "").split())
 
@@ -85,9 +87,9 @@ def parts(annotation: Any) -> Iterator[Any]:
             yield from parts(argument)
 
 
-def models(annotation: Any) -> list[type[BaseModel]]:
+def models(annotation: Any) -> list[type[Table]]:
     """The tables that a value may be."""
-    return [part for part in parts(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+    return [part for part in parts(annotation) if isinstance(part, type) and issubclass(part, Table)]
 
 
 def value(field: FieldInfo) -> str:
@@ -108,7 +110,7 @@ def value(field: FieldInfo) -> str:
     return next(WORDS[part] for part in within if part in WORDS)
 
 
-def absent(model: type[BaseModel], name: str, field: FieldInfo) -> str:
+def absent(model: type[Table], name: str, field: FieldInfo) -> str:
     """What an absent key means; nothing where its doc line says so."""
     if name in REQUIRED.get(model.__name__, ()):
         return "must be given"

@@ -23,8 +23,7 @@ import pytest
 from tests.support.scripts import load_script, make_data
 from trivium.cli.main import main
 from trivium.config.dialects import recognised
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -102,7 +102,7 @@ def test_all_problems_come_at_once() -> None:
     assert said_of(changes) == [
         'run.nmae: unknown key. Did you mean "name"?',
         "optimizer.lr: is -1. It must be over 0. Write for example lr = 0.0003.",
-        'sources.code.kind: "tekst" is no kind of source. Did you mean "text"?',
+        'sources.code.kind: "tekst" is not a kind of source. Did you mean "text"?',
         "stages[0].steps: is 0. It must be at least 1. Write for example steps = 4000.",
         'stages[1].mixtrue: unknown key. Did you mean "mixture"?',
         "stages[0].mixture: adds up to 1.2, not 1. Change the shares, or write weights = { web = 0.9, code = 0.3 }.",

@@ -4,6 +4,8 @@ import builtins
 import copy
 import io
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.configs import BASE
+from trivium.config import DIALECT_NAMES
 from trivium.config.load import load, load_config, validate
 from trivium.config.schema import Config
 from trivium.config.stages import merged_stages
@@ -122,9 +125,9 @@ def test_two_overrides_that_say_one_thing_twice_are_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        ("stages", '"stages": is no override. Write key=value, for example stages.0.tokens=1B.'),
-        ("=5", '"=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
-        ("stages..steps=5", '"stages..steps=5": is no override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages", '"stages": is not an override. Write key=value, for example stages.0.tokens=1B.'),
+        ("=5", '"=5": is not an override. Write key=value, for example stages.0.tokens=1B.'),
+        ("stages..steps=5", '"stages..steps=5": is not an override. Write key=value, for example stages.0.tokens=1B.'),
         ("stages.lnog.steps=5", '"stages.lnog.steps=5": there is no stage "lnog". Did you mean "long"?'),
         (
             "stages.7.steps=5",
@@ -159,7 +162,7 @@ def test_an_override_that_cannot_be_is_refused(file: Path, override: str, what: 
 
 def test_all_overrides_that_cannot_be_are_named_at_once(file: Path) -> None:
     assert refusal(file, "stages", "run.seed=5", "stages.x.steps=5").splitlines() == [
-        '"stages": is no override. Write key=value, for example stages.0.tokens=1B.',
+        '"stages": is not an override. Write key=value, for example stages.0.tokens=1B.',
         '"stages.x.steps=5": there is no stage "x". Write one of "general", "long", "0" or "1".',
     ]
 
@@ -258,3 +261,12 @@ def test_a_config_that_is_written_out_and_read_again_is_the_same() -> None:
         config = load_config(path)
         written = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         assert validate(written, path.name)[0] == config
+
+
+def test_a_config_of_ours_needs_no_yaml_and_no_other_tools_rules(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(BASE)
+    script = "import sys; from trivium.config.load import load; load('run.toml'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "trivium.config.schema" in loaded
+    assert not loaded & {"yaml", *(f"trivium.config.dialects.{name}" for name in DIALECT_NAMES)}

@@ -83,7 +83,7 @@ def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
 
 
 def tokenizer_rules(view: View) -> Iterator[Finding]:
-    """A tokenizer that reads a file says which, and has the keys of its kind."""
+    """A tokenizer that reads a file names it, and has the keys of its kind."""
     tokenizer = view.config.tokenizer
     if tokenizer is None:
         return
@@ -105,7 +105,7 @@ def optimizer_rules(view: View) -> Iterator[Finding]:
     missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
     if lr.rest is None and view.absent("optimizer", "lr", "rest"):
         needed = ", ".join([*missing, "rest"])
-        what = f"says nothing for {needed}. Write rest = 3e-4, which counts for every group not given."
+        what = f"has no value for {needed}. Write rest = 3e-4, which counts for every group not given."
         yield view.problem(("optimizer", "lr"), what)
 
 
@@ -144,7 +144,7 @@ def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None)
 
 
 def cadence_rules(view: View) -> Iterator[Finding]:
-    """Checkpoints come every so many steps or minutes, not both."""
+    """Checkpoints come every n steps or every n minutes, not both."""
     every = view.config.checkpoint.every
     if every is not None and every.steps is not None and every.minutes is not None:
         what = "has steps and minutes, but needs one of them. Write every = 1000 or every = { minutes = 30 }."
@@ -155,7 +155,7 @@ def cadence_rules(view: View) -> Iterator[Finding]:
 
 
 def guard_rules(view: View) -> Iterator[Finding]:
-    """Steps to leave out are spans that do not overlap."""
+    """Steps to skip are spans that do not overlap."""
     before = 0
     for number, (first, end) in enumerate(view.config.guard.skip_steps):
         path = ("guard", "skip_steps", number)
@@ -168,7 +168,7 @@ def guard_rules(view: View) -> Iterator[Finding]:
 
 
 def source_rules(view: View) -> Iterator[Finding]:
-    """Every source says where its documents are, and has a name that can be told from a number."""
+    """Every source has a place for its documents, and a name that can be told from a number."""
     if not view.source_names and isinstance(view.raw.get("sources", {}), Mapping):
         what = 'there is none. Write [sources.web] with kind = "tokens" and path = "data/web".'
         yield view.problem(("sources",), what)
@@ -269,7 +269,7 @@ def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Findin
     """A list of known sources, each named once; for training, none that is held out whole."""
     for name in dict.fromkeys(names):
         if view.unknown_source(name):
-            yield view.problem(path, f"{show_value(name)} is no source. {nearest(name, view.source_names)}")
+            yield view.problem(path, f"{show_value(name)} is not a source. {nearest(name, view.source_names)}")
         elif path[0] != "evaluate" and _held_out(view, name):
             yield view.problem(path, f"{show_value(name)} is a source for validation only. {HELD_OUT}")
         if names.count(name) > 1:
@@ -280,7 +280,7 @@ def shares_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterato
     """Shares of known sources that add up to 1, or weights that are not all zero."""
     yield from known_rules(view, path, shares)
     if set(view.written(*path)) != set(shares):
-        return  # a share that is no number was reported already; the sum says nothing
+        return  # a share that is not a number was reported already; the sum means nothing
     total = sum(shares.values())
     written = show_value(look_up(view.raw, path))
     noun = "weight" if path[-1] == "weights" else "share"

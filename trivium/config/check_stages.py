@@ -52,7 +52,7 @@ def name_fault(name: str) -> str | None:
 
 
 def budget_rules(view: View) -> Iterator[Finding]:
-    """A stage's length is said in exactly one unit, and in one that its sources have."""
+    """A stage's length is given in exactly one unit, and in one that its sources have."""
     for number, stage in enumerate(view.stages):
         given = [key for key in BUDGETS if view.given("stages", number, key)]
         if len(given) > 1:
@@ -176,7 +176,7 @@ def _replay_rules(view: View, number: int, stage: Stage, replay: Mapping[str, fl
 
 
 def _one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:
-    """Of several ways to say one thing, a table has one."""
+    """Of several keys that decide one thing, a table has one."""
     given = [key for key in ways if view.given(*path, key)]
     if len(given) > 1:
         yield view.problem(path, f"has {listed(given)}, but needs one of them at most. Keep one.")
@@ -215,7 +215,7 @@ def _proportional_rules(view: View, number: int, stage: Stage) -> Iterator[Findi
 
 
 def shape_rules(view: View) -> Iterator[Finding]:
-    """A batch size is said once, and is whole rows."""
+    """A batch size is given once, and is whole rows."""
     yield from _one_way(view, ("defaults",), BATCH_SIZES)
     for number, stage in enumerate(view.stages):
         yield from _one_way(view, ("stages", number), BATCH_SIZES)
@@ -266,7 +266,7 @@ def _fade_unit(view: View, path: Path, fade: Fade) -> Iterator[Finding]:
 
 
 def lr_rules(view: View) -> Iterator[Finding]:
-    """A stage's own learning rate says only what its shape has."""
+    """A stage's own learning rate has only the keys of its shape."""
     for number, stage in enumerate(view.stages):
         if stage.lr is None:
             continue
@@ -300,7 +300,7 @@ def rope_rules(view: View) -> Iterator[Finding]:
 
 def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
     if rope.scaling is not None and view.absent(*path, "factor"):
-        yield view.problem((*path, "factor"), "is missing: scaling needs to know how far. Write factor = 4.")
+        yield view.problem((*path, "factor"), "is missing: scaling needs it. Write factor = 4.")
     for key in ("factor", "original_seq_len"):
         if view.given(*path, key) and view.absent(*path, "scaling"):
             what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too, or leave it out.'

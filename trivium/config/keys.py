@@ -37,7 +37,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def look_up(raw: object, path: Path, default: Any = MISSING) -> Any:
-    """What stands at a path of the raw tables, or the default."""
+    """The value at a path of the raw tables, or the default."""
     for part in path:
         if not isinstance(raw, Mapping | list):
             return default
@@ -86,7 +86,7 @@ def unknown_key(path: Path, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the schema says about a key path: its field, and the tables or elements below it."""
+    """What the schema has for a key path: its field, and the tables or elements below it."""
 
     field: FieldInfo | None
     annotation: Any

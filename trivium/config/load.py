@@ -17,7 +17,6 @@ from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import explain, show_value, written_path
-from trivium.config.read import read_tables
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
@@ -55,18 +54,46 @@ def load(
     translated = translate(read_tables(path), path.name, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    unsaid = [unsaid.problem for unsaid in translated.unsaid if unsaid.is_missing(raw)]
+    needed = [key.problem for key in translated.needed if key.is_missing(raw)]
     try:
         config, warnings = validate(raw, path.name)
     except ConfigError as error:
-        raise ConfigError([*unsaid, *error.problems]) from None
-    if unsaid:
-        raise ConfigError(unsaid)
+        raise ConfigError([*needed, *error.problems]) from None
+    if needed:
+        raise ConfigError(needed)
     return Loaded(config, raw, (*translated.notes, *warnings))
 
 
+def read_tables(path: FilePath) -> dict[str, Any]:
+    """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            return parse_toml(text)
+        from trivium.config.read_yaml import parse_yaml
+
+        return parse_yaml(text)
+    except FileNotFoundError:
+        what = "no such file. Give the path of a config."
+    except UnicodeDecodeError:
+        what = "is not UTF-8 text. Save it as UTF-8."
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}. Give the path of a config."
+    except ValueError as reason:
+        what = str(reason)
+    raise ConfigError([Problem(str(path), what)])
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML's tables; ValueError with the reason where it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML: {error}.") from None
+
+
 def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
-    """What a config says of the engine, before the config is checked; the defaults where it cannot be read."""
+    """The engine of a config, before the config is checked; the defaults where it cannot be read."""
     try:
         raw = read_tables(FilePath(path))
         apply_overrides(raw, [override for override in overrides if override.startswith("engine.")])
@@ -78,7 +105,7 @@ def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
     """Set keys: `stages.0.tokens=1B`, `stages.long.seq_len=4096`, `run.name=other`.
 
-    One of several ways to say a thing takes the place of the others: steps=10 that of the file's tokens.
+    One of several keys that decide one thing takes the place of the others: steps=10 that of the file's tokens.
     """
     problems: list[Problem] = []
     settings: list[tuple[dict[str, Any], str, Any]] = []
@@ -100,7 +127,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
 def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
     """The table that an override changes, and the key in it; ValueError with the reason why there is none."""
     if not all(parts) or not parts:
-        raise ValueError("is no override. Write key=value, for example stages.0.tokens=1B.")
+        raise ValueError("is not an override. Write key=value, for example stages.0.tokens=1B.")
     found: Any = raw
     for depth in range(1, len(parts)):
         found = _enter(found, parts[:depth])
@@ -110,7 +137,7 @@ def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
 
 
 def _enter(container: Any, parts: list[str]) -> Any:
-    """What stands one key further down: a table, or the list of stages."""
+    """The value one key further down: a table, or the list of stages."""
     part = parts[-1]
     if isinstance(container, list):
         names = [stage.get("name") if isinstance(stage, dict) else None for stage in container]

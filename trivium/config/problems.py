@@ -40,7 +40,7 @@ BOUNDS = {
 
 
 def show_value(value: object) -> str:
-    """A value as it would stand in the TOML file."""
+    """A value as TOML writes it."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def show_value(value: object) -> str:
 
 
 def written_path(location: Path, raw: object) -> Path:
-    """The part of an error's location that stands in the file: a short form has no keys below it."""
+    """The part of an error's location that is in the file: a short form has no keys below it."""
     path: Path = ()
     for part in location:
         if look_up(raw, (*path, part)) is not MISSING and not (path and isinstance(part, int) and path != ("stages",)):
@@ -78,7 +78,7 @@ def explain(error: ErrorDetails, file: str, raw: Mapping[str, Any]) -> Problem:
 def _kind_rule(given: object) -> str:
     if given is None:
         return f"is missing. Write kind = {listed([show_value(kind) for kind in KINDS], 'or')}."
-    return f"{show_value(given)} is no kind of source. {nearest(str(given), KINDS)}"
+    return f"{show_value(given)} is not a kind of source. {nearest(str(given), KINDS)}"
 
 
 def _found(error: ErrorDetails, path: Path, raw: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ from trivium.config.fields import (
     Shares,
     Table,
     Text,
+    all_tables,
+    doc_lines,
     frozen_dict,
     short_form,
 )
@@ -181,7 +183,9 @@ class Optimizer(Table):
 
     name: Literal["adamw", "muon"] = "adamw"
     """adamw, or muon for the layers' matrices with adamw for the rest."""
-    lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(GroupLr(rest=3e-4), examples=[3e-4])
+    lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(
+        GroupLr.model_construct(rest=3e-4), examples=[3e-4]
+    )
     """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
     betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
     """Adam's decay rates of the averages of the gradient and of its square."""
@@ -193,7 +197,7 @@ class Optimizer(Table):
         tuple[Literal["norms", "biases", "embeddings"], ...], Field(strict=False, examples=[["norms"]])
     ] = ("norms", "biases", "embeddings")
     """Parameters without weight decay."""
-    momentum: Momentum = Field(Momentum(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
+    momentum: Momentum = Field(Momentum.model_construct(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
     """Muon's momentum and its warm-up."""
     grad_clip: Positive | None = Field(None, examples=[1.0])
     """Clip the norm of the gradient to this; absent: no clipping."""
@@ -242,7 +246,7 @@ class Engine(Table):
     """Rows in one pass on one rank; absent: the rank's whole shard."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: far less memory, a third more time."""
-    parallel: Parallel = Field(Parallel(), examples=[{"shard": 8}])
+    parallel: Parallel = Field(Parallel.model_construct(), examples=[{"shard": 8}])
     """How ranks share the model."""
     deterministic: bool = True
     """Use only operations that give the same bits each time."""
@@ -355,29 +359,29 @@ class Track(Table):
 class Config(Table):
     """A run's config: what the model reads, and when."""
 
-    run: Run = Run()
+    run: Run = Run.model_construct()
     """The run's name, folder and seed."""
-    model: Model = Model()
+    model: Model = Model.model_construct()
     """The decoder."""
     tokenizer: Tokenizer | None = None
     """Text to tokens; absent: the token files' own, or bytes."""
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = Optimizer.model_construct()
     """AdamW, or Muon with AdamW."""
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Schedule.model_construct()
     """The learning rate over the run."""
-    engine: Engine = Engine()
+    engine: Engine = Engine.model_construct()
     """torch or jax, and how they run."""
-    loader: LoaderSettings = LoaderSettings()
+    loader: LoaderSettings = LoaderSettings.model_construct()
     """How batches get to the engine."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Checkpoint = Checkpoint.model_construct()
     """When the run's state is written."""
-    guard: Guard = Guard()
+    guard: Guard = Guard.model_construct()
     """What happens to steps that go wrong."""
-    evaluate: Evaluate = Evaluate()
+    evaluate: Evaluate = Evaluate.model_construct()
     """Validation."""
-    track: Track = Track()
+    track: Track = Track.model_construct()
     """TensorBoard and wandb."""
-    defaults: StageDefaults = StageDefaults()
+    defaults: StageDefaults = StageDefaults.model_construct()
     """Values of keys that a stage does not have."""
     sources: Annotated[Mapping[str, Source], frozen_dict] = Field(default_factory=FrozenDict)
     """Named collections of documents."""
@@ -404,6 +408,10 @@ def config_schema() -> dict[str, Any]:
     schema = Config.model_json_schema(mode="validation")
     for name, keys in REQUIRED.items():
         schema["$defs"][name]["required"] = keys
+    tables = {table.__name__: table for table in all_tables()}
+    for name, written in ((Config.__name__, schema), *schema["$defs"].items()):
+        for key, line in doc_lines(tables[name]).items():
+            written["properties"][tables[name].model_fields[key].alias or key]["description"] = line
     schema["required"] = ["run", "model", "sources", "stages"]
     schema["$defs"]["Model"]["properties"]["size"]["enum"] = [*SIZES, None]
     return {

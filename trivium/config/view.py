@@ -44,7 +44,7 @@ class View:
         return look_up(self.raw, path) is not MISSING
 
     def absent(self, *path: str | int) -> bool:
-        """Whether a key was left out; not where its table is no table, which is a problem of its own."""
+        """Whether a key is missing; not where its table is not a table, which is a problem of its own."""
         above = [look_up(self.raw, path[:depth]) for depth in range(1, len(path))]
         return not self.given(*path) and all(table is MISSING or isinstance(table, Mapping | list) for table in above)
 
@@ -62,7 +62,7 @@ class View:
         return self.given("stages", number, key) or self.given("defaults", key)
 
     def unsound(self, number: int, *keys: str) -> bool:
-        """Whether one of a stage's keys was written but did not validate, so that its value says nothing."""
+        """Whether one of a stage's keys was written but did not validate, so that its value is not known."""
         return any(self.stage_given(number, key) and key not in self.stages[number].model_fields_set for key in keys)
 
     def stage_path(self, number: int, *keys: str) -> Path:

@@ -16,8 +16,7 @@ from tests.support.dialects import (
     shares,
     spans,
 )
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 TRAIN = "[train]\nmax_steps = 100\nbatch_size = 4\n[scheduler]\nwarmup_steps = 10\n[distributed]\ndp_shard = 2\n"
 WEB = '[[data.datasets]]\nname = "web"\npath = "/d/web"\nweight = 3\n'
@@ -130,7 +129,7 @@ def test_names_that_ours_cannot_have_are_changed_and_still_found_by_weights(file
 def test_packed_rows_need_the_number_of_the_end_of_a_document(file: Path) -> None:
     written(file, '[data]\ndataset_path = "/d/web"\npack_sequences = true\ntokenizer_path = "gpt2"')
     said = (
-        "data.pack_sequences: documents end with the tokenizer's EOS, whose number the config does not say. "
+        "data.pack_sequences: documents end with the tokenizer's EOS, whose number is not in the config. "
         "Give it: sources.web.eos=2."
     )
     assert refusal(file) == [said]
@@ -144,8 +143,8 @@ def test_bin_files_do_not_say_their_integers(file: Path) -> None:
     written(file, '[data]\nfile_pattern = "*.bin"', WEB, CODE)
     assert notes(file) == [
         (
-            'data.file_pattern: is "*.bin": a .bin does not say its integers, which are never guessed here. '
-            "Where there is no metadata, give for example sources.web.dtype=uint16."
+            'data.file_pattern: is "*.bin": a .bin does not record its integer type, which is never guessed here. '
+            "Without metadata, give for example sources.web.dtype=uint16."
         )
     ]
 
@@ -222,7 +221,7 @@ FAULTS = [
     ),
     (
         '[[data.datasets]]\nname = "web"\npath = "/d/x"',
-        'data.datasets[2].name: "web" stands twice in data.datasets. Give each a name of its own.',
+        'data.datasets[2].name: "web" is twice in data.datasets. Give each a name of its own.',
     ),
     (
         '[[data.datasets]]\npath = "/d/web"',

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from tests.support.dialects import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 WEB = {"dataset_folder": "data/web"}
 BASE: dict[str, Any] = {
@@ -170,7 +169,7 @@ def test_a_vocabulary_is_rounded_up_for_the_tensor_ranks(file: Path) -> None:
 
 def test_a_run_keeps_one_name(file: Path) -> None:
     written(file, {("general", "run"): "tiny_%date_%jobid"})
-    said = 'general.run: is "tiny_%date_%jobid", called "tiny" here: a run keeps its name when it goes on.'
+    said = 'general.run: is "tiny_%date_%jobid", called "tiny" here: a run keeps its name when it resumes.'
     assert notes(file) == [said]
     assert load(file).config.run.name == "tiny"
     assert load(written(file, {("general", "run"): "%date"})).config.run.name == "their"
@@ -296,7 +295,7 @@ def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...]
         (
             ("model", "model_config", "moe_config"),
             {"top_k": 2},
-            "is { top_k = 2 }, which is no decoder of ours. Give one: model.size=1b.",
+            "is { top_k = 2 }, which is not our decoder. Give one: model.size=1b.",
         ),
     ],
     ids=["weights", "experts"],

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from tests.support.dialects import EXAMPLES, left_unsaid, notes, plan_of, refusal, shares, spans
-from trivium.config.load import load
-from trivium.config.read import read_tables
+from trivium.config.load import load, read_tables
 
 PMD = {"name": "fineweb", "rate": 1.0, "style": "PMD", "suffix": ""}
 PADDED = {"name": "mnli", "rate": 1.0, "style": "PADDED"}
@@ -63,7 +62,7 @@ def test_keys_may_be_slashed_dotted_or_nested(file: Path) -> None:
 
 def test_a_key_that_is_said_twice_is_refused(file: Path) -> None:
     written(file, training={"batch_size": 4})
-    assert refusal(file) == ["training/batch_size: is said twice. Keep one."]
+    assert refusal(file) == ["training/batch_size: is given twice. Keep one."]
     written(file, optimization=5, optimization__lr=1e-3)
     assert refusal(file) == ["optimization: is a value and a table. Keep one."]
 
@@ -193,7 +192,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"training__dataset": [[PMD], [PMD | {"rate": 0.5}, PMD | {"rate": 0.5}]]},
-        "training/dataset[1][1]/name: stands twice in its stage. Name it once, with the sum of rates.",
+        "training/dataset[1][1]/name: is twice in its stage. Name it once, with the sum of rates.",
     ),
     (
         {"training__dataset": "fineweb"},

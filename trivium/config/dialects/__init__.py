@@ -22,7 +22,9 @@ class Dialect(Protocol):
         """Our tables; ConfigError with every problem of theirs, by their own key paths."""
 
 
-DIALECTS = {name: cast(Dialect, import_module(f"{__name__}.{name}")) for name in DIALECT_NAMES}
+def dialect_of(name: str) -> Dialect:
+    """A dialect's module, imported when a config may be of that tool."""
+    return cast(Dialect, import_module(f"{__name__}.{name}"))
 
 
 def translate(raw: dict[str, Any], file: str, dialect: str | None = None, world_size: int | None = None) -> Translation:
@@ -31,17 +33,17 @@ def translate(raw: dict[str, Any], file: str, dialect: str | None = None, world_
         dialect = recognised(raw, file)
     if dialect == "trivium":
         return Translation(raw)
-    if dialect not in DIALECTS:
-        what = f'"{dialect}" is not known. {nearest(dialect, [*DIALECTS, "trivium"])}'
+    if dialect not in DIALECT_NAMES:
+        what = f'"{dialect}" is not known. {nearest(dialect, [*DIALECT_NAMES, "trivium"])}'
         raise ConfigError([Problem("--dialect", what)])
-    return DIALECTS[dialect].translate(raw, file, world_size)
+    return dialect_of(dialect).translate(raw, file, world_size)
 
 
 def recognised(raw: Mapping[str, Any], file: str) -> str:
     """Whose tables these are; ours where they are nobody else's."""
     if any(table in raw for table in OURS):
         return "trivium"
-    found = [name for name, known in DIALECTS.items() if known.recognises(raw)]
+    found = [name for name in DIALECT_NAMES if dialect_of(name).recognises(raw)]
     if len(found) > 1:
         what = f"has tables of {listed(found)}. Say whose it is: --dialect {found[0]}."
         raise ConfigError([Problem(file, what)])

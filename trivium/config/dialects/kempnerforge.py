@@ -1,6 +1,6 @@
 """KempnerForge's configs: `[data]` and `[train]` -> our sources and stages, the other tables beside them.
 
-Their rows are cut from concatenated documents, so the stages say `packing = "concat"`; with
+Their rows are cut from concatenated documents, so the stages have `packing = "concat"`; with
 `pack_sequences` documents are kept apart. Their defaults are written out, for ours differ.
 """
 
@@ -62,10 +62,10 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("nccl_timeout_sec", "backend"), LAUNCHER),
     },
     "checkpoint": {
-        "load_path": "a run goes on by itself; other weights: model.init, a Hugging Face folder",
-        "exclude_from_loading": "a run goes on with all of its state",
+        "load_path": "a run resumes by itself; other weights: model.init, a Hugging Face folder",
+        "exclude_from_loading": "a run resumes with all of its state",
         "export_dtype": "trivium export writes the weights as they are",
-        "dyn_ckpt_window": "checkpoints are written every so many steps",
+        "dyn_ckpt_window": "checkpoints are written at a fixed number of steps",
         "ignore_freeze_mismatch": "nothing is frozen",
     },
     "metrics": {
@@ -117,8 +117,8 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    for table, said in HOLDS.items():
-        theirs.holds(said, table)
+    for table, values in HOLDS.items():
+        theirs.holds(values, table)
     for table, reasons in WITHOUT_EFFECT.items():
         theirs.without_effect(reasons, *filter(None, (table,)))
     return theirs.translated(ours)
@@ -134,7 +134,7 @@ def _run(theirs: Theirs) -> dict[str, Any]:
 
 
 def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
-    """Ranks that read rows of their own: as the file says, or the ranks that are left."""
+    """Ranks that read rows of their own: as the file has it, or the ranks that remain."""
     table = "distributed"
     shard = theirs.take(table, "dp_shard", default=-1)
     replicate = theirs.take_whole(table, "dp_replicate", at_least=1, default=1)
@@ -246,9 +246,9 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
 def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     table = "train"
     precision = theirs.take_choice(table, "mixed_precision", choices=PRECISIONS, default="bf16")
-    said = theirs.look(table, "mixed_precision")
-    if said in ("fp16", "fp8"):
-        theirs.note((table, "mixed_precision"), f'is "{said}": taken as bfloat16.')
+    given = theirs.look(table, "mixed_precision")
+    if given in ("fp16", "fp8"):
+        theirs.note((table, "mixed_precision"), f'is "{given}": taken as bfloat16.')
     engine: dict[str, Any] = {
         "precision": precision,
         "compile": theirs.take(table, "compile_model", default=True),

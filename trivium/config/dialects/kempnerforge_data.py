@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.dialects.translation import Sources, Theirs, is_number
+from trivium.config.dialects.translation import NamedSources, Theirs, is_number
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import show_value
 
@@ -22,7 +22,7 @@ class ForgeData:
 
     theirs: Theirs
     steps: int
-    sources: Sources = field(default_factory=Sources)
+    sources: NamedSources = field(default_factory=NamedSources)
     weights: dict[str, float] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class ForgeData:
 
     def _add(self, path: Path, their_name: str, table: dict[str, Any], weight: float) -> None:
         if their_name in self.names:
-            what = f"{show_value(their_name)} stands twice in data.datasets. Give each a name of its own."
+            what = f"{show_value(their_name)} is twice in data.datasets. Give each a name of its own."
             self.theirs.problem(path, what)
             return
         ours = self.sources.name_of(table, their_name)
@@ -108,17 +108,17 @@ class ForgeData:
     def _need_ends(self, name: str) -> None:
         """With packing, documents end at the tokenizer's EOS, whose number is in no config."""
         if self.packed:
-            what = "documents end with the tokenizer's EOS, whose number the config does not say."
+            what = "documents end with the tokenizer's EOS, whose number is not in the config."
             self.theirs.need(
                 ("data", "pack_sequences"), f"{what} Give it: sources.{name}.eos=2.", ("sources", name, "eos")
             )
 
     def _tokens(self, folder: str, pattern: Path) -> dict[str, Any]:
-        """Token files of a folder; those that do not say their integers are never guessed."""
+        """Token files of a folder; integer types that files do not record are never guessed."""
         files = self.theirs.take_text(*pattern) or "*.npy"
         if files.endswith(".bin") and not any(note.where == self.theirs.where(pattern) for note in self.theirs.notes):
-            what = f"is {show_value(files)}: a .bin does not say its integers, which are never guessed here."
-            self.theirs.note(pattern, f"{what} Where there is no metadata, give for example sources.web.dtype=uint16.")
+            what = f"is {show_value(files)}: a .bin does not record its integer type, which is never guessed here."
+            self.theirs.note(pattern, f"{what} Without metadata, give for example sources.web.dtype=uint16.")
         return {"kind": "tokens", "path": f"{folder.rstrip('/')}/{files}"}
 
     def hub(self, kind: str, dataset: str, subset: str | None, split: str | None = None) -> dict[str, Any]:
@@ -126,8 +126,8 @@ class ForgeData:
         if not self.theirs.look("data", "tokenizer_path"):
             what = 'is missing, with which Hugging Face datasets become tokens. Write tokenizer_path = "gpt2".'
             self.theirs.problem(("data", "tokenizer_path"), what)
-        said = {ours: self.theirs.take_text("data", key) or usual for key, (ours, usual) in HUB_KEYS.items()}
-        table = {"kind": kind, "dataset": dataset, **({"subset": subset} if subset else {}), **said}
+        rest = {ours: self.theirs.take_text("data", key) or usual for key, (ours, usual) in HUB_KEYS.items()}
+        table = {"kind": kind, "dataset": dataset, **({"subset": subset} if subset else {}), **rest}
         return table if split is None else {**table, "split": split}
 
     def _shares(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """nanotron's configs: `data_stages` and `tokens` -> our sources and stages, the other tables beside them.
 
-Their rows are cut from concatenated documents and attend across them, unless `_use_doc_masking` says
-otherwise. Sizes are for one replica, but `parallelism.dp` stands beside them, so no world size is needed.
+Their rows are cut from concatenated documents and attend across them, unless `_use_doc_masking` is
+true. Sizes are for one replica, but `parallelism.dp` is beside them, so no world size is needed.
 """
 
 import re
@@ -17,7 +17,7 @@ PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32", "float16": "bfloat16
 DECODER = "the model here has RMSNorm and a gated SiLU, without biases"
 FAST = "the fastest that a device has is taken"
 RUNS = "a run has a name and a folder"
-GOES_ON = "a run goes on by itself, with all of its state"
+RESUMES = "a run resumes by itself, with all of its state"
 PIPELINE = "layers, rows and experts are not split over ranks"
 NOT_HERE = "nothing here does this"
 HOLDS: dict[tuple[str, ...], dict[str, Any]] = {
@@ -35,7 +35,7 @@ HOLDS: dict[tuple[str, ...], dict[str, Any]] = {
 WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
     ("general",): {
         **dict.fromkeys(("project", "benchmark_csv_path"), RUNS),
-        **dict.fromkeys(("step", "consumed_train_samples"), GOES_ON),
+        **dict.fromkeys(("step", "consumed_train_samples"), RESUMES),
         "ignore_sanity_checks": "what cannot work is always refused",
     },
     ("parallelism",): {
@@ -46,7 +46,7 @@ WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
     ("model",): {"ddp_bucket_cap_mb": FAST},
     ("model", "init_method"): {"scaling_method": "what writes into the residual stream starts smaller, by depth"},
     ("model", "model_config"): {
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "documents end where the token files say"),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "the token files record where documents end"),
         **dict.fromkeys(("hidden_act", "attention_bias"), DECODER),
         "rms_norm_eps": "norms have 1e-6 under their root",
         **dict.fromkeys(
@@ -54,12 +54,12 @@ WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
         ),
         **dict.fromkeys(("pretraining_tp", "use_cache", "_attn_implementation", "_fused_rotary_emb"), FAST),
         **dict.fromkeys(("_fused_rms_norm", "_use_qkv_packed"), FAST),
-        "initializer_range": "weights start as init_method says",
+        "initializer_range": "init_method decides how weights start",
     },
     ("optimizer",): {
         "accumulate_grad_in_fp32": "gradients are summed in float32",
         "zero_stage": "all ranks that are left share the parameters (engine.parallel.shard)",
-        "weight_decay_exclude_named_params": "what is not decayed is said by optimizer.no_decay",
+        "weight_decay_exclude_named_params": "optimizer.no_decay lists what is not decayed",
         "torch_adam_is_fused": FAST,
     },
     ("optimizer", "optimizer_factory"): {"torch_adam_is_fused": FAST},
@@ -69,7 +69,7 @@ WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
     ),
     ("tokenizer",): dict.fromkeys(("tokenizer_revision", "tokenizer_max_length"), "the tokenizer is taken as it is"),
     ("checkpoints",): {
-        **dict.fromkeys(("resume_checkpoint_path", "load_lr_scheduler", "load_optimizer"), GOES_ON),
+        **dict.fromkeys(("resume_checkpoint_path", "load_lr_scheduler", "load_optimizer"), RESUMES),
         "save_initial_state": "a run begins with its seed",
         "save_final_state": "the last step is always saved",
         "checkpoints_path_is_shared_file_system": "a run's folder is shared by its ranks",
@@ -113,22 +113,22 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    for table, said in HOLDS.items():
-        theirs.holds(said, *table)
+    for table, values in HOLDS.items():
+        theirs.holds(values, *table)
     for table, reasons in WITHOUT_EFFECT.items():
         theirs.without_effect(reasons, *table)
     return theirs.translated(ours)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
-    """Its name without what changes from launch to launch, for a run that goes on has one name."""
+    """Its name without what changes from launch to launch, for a run that resumes has one name."""
     path = ("general", "run")
     file = theirs.file.rpartition(".")[0] or theirs.file
-    said = theirs.take_text(*path) or file
-    name = re.sub(r"%(date|jobid)", "", said).strip("_- ") or file
-    if name != said:
+    given = theirs.take_text(*path) or file
+    name = re.sub(r"%(date|jobid)", "", given).strip("_- ") or file
+    if name != given:
         theirs.note(
-            path, f"is {show_value(said)}, called {show_value(name)} here: a run keeps its name when it goes on."
+            path, f"is {show_value(given)}, called {show_value(name)} here: a run keeps its name when it resumes."
         )
     folder = theirs.take("checkpoints", "checkpoints_path", default="checkpoints")
     return {"name": name, "folder": folder, "seed": theirs.take("general", "seed", default=42)}
@@ -149,7 +149,7 @@ def _model(theirs: Theirs) -> dict[str, Any]:
         return {}
     for key in ("is_starcoder2_config", "moe_config"):
         if theirs.look(*config, key):
-            what = f"is {show_value(theirs.take(*config, key))}, which is no decoder of ours. Give one: model.size=1b."
+            what = f"is {show_value(theirs.take(*config, key))}, which is not our decoder. Give one: model.size=1b."
             theirs.need((*config, key), what, *MODEL_SIZES)
             return {}
     return _shape(theirs)
@@ -181,10 +181,10 @@ def _shape(theirs: Theirs) -> dict[str, Any]:
 
 def _vocab(theirs: Theirs) -> Any:
     """Theirs is rounded up, so that it can be split over the tensor ranks."""
-    said = theirs.take("model", "model_config", "vocab_size", default=32_000)
+    vocab = theirs.take("model", "model_config", "vocab_size", default=32_000)
     multiple = theirs.take_whole("model", "make_vocab_size_divisible_by", at_least=1, default=1)
     multiple *= theirs.take_whole("parallelism", "tp", at_least=1, default=1)
-    return -(-said // multiple) * multiple if isinstance(said, int) else said
+    return -(-vocab // multiple) * multiple if isinstance(vocab, int) else vocab
 
 
 def _scaling(theirs: Theirs) -> dict[str, Any]:
@@ -198,12 +198,12 @@ def _scaling(theirs: Theirs) -> dict[str, Any]:
         theirs.problem(path, f'is {show_value(given)}. Write {{ type: linear, factor: 4.0 }}, or "yarn".')
         return {}
     original = given.get("original_max_position_embeddings")
-    said = {"scaling": kind, "factor": given.get("factor")}
-    return {**said, **({"original_seq_len": original} if original else {})}
+    rope = {"scaling": kind, "factor": given.get("factor")}
+    return {**rope, **({"original_seq_len": original} if original else {})}
 
 
 def _optimizer(theirs: Theirs) -> dict[str, Any]:
-    """AdamW; its numbers stand in `optimizer_factory`, in older files beside it."""
+    """AdamW; its numbers are in `optimizer_factory`, in older files beside it."""
     table = ("optimizer",)
     factory = (*table, "optimizer_factory") if theirs.has(*table, "optimizer_factory") else table
     if factory != table:

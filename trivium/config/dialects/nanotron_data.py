@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.dialects.translation import Sources, Theirs, is_number, stage_name
+from trivium.config.dialects.translation import NamedSources, Theirs, is_number, stage_name
 from trivium.config.keys import Path
 from trivium.config.problems import show_value
 
 FOLDERS = ("dataset_folder", "dataset_folders")
 HUB = "hf_dataset_or_datasets"
 DTYPES = {2: "uint16", 4: "uint32"}
-OWN_ORDER = "rows are ordered here as the plan says"
+OWN_ORDER = "rows are ordered here by the plan"
 NANOSET_ONLY = {
     "tokenizer_name": "token files hold tokens already",
     "vocab_size": "the model's vocabulary is model.vocab",
@@ -36,7 +36,7 @@ class NanotronData:
     theirs: Theirs
     steps: int
     seq_len: int
-    sources: Sources = field(default_factory=Sources)
+    sources: NamedSources = field(default_factory=NamedSources)
 
     def stages(self) -> list[dict[str, Any]]:
         """Our stages in order of their start; problems go to `theirs`."""
@@ -111,11 +111,11 @@ class NanotronData:
         for limit in ("dataset_max_tokens", "dataset_read_path"):
             if self.theirs.has(*table, limit):
                 shown = show_value(self.theirs.take(*table, limit))
-                what = f"has no effect here (it is {shown}): all of a folder is read, where dataset_folder says."
+                what = f"has no effect here (it is {shown}): all of the dataset_folder is read."
                 self.theirs.note((*table, limit), what)
         size = self.theirs.take(*table, "token_size_in_bytes")
         if size is not None and size not in DTYPES:
-            what = f"is {show_value(size)}. Tokens have 2 or 4 bytes. Leave it out where the files say it."
+            what = f"is {show_value(size)}. Tokens have 2 or 4 bytes. Leave it out where the files record it."
             self.theirs.problem((*table, "token_size_in_bytes"), what)
         kind = {"kind": "tokens", **({"dtype": DTYPES[size]} if size in DTYPES else {})}
         return self._shares(table, key, given, lambda folder: {**kind, "path": folder})
@@ -135,8 +135,8 @@ class NanotronData:
             self.theirs.problem((*table, "hf_dataset_splits"), what)
         subset = self.theirs.take_text(*table, "hf_dataset_config_name")
         column = self.theirs.take_text(*table, "text_column_name") or "text"
-        said = {**({"subset": subset} if subset else {}), "split": split, "column": column}
-        return self._shares(table, HUB, given, lambda name: {"kind": "huggingface", "dataset": name, **said})
+        rest = {**({"subset": subset} if subset else {}), "split": split, "column": column}
+        return self._shares(table, HUB, given, lambda name: {"kind": "huggingface", "dataset": name, **rest})
 
     def _shares(self, table: Path, key: str, given: Any, source: Any) -> dict[str, Any]:
         """Weights in ours, which are normalised; where there are none, shares in proportion to size."""

@@ -31,14 +31,14 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("bias", "attention_bias", "dropout", "attn_dropout", "rope", "layer_norm_eps"), DECODER),
         **dict.fromkeys(("hidden_act", "partial_rotary_factor"), DECODER),
         "rms_norm_eps": "norms have 1e-6 under their root",
-        "vram_calib_factor": "a micro-batch is said, not estimated",
+        "vram_calib_factor": "a micro-batch is given, not estimated",
     },
     "training": {"evaluate": "validation loss is measured; their benchmarks are not run"},
     "eval": {"evaluations": "validation loss is measured; their benchmarks are not run"},
     "optimization": {"warmup_lr_mult": "a warm-up rises from zero"},
     "": {
-        "job": "the objective and the model are said by the other keys",
-        "request": "where a run runs is said to the launcher",
+        "job": "the other keys give the objective and the model",
+        "request": "the launcher decides where a run runs",
     },
 }
 
@@ -82,7 +82,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
 
 
 def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """`training/batch_size` and `training.batch_size` as they would be nested; a key said twice is refused."""
+    """`training/batch_size` and `training.batch_size` as they would be nested; a key that is given twice is refused."""
     root: dict[str, Any] = {}
     problems: list[Problem] = []
 
@@ -99,7 +99,7 @@ def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
                 for name, below in value.items():
                     put(inner, here, name, below)
         elif first in table:
-            problems.append(Problem(f"{file}: {'/'.join(map(str, here))}", "is said twice. Keep one."))
+            problems.append(Problem(f"{file}: {'/'.join(map(str, here))}", "is given twice. Keep one."))
         else:
             table[first] = value
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.dialects.translation import Sources, Theirs, is_number
+from trivium.config.dialects.translation import NamedSources, Theirs, is_number
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import show_value
 
@@ -27,7 +27,7 @@ class Samplings:
 
     theirs: Theirs
     step_tokens: int
-    sources: Sources = field(default_factory=Sources)
+    sources: NamedSources = field(default_factory=NamedSources)
     budgets: list[int] = field(default_factory=list)
     folders: dict[str, str] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Samplings:
         return budgets
 
     def _datasets(self) -> list[tuple[Path, list[Any]]]:
-        """Each stage's samplings and where they stand; a list of samplings alone is one stage."""
+        """Each stage's samplings and their paths; a list of samplings alone is one stage."""
         path = ("training", "dataset")
         given = self.theirs.take(*path, default=[DEFAULT_DATASET] * len(self.budgets))
         if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
@@ -99,7 +99,7 @@ class Samplings:
                 found = "is missing" if rate is None else f"is {show_value(rate)}"
                 self.theirs.problem((*here, "rate"), f"{found}. It must be a number between 0 and 1.")
             elif name in shares:
-                self.theirs.problem((*here, "name"), "stands twice in its stage. Name it once, with the sum of rates.")
+                self.theirs.problem((*here, "name"), "is twice in its stage. Name it once, with the sum of rates.")
             elif name is not None:
                 shares[name] = float(rate or 0)
                 styles.add(style)
@@ -135,7 +135,7 @@ class Samplings:
         return "PADDED"
 
     def validation(self, seq_len: int) -> dict[str, Any]:
-        """Their `val.bin` beside every `train.bin`, read so often and for so many rows."""
+        """Their `val.bin` beside every `train.bin`, with their interval and their number of rows."""
         every = self.theirs.take_whole("logging", "validation_interval", at_least=1, default=512)
         rows = self.theirs.take_whole("training", "validation_steps", at_least=1, default=2048)
         if not self.theirs.take("training", "validation", default=True):

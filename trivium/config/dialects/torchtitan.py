@@ -1,6 +1,6 @@
 """torchtitan's multi-stage configs: `[training]` and `[[training.data_stages]]` -> our sources and stages.
 
-Their loaders concatenate documents and attend across them, so the stages say `packing = "concat"` and
+Their loaders concatenate documents and attend across them, so the stages have `packing = "concat"` and
 `document_mask = false`. Their schedule's rules and defaults are written out, for our defaults differ.
 """
 
@@ -102,8 +102,8 @@ def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
         what = f'is {show_value(shape)}. Write "linear", "cosine" or "sqrt".'
         theirs.problem(("lr_scheduler", "decay_type"), what)
     if steps is not None and warmup > steps:
-        said = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
-        what = f"{said} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
+        found = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
+        what = f"{found} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
         theirs.note(("lr_scheduler", "warmup_steps"), what)
         warmup = steps
     schedule: dict[str, Any] = {"warmup": {"steps": warmup}}
@@ -173,7 +173,7 @@ def _batch_size(theirs: Theirs, world_size: int | None) -> int:
 
 
 def _local_batch(theirs: Theirs) -> int | None:
-    """Their rows on one rank, where they are said."""
+    """Their rows on one rank, where they are given."""
     for key in ("local_batch_size", "batch_size"):
         if theirs.has("training", key):
             return theirs.take_whole("training", key, at_least=1, default=8)

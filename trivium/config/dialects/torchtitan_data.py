@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from trivium.config.dialects.translation import Sources, Theirs, is_number, stage_name
+from trivium.config.dialects.translation import NamedSources, Theirs, is_number, stage_name
 from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 
@@ -24,7 +24,7 @@ DEFAULT_NAME = "default"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a stage of theirs stands in the file, its name, and the steps it covers."""
+    """The path of a stage of theirs in the file, its name, and the steps it covers."""
 
     path: Path
     name: str
@@ -37,7 +37,7 @@ class DataStages:
     """Reads their data fields once; `sources` fills up as stages name them."""
 
     theirs: Theirs
-    sources: Sources = field(default_factory=Sources)
+    sources: NamedSources = field(default_factory=NamedSources)
 
     @property
     def steps(self) -> int | None:
@@ -100,7 +100,7 @@ class DataStages:
         return False
 
     def _names(self, count: int) -> list[str]:
-        """The stages' names; ours are no numbers and have no dots, for overrides name them."""
+        """The stages' names; ours are not numbers and have no dots, for overrides name them."""
         names: list[str] = []
         for number in range(count):
             path: Path = ("training", "data_stages", number, "name")

@@ -16,8 +16,8 @@ MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
-    """What ours needs and theirs does not say: a problem, unless an override gives one of these keys of ours."""
+class NeededKey:
+    """A key that ours needs and theirs does not have: a problem, unless an override gives one of these keys of ours."""
 
     problem: Problem
     ours: tuple[Path, ...]
@@ -33,7 +33,7 @@ class Translation:
 
     raw: dict[str, Any]
     notes: tuple[Problem, ...] = ()
-    unsaid: tuple[Unsaid, ...] = ()
+    needed: tuple[NeededKey, ...] = ()
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Theirs:
     taken: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    unsaid: list[Unsaid] = field(default_factory=list)
+    needed: list[NeededKey] = field(default_factory=list)
 
     def look(self, *path: str | int, default: Any = None) -> Any:
         """The value at a path, without carrying it over."""
@@ -81,7 +81,7 @@ class Theirs:
         return default
 
     def take_choice(self, *path: str | int, choices: Mapping[str, Any], default: str) -> Any:
-        """What one of a few words stands for; where it is another, a problem, and the default instead."""
+        """What one of a few words means; where it is another, a problem, and the default instead."""
         value = self.take(*path, default=default)
         if isinstance(value, str) and value.lower() in choices:
             return choices[value.lower()]
@@ -99,7 +99,7 @@ class Theirs:
         return value or None
 
     def take_tables(self, *path: str | int) -> int:
-        """How many tables stand in a list at a path; a problem, and none, where it is no list of tables."""
+        """The number of tables in the list at a path; a problem, and 0, where it is not a list of tables."""
         given = self.look(*path, default=[])
         if isinstance(given, list) and all(isinstance(table, Mapping) for table in given):
             return len(given)
@@ -128,8 +128,8 @@ class Theirs:
         self.notes.append(Problem(self.where(path), what))
 
     def need(self, path: Path, what: str, *ours: Path) -> None:
-        """Something that theirs does not say and an override of ours must."""
-        self.unsaid.append(Unsaid(Problem(self.where(path), what), ours))
+        """Something that theirs does not have and an override of ours must give."""
+        self.needed.append(NeededKey(Problem(self.where(path), what), ours))
 
     def without_effect(self, reasons: Mapping[str, str], *table: str | int) -> None:
         """Name the keys of a table that decide nothing here, each with the reason."""
@@ -138,9 +138,9 @@ class Theirs:
             if self.has(*path) and path not in self.taken:
                 self.note(path, f"has no effect here (it is {show_value(self.take(*path))}): {reason}.")
 
-    def holds(self, said: Mapping[str, Any], *table: str | int) -> None:
-        """Take the keys of a table that say what holds here anyway."""
-        for key, value in said.items():
+    def holds(self, values: Mapping[str, Any], *table: str | int) -> None:
+        """Take the keys of a table whose values are those that hold here anyway."""
+        for key, value in values.items():
             if self.look(*table, key) == value:
                 self.take(*table, key)
 
@@ -163,7 +163,7 @@ class Theirs:
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         raw = {key: table for key, table in ours.items() if table}
-        return Translation(raw, tuple(dict.fromkeys(self.notes)), tuple(self.unsaid))
+        return Translation(raw, tuple(dict.fromkeys(self.notes)), tuple(self.needed))
 
     def _leaves(self, path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         if isinstance(value, Mapping):
@@ -194,7 +194,7 @@ def source_name(place: str) -> str:
 
 
 @dataclass(slots=True)
-class Sources:
+class NamedSources:
     """Our sources, as stages of theirs name them; the same place is one source, so that it is read on."""
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,21 +1,15 @@
-"""A config file -> its raw tables: TOML, or YAML where the name ends in .yaml or .yml.
-
-YAML is read as plain values alone: no tags, no key twice, and a key without a value (`null`) is absent.
-"""
+"""YAML -> tables as TOML would have them: no tags, no key twice, and a key without a value (`null`) is absent."""
 
 import datetime
 import itertools
 import re
-import tomllib
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trivium.config.keys import Path as KeyPath
 from trivium.config.keys import show_path
-from trivium.errors import ConfigError, Problem
 
 # Far beyond any config; aliases that hold themselves, or each other many times over, end here.
 DEEPEST = 50
@@ -23,17 +17,17 @@ MOST_VALUES = 1_000_000
 
 
 class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """YAML's plain values: a key stands once, and `3e-4` is a number, as in TOML."""
+    """YAML's plain values: a key is given once, and `3e-4` is a number, as in TOML."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """The mapping, unless a key stands twice in it."""
+        """The mapping, unless a key is given twice in it."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f'"{key}" stands twice', key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f'"{key}" is given twice', key_node.start_mark)
             seen.add(key)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
@@ -42,30 +36,6 @@ class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
 PlainLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
-
-
-def read_tables(path: Path) -> dict[str, Any]:
-    """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
-    parse = parse_yaml if path.suffix.lower() in (".yaml", ".yml") else parse_toml
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        what = "no such file. Give the path of a config."
-    except UnicodeDecodeError:
-        what = "is not UTF-8 text. Save it as UTF-8."
-    except OSError as error:
-        what = f"cannot be read: {error.strerror}. Give the path of a config."
-    except ValueError as reason:
-        what = str(reason)
-    raise ConfigError([Problem(str(path), what)])
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """TOML's tables; ValueError with the reason where it is none."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"is not valid TOML: {error}.") from None
 
 
 def parse_yaml(text: str) -> dict[str, Any]:
@@ -80,7 +50,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        raise ValueError("is no table. Write keys and values, such as training: { steps: 1000 }.")
+        raise ValueError("is not a table. Write keys and values, such as training: { steps: 1000 }.")
     tables: dict[str, Any] = plain((), loaded, itertools.count())
     return tables
 
@@ -93,7 +63,7 @@ def plain(path: KeyPath, value: Any, visited: Iterator[int]) -> Any:
         wrong = next((key for key in value if not isinstance(key, str)), None)
         if wrong is not None:
             inside = f" in {show_path(path)}" if path else ""
-            raise ValueError(f"has {wrong!r}{inside} as a key, which is no text. Put it in quotes.")
+            raise ValueError(f"has {wrong!r}{inside} as a key, which is not text. Put it in quotes.")
         return {key: plain((*path, key), inner, visited) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
         return [plain((*path, number), inner, visited) for number, inner in enumerate(value)]

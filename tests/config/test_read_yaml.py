@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from trivium.config.load import load
-from trivium.config.read import parse_yaml, read_tables
+from trivium.config.load import load, read_tables
+from trivium.config.read_yaml import parse_yaml
 from trivium.errors import ConfigError
 
 
@@ -38,8 +38,8 @@ def test_null_is_absence_and_a_merge_is_no_second_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nb: {c: 1}\na: 2", 'is not valid YAML: "a" stands twice (at line 3).'),
-        ("b:\n  c: 1\n  c: 2", 'is not valid YAML: "c" stands twice (at line 3).'),
+        ("a: 1\nb: {c: 1}\na: 2", 'is not valid YAML: "a" is given twice (at line 3).'),
+        ("b:\n  c: 1\n  c: 2", 'is not valid YAML: "c" is given twice (at line 3).'),
         ("a: [1", "is not valid YAML: expected ',' or ']', but got '<stream end>' (at line 1)."),
         (
             "a: !!python/object/apply:os.system [ls]",
@@ -48,9 +48,9 @@ def test_null_is_absence_and_a_merge_is_no_second_key() -> None:
                 "'tag:yaml.org,2002:python/object/apply:os.system' (at line 1)."
             ),
         ),
-        ("- 1", "is no table. Write keys and values, such as training: { steps: 1000 }."),
-        ("a: {1: x}", "has 1 in a as a key, which is no text. Put it in quotes."),
-        ("1: x", "has 1 as a key, which is no text. Put it in quotes."),
+        ("- 1", "is not a table. Write keys and values, such as training: { steps: 1000 }."),
+        ("a: {1: x}", "has 1 in a as a key, which is not text. Put it in quotes."),
+        ("1: x", "has 1 as a key, which is not text. Put it in quotes."),
         ("a: [2024-01-01]", "has datetime.date(2024, 1, 1) in a[0], which no config takes. Put it in quotes."),
         ("a: &a [*a]", "holds itself, or too many values, through its aliases. Write it out."),
     ],
