@@ -21,6 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for a
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # For the tests and all that they start: small models need no more, and `-n auto` has a process on every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# JAX compiles in half the time, to slower code with the same meaning.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 settings.register_profile("trivium", deadline=None, print_blob=True)
 settings.register_profile("fast", settings.get_profile("trivium"), max_examples=20)
 settings.load_profile("trivium")

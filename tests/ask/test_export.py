@@ -82,7 +82,6 @@ class Exported:
     """A tiny model with a tokenizer of some kind, in a folder, and as transformers opens it."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        torch.set_num_threads(1)
         (folder / "own").mkdir()
         self.kind, self.folder = kind, folder / "out"
         self.tokenizer = make_tokenizer(kind, folder / "own")

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.support.command_line import trivium
 from tests.support.models import byte_model
@@ -57,7 +56,6 @@ rope = { theta = 50_000 }
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs/small, hf (weights alone) and a file of prompts."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("asked")
     (folder / "run.toml").write_text(CONFIG)
     (folder / "pages.jsonl").write_text(json.dumps({"text": "The tide comes in and goes out. " * 20}) + "\n")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tests.support.events import steps_taken
+from tests.support.forked import shared_imports
 from trivium.files import hash_file
 from trivium.model.folder import saved_by
 from trivium.run import folder as run_folder
@@ -94,17 +95,19 @@ def kill_at_call(owner: Any, name: str, number: int) -> None:
 
 def launch(folder: Path, overrides: list[str], arm: Callable[[type[Trainer]], None] | None) -> bool:
     """One launch in a process of its own; whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            if arm is not None:
-                arm(Trainer)
-            Trainer(folder / "run.toml", overrides, show=False).run()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
+    with shared_imports() as share:
+        child = os.fork()
+        if child == 0:
+            try:
+                if arm is not None:
+                    arm(Trainer)
+                Trainer(folder / "run.toml", overrides, show=False).run()
+                share()
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code not in (0, -signal.SIGKILL):
         raise SystemExit(f"a launch ended with {code}")

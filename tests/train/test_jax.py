@@ -77,7 +77,6 @@ def play(folder: Path, *command: str, devices: int = 1) -> Any:
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     ran = subprocess.run(
         [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False, cwd=folder
