@@ -30,6 +30,12 @@ Direction = Literal["forward", "reverse", "nll_gap"]
 OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
 """Named parameters -> a `torch.optim.Optimizer`, of whose groups the schedule multiplies the learning rates; for the
 JAX engine an `optax.GradientTransformation` of a dict by these names, of which it multiplies the updates."""
+MakeModel = Callable[[ModelSpec], Any]
+"""A model's shape -> an `nn.Module` with what `engine.torch.model.DecoderModel` asks for, such as a subclassed
+`Decoder`; the torch engine sets its precision, initialises, shards and compiles it."""
+TokenLosses = Callable[..., Any]
+"""Hidden states (tokens, width), the lm_head's weight (vocab, width) and targets (tokens,) -> a differentiable loss of
+each token, which training minimises and reports instead of cross-entropy; evaluation stays plain cross-entropy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class EngineSettings:
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.clip` still applies
+    make_model: MakeModel | None = None  # makes the model instead of the decoder; torch alone
+    token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training; torch alone
 
 
 @dataclass(frozen=True, slots=True)

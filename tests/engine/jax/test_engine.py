@@ -16,7 +16,7 @@ from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSet
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
 from trivium.engine.jax.state import OPTIMIZER, WEIGHTS, named_leaves, read_state, room_for
-from trivium.errors import ConfigError
+from trivium.errors import ConfigError, UsageError
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 
@@ -122,3 +122,10 @@ def test_a_device_that_is_not_there_is_refused_in_a_line() -> None:
         JaxEngine(EngineSettings(TINY, device="mps"))
     what = 'is "mps", which JAX does not find here. Write "cpu", or leave it out.'
     assert str(caught.value).endswith(f"engine.device: {what}")
+
+
+@pytest.mark.parametrize("name", ["make_model", "token_losses"])
+def test_models_and_losses_of_ones_own_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        make(**{name: lambda *_: None})
+    assert str(refusal.value) == f"{name}: is given, but the JAX engine has no place for it yet. Use the torch engine."

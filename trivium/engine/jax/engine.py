@@ -57,6 +57,7 @@ from trivium.engine.jax.step import (
 from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import measured_peak, peak_of
+from trivium.errors import UsageError
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
@@ -69,6 +70,9 @@ class JaxEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         refuse_uneven_matrices(settings.mesh, settings.spec)
+        for name in ("make_model", "token_losses"):
+            if getattr(settings, name) is not None:
+                raise UsageError(f"{name}: is given, but the JAX engine has no place for it yet. Use the torch engine.")
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
         self.design = Design(settings.spec, self._precision(), settings.recompute_activations)

@@ -50,7 +50,7 @@ from trivium.engine.torch.state import (
     under,
 )
 from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
-from trivium.errors import ConfigError, Problem
+from trivium.errors import ConfigError, Problem, UsageError
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
@@ -78,6 +78,8 @@ class TorchEngine:
 
     def enter(self, stage: StageSettings) -> None:
         """Take over a stage's row length, rotary positions, documents and objective."""
+        if self.settings.token_losses is not None and (stage.z_loss is not None or stage.kl is not None):
+            raise UsageError("token_losses: is the whole objective, but the stage has z_loss or kl. Leave these out.")
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
         self._hold_reference(stage)
@@ -135,7 +137,7 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
-        return TorchGeneration(self.held, table, prompts, room)
+        return TorchGeneration(self.held, table, prompts, room, own_model=self.settings.make_model is not None)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may continue."""
@@ -184,7 +186,7 @@ class TorchEngine:
         """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
         kl, documents = self.stage.kl, self.stage.documents
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
-        objective = Objective(scale, self.stage.z_loss or 0.0, penalty)
+        objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
         nats, sums = [], []
         for part, rows, is_last in self._micro_batches(batch):
             reference = None if self.reference is None else self.reference.states(part, rows, documents)

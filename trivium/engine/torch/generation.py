@@ -12,7 +12,7 @@ All rows end at the same slot, so that a pass writes one slot of every row, with
 in the keys already, and are the row's own. A query's group of heads asks its keys as if it were several slots of one
 head: nothing is repeated. Room is taken as it is needed, half as much again each time.
 
-Where one process holds the model, a token passes through its weights themselves: what the modules compute, with fewer
+Where one process holds a `Decoder`, a token passes through its weights themselves: what the modules compute, with fewer
 calls, which at one token a row are the price. Matrices are cast to the precision that flows once for a generation.
 """
 
@@ -39,8 +39,17 @@ FIRST_ROOM = 64  # slots beyond the prompts'
 class TorchGeneration:
     """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach."""
 
-    def __init__(self, held: HeldModel, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int) -> None:
+    def __init__(
+        self,
+        held: HeldModel,
+        table: Rotation,
+        prompts: Sequence[NDArray[np.integer]],
+        room: int,
+        *,
+        own_model: bool = False,
+    ) -> None:
         self.held = held
+        self.by_modules = own_model or isinstance(held, ShardedModel)
         self.model = held.model
         self.table = table
         self.cache = KVCache([len(prompt) for prompt in prompts], room)
@@ -67,7 +76,7 @@ class TorchGeneration:
 
     @torch.no_grad()
     def _step(self, tokens: NDArray[np.integer], positions: NDArray[np.int64], layout: Layout) -> Tensor:
-        if isinstance(self.held, ShardedModel):
+        if self.by_modules:
             return self._pass(tokens[:, None], positions, layout, np.arange(len(tokens)))
         if self._next is None:
             self._next = NextToken(self.model)

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trivium.engine.base import Direction
+from trivium.engine.base import Direction, TokenLosses
+from trivium.errors import UsageError
 
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -106,6 +107,7 @@ class Objective:
     scale: float = 1.0  # one over the loss tokens of the whole batch
     z_loss: float = 0.0
     penalty: Penalty | None = None
+    token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,27 @@ class LossTargets:
 
     tokens: Tensor  # (loss tokens,)
     at: Tensor | None  # (loss tokens,)
+
+
+def compute_losses(
+    hidden: Tensor,
+    lm_head: Tensor,
+    loss_targets: LossTargets,
+    vocab: int,
+    objective: Objective,
+    reference: ReferenceStates | None = None,
+) -> Losses:
+    """Losses of hidden states (tokens, width) under the lm_head's weight: by the user's function, else in slices."""
+    if objective.token_losses is None:
+        return sliced_loss(hidden, lm_head, loss_targets, vocab, objective, reference)
+    states = hidden if loss_targets.at is None else hidden[loss_targets.at]
+    found = objective.token_losses(states, lm_head.to(hidden.dtype)[:vocab], loss_targets.tokens)
+    if not isinstance(found, Tensor) or found.shape != loss_targets.tokens.shape:
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UsageError(f"token_losses: gave {what}, not a loss for each of {len(loss_targets.tokens):,} tokens.")
+    nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
+    nats[slice(None) if loss_targets.at is None else loss_targets.at] = found.detach().float()
+    return Losses(objective.scale * found.float().sum(), nats, torch.zeros_like(nats))
 
 
 def sliced_loss(

@@ -8,6 +8,8 @@ Weights stay float32. `precision` is the type of what flows between them: autoca
 norms, rotations and losses compute in float32 whatever flows.
 """
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -15,8 +17,34 @@ from torch.utils.checkpoint import checkpoint
 
 from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.layers import Layer, RMSNorm
-from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, sliced_loss
+from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, compute_losses
 from trivium.model.spec import ModelSpec
+
+
+@runtime_checkable
+class DecoderModel(Protocol):
+    """What the engine asks of a model beside being an `nn.Module`: `Decoder` and its subclasses have it.
+
+    It is made on the meta device and filled by its parameters' names, so that it may have no buffers.
+    """
+
+    spec: ModelSpec
+    precision: torch.dtype  # of what flows; set by the engine, as the next
+    recompute_activations: bool
+    layers: nn.ModuleList  # compiled and sharded one by one
+
+    @property
+    def lm_head(self) -> nn.Linear | nn.Embedding:
+        """The module whose weight (padded vocabulary, width) makes logits of hidden states."""
+
+    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
+        """Losses of every token, by `compute_losses`."""
+
+    def hidden(self, batch: DeviceBatch) -> Tensor:
+        """Hidden states (B, T, width); every layer asks `batch.layout.attend` once, which generation counts on."""
+
+    def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
+        """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
 
 
 class Decoder(nn.Module):
@@ -42,7 +70,7 @@ class Decoder(nn.Module):
     def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
         """Losses of every token of a micro-batch."""
         hidden = self.hidden(batch).flatten(0, 1)
-        return sliced_loss(hidden, self.lm_head.weight, batch.targets, self.spec.vocab, objective, reference)
+        return compute_losses(hidden, self.lm_head.weight, batch.targets, self.spec.vocab, objective, reference)
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""

@@ -6,6 +6,7 @@ all of a parameter and keeps its part.
 """
 
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.parameters import init_std
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import Decoder, DecoderModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
 from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
+from trivium.errors import UsageError
 from trivium.model.folder import is_saved, refuse_other_model
 from trivium.model.spec import ModelSpec
 from trivium.seeds import derive_key
@@ -33,7 +35,9 @@ def empty_model(
 ) -> HeldModel:
     """A decoder whose weights are memory and no more; `dtype` is that of its matrices, norms stay float32."""
     with torch.device("meta"):
-        model = Decoder(settings.spec, PRECISIONS[precision], settings.recompute_activations)
+        model = checked_model((settings.make_model or Decoder)(settings.spec))
+    model.precision = PRECISIONS[precision]
+    model.recompute_activations = settings.recompute_activations
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             module.to(dtype)
@@ -43,6 +47,16 @@ def empty_model(
         for layer in model.layers:
             layer.compile(dynamic=False)
     return held
+
+
+def checked_model(model: Any) -> Decoder:
+    """A model that `make_model` made, refused where it lacks something that the engine uses."""
+    if isinstance(model, nn.Module) and isinstance(model, DecoderModel):
+        return cast(Decoder, model)
+    wanted = (*DecoderModel.__annotations__, "lm_head", "forward", "hidden", "next_logits")
+    lacks = [name for name in wanted if not hasattr(model, name)]
+    what = f"lacks {', '.join(lacks)}" if lacks else "is not an nn.Module"
+    raise UsageError(f"make_model: made a {type(model).__name__}, which {what}. Subclass the torch engine's Decoder.")
 
 
 def fill(model: Decoder, folder: Path) -> None:
