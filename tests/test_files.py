@@ -86,3 +86,14 @@ def test_the_cache_folder_is_where_the_environment_says(monkeypatch: pytest.Monk
     assert cache_folder() == tmp_path
     monkeypatch.setenv("TRIVIUM_CACHE", "")
     assert cache_folder() == Path(platformdirs.user_cache_dir("trivium", appauthor=False))
+
+
+@pytest.fixture(scope="module")
+def cache_of_a_module() -> Path:
+    return cache_folder()
+
+
+def test_fixtures_of_a_module_do_not_use_the_users_cache(
+    cache_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert cache_of_a_module.is_relative_to(tmp_path_factory.getbasetemp())

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trivium.files import hash_json
 from trivium.prepare.encode import Job, Outcome, Recipe
-from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, locked, summed
+from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, identity_of, locked, summed
 from trivium.prepare.shards import QueuedShard, Shard, Work
 from trivium.prepare.workers import encode_all
 from trivium.text.fast_bpe import FastTokenizer, fast_form
@@ -47,13 +46,8 @@ def prepare(
             raise too_many(prepared.bad, prepared.lines, most_bad, title)
         finished.finish(prepared, outcomes)
     for line in prepared.bad.lines():
-        say(f"{title}: left out {line}")
+        say(f"{title}: skipped {line}")
     return prepared
-
-
-def identity_of(work: Work, recipe: Recipe) -> str:
-    """A hash of everything that decides the token files."""
-    return hash_json([work.content, recipe.content])
 
 
 def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
