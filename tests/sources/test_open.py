@@ -280,13 +280,13 @@ def test_inputs_without_labels_are_all_learnt(tmp_path: Path, datasets: Any, own
         (
             {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [4, -100]]},
             (
-                "row 1: its label 0 is 4, and the token there is 3. Labels stand at their own tokens, not shifted, "
+                "row 1: its label 0 is 4, and the token there is 3. Labels are at their own tokens, not shifted, "
                 "with -100 for what has no loss: save them so."
             ),
         ),
         (
             {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [3]]},
-            "row 1: has not as many labels as input_ids. Each token has one of each.",
+            "row 1: labels and input_ids differ in length. Each token has one of each.",
         ),
         ({"ids": [[1]]}, "tokenised = true: there is neither input_ids nor inputs, but ids."),
         ({"input_ids": ["x"]}, 'column "input_ids" holds string, and lists of integers are needed.'),

@@ -119,7 +119,7 @@ class FinishedShards:
             file.write(json.dumps(value).encode())
 
     def finish(self, prepared: Prepared, outcomes: Mapping[str, Outcome]) -> None:
-        """All is done: what an earlier try has left over goes, and the folder says what it holds."""
+        """All is done: remove what an earlier try has left over, and write what the folder holds."""
         for record in self._place.glob("*.ds.json"):
             if record.stem not in outcomes:
                 for ending in ENDINGS:
