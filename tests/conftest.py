@@ -28,6 +28,15 @@ settings.register_profile("fast", settings.get_profile("trivium"), max_examples=
 settings.load_profile("trivium")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Fixtures of a module or a session share a cache folder that goes away, never the user's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TRIVIUM_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def all_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """New folders within one; pytest's own would look at all that there are, for every test."""

@@ -95,3 +95,14 @@ def test_a_file_written_in_parts_has_the_facts_of_what_is_read_back(tmp_path: Pa
     assert written == flushed_facts(path) == {"bytes": 5, "hash": hash_file(path)}
     path.write_bytes(b"abcdf")
     assert flushed_facts(path) != written
+
+
+@pytest.fixture(scope="module")
+def cache_of_a_module() -> Path:
+    return cache_folder()
+
+
+def test_fixtures_of_a_module_do_not_use_the_users_cache(
+    cache_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert cache_of_a_module.is_relative_to(tmp_path_factory.getbasetemp())

@@ -162,7 +162,7 @@ def _libc() -> ctypes.CDLL:
 
 @contextmanager
 def cached_draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A draft in the cache folder; a cache that cannot be written to says how to name another."""
+    """A draft in the cache folder; one that cannot be written to is an error that names the setting."""
     try:
         with draft(path, durable=durable) as file:
             yield file

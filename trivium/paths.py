@@ -46,7 +46,7 @@ def find_with(
 
 
 def _expand_any(entry: str) -> tuple[Path, list[Found]]:
-    """The folder that names are relative to, and the files below it that `entry` stands for."""
+    """The folder that names are relative to, and the files below it that `entry` names."""
     path = Path(entry)
     if path.is_dir():
         root, files = path, [Path(folder, name) for folder, names in folders_below(path) for name in names]
@@ -64,7 +64,7 @@ def _expand_any(entry: str) -> tuple[Path, list[Found]]:
 
 
 def folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Folders and the names in them: hidden names passed over, links followed, no folder entered twice."""
+    """Folders and the names in them: hidden names skipped, links followed, no folder entered twice."""
     entered = set()
     for current, folders, names in os.walk(folder, onerror=refuse_unreadable, followlinks=True):
         here = os.stat(current)
@@ -75,7 +75,7 @@ def folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
         if UNFINISHED in folders:
             raise SourceError(
                 f"{current}: is not whole: it is being prepared, or that was broken off. "
-                f"Wait, or give the same trivium prepare again: it goes on where it was."
+                f"Wait, or give the same trivium prepare again: it resumes where it was."
             )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield Path(current), {name for name in names if not name.startswith(".")}
@@ -99,7 +99,7 @@ def fixed_part(pattern: Path) -> Path:
 
 
 def _distinct(root: Path, files: Sequence[Found], taken: dict[str, Found]) -> Sequence[Found]:
-    """`files` under names not yet taken, by as many parents of `root` as that needs.
+    """`files` under names not yet taken, by the parents of `root` that this needs.
 
     ["a/web", "b/web"] with one 0.ds in each -> 0.ds, web/0.ds: adding a path renames no earlier file.
     """

@@ -70,6 +70,20 @@ def test_every_document_of_every_form_comes_out_once_and_in_order(tmp_path: Path
     assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".") and path.is_dir()]
 
 
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", TEXTS)
+    prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "prepared.json").read_text())
+    summary["left_out"] = summary.pop("skipped")
+    (tmp_path / "out" / "prepared.json").write_text(json.dumps(summary | {"version": 1}))
+    with pytest.raises(SourceError) as error:
+        prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out")
+    assert str(error.value) == (
+        f"{tmp_path}/out/prepared.json: is of version 1, and this trivium writes version 2. "
+        "Delete the folder, or give another."
+    )
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_the_manifest_is_of_these_files(tmp_path: Path) -> None:
     prepare_bytes(write_corpus(tmp_path / "in"), tmp_path / "out")
@@ -190,7 +204,7 @@ def test_the_same_text_under_another_time_of_change_is_the_same(tmp_path: Path) 
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_counted_shown_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = lines_of(["good", ""]) + b'{"text": 3}\n{"other": "x"}\n{"text": "cut\n[1]\n' + lines_of(["last"])
     (tmp_path / "a.jsonl").write_bytes(lines)
     with pytest.raises(SourceError) as error:
@@ -208,7 +222,7 @@ def test_bad_lines_are_counted_shown_and_left_out(tmp_path: Path, capsys: pytest
     )
     prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out", most_bad=1.0)
     assert texts_in(tmp_path / "out") == ["good", "last"]
-    assert capsys.readouterr().err.splitlines() == [f"web: left out {line}" for line in listed]
+    assert capsys.readouterr().err.splitlines() == [f"web: skipped {line}" for line in listed]
     said = json.loads((tmp_path / "out/prepared.json").read_text())
     assert (said["documents"], said["lines"], said["skipped"]["counts"]["broken JSON"]) == (2, 7, 1)
 
@@ -221,7 +235,7 @@ def test_bad_lines_are_named_by_their_line_in_the_file(tmp_path: Path, capsys: p
         path = write_lines(tmp_path / name, [])
         path.write_bytes(b"".join(lines) if name == "a.jsonl" else import_module("gzip").compress(b"".join(lines)))
         prepare_bytes(path, tmp_path / f"out-{name}", most_bad=0.01)
-        assert capsys.readouterr().err == f'web: left out 1 "text" is not text: {name} line 350\n'
+        assert capsys.readouterr().err == f'web: skipped 1 "text" is not text: {name} line 350\n'
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -83,6 +83,22 @@ def test_what_decides_the_tokens_decides_the_place(tmp_path: Path, own_cache: Pa
     assert len(prepared(own_cache)) == 3
 
 
+def test_a_folder_of_an_older_version_is_prepared_again(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"kind": "text", "path": str(write_lines(tmp_path / "a.jsonl", TEXTS))}
+    with monkeypatch.context() as older:
+        older.setattr("trivium.prepare.folder.VERSION", 1)
+        plan_of(source)
+    (folder,) = prepared(own_cache)
+    summary = json.loads((folder / "prepared.json").read_text())
+    summary["left_out"] = summary.pop("skipped")  # as that version wrote it
+    (folder / "prepared.json").write_text(json.dumps(summary))
+    assert "web" not in unprepared_plan(source).sources
+    assert plan_of(source).sources["web"].documents == len(TEXTS)
+    assert len(prepared(own_cache)) == 2
+
+
 def test_text_without_a_tokenizer_is_an_error_that_says_what_to_write(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", TEXTS)
     config = make_config({"web": {"kind": "text", "path": str(tmp_path)}}, [STAGE])
@@ -264,13 +280,13 @@ def test_inputs_without_labels_are_all_learnt(tmp_path: Path, datasets: Any, own
         (
             {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [4, -100]]},
             (
-                "row 1: its label 0 is 4, and the token there is 3. Labels stand at their own tokens, not shifted, "
+                "row 1: its label 0 is 4, and the token there is 3. Labels are at their own tokens, not shifted, "
                 "with -100 for what has no loss: save them so."
             ),
         ),
         (
             {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [3]]},
-            "row 1: has not as many labels as input_ids. Each token has one of each.",
+            "row 1: labels and input_ids differ in length. Each token has one of each.",
         ),
         ({"ids": [[1]]}, "tokenised = true: there is neither input_ids nor inputs, but ids."),
         ({"input_ids": ["x"]}, 'column "input_ids" holds string, and lists of integers are needed.'),

@@ -1,8 +1,8 @@
 """Rows of a Hugging Face dataset -> texts, or documents that are tokenised already.
 
 A tokenised row has `input_ids` (or `inputs`), and may have `labels`, `position_ids` and `attention_mask`. Labels
-stand at their own tokens, not shifted, as Hugging Face's models and torchtitan's `preprocessed` datasets have them;
--100 is not loss_mask. Where positions do not go on, a new document begins. What the attention mask leaves out, and a
+are at their own tokens, not shifted, as Hugging Face's models and torchtitan's `preprocessed` datasets have them;
+-100 has no loss. Where positions do not continue, a new document begins. What the attention mask excludes, and a
 document of one token without a loss, is padding and skipped.
 """
 
@@ -118,7 +118,7 @@ def documents_of(columns: dict[str, Any], column: str, first: int) -> Encoded:
     for name, (_, other) in others.items():
         if not np.array_equal(other, ends):
             row = first + int(np.argmax(other != ends))
-            raise SourceError(f"row {row:,}: has not as many {name} as {column}. Each token has one of each.")
+            raise SourceError(f"row {row:,}: {name} and {column} differ in length. Each token has one of each.")
     loss_mask = np.ones(len(tokens), np.bool_)
     if "labels" in others:
         loss_mask = _loss_mask(tokens, others["labels"][0], ends, first)
@@ -152,7 +152,7 @@ def _flat(values: Any, name: str) -> tuple[Int64s, Int64s]:
 
 
 def _loss_mask(tokens: Int64s, labels: Int64s, ends: Int64s, first: int) -> NDArray[np.bool_]:
-    """Which tokens are learnt; a label is its own token, or -100."""
+    """Which tokens count in the loss; a label is its own token, or -100."""
     loss_mask: NDArray[np.bool_] = labels != IGNORED_LABEL
     wrong = np.flatnonzero(loss_mask & (labels != tokens))
     if len(wrong):
@@ -160,6 +160,6 @@ def _loss_mask(tokens: Int64s, labels: Int64s, ends: Int64s, first: int) -> NDAr
         place = int(wrong[0] - (ends[row - first - 1] if row > first else 0))
         raise SourceError(
             f"row {row:,}: its label {place:,} is {labels[wrong[0]]}, and the token there is {tokens[wrong[0]]}. "
-            f"Labels stand at their own tokens, not shifted, with -100 for what has no loss: save them so."
+            f"Labels are at their own tokens, not shifted, with -100 for what has no loss: save them so."
         )
     return loss_mask

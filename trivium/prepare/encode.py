@@ -212,7 +212,7 @@ class ShardEncoder:
         self._compared = bool(texts)
 
     def _encode_chats(self, found: InputRecords) -> Encoded:
-        """Conversations: tokens, and which of them the assistant said."""
+        """Conversations: tokens, and which of them are the assistant's."""
         from trivium.text.chat import MalformedConversation, RenderedConversation, render
 
         bad, lines = found.bad, len(found.records) + len(found.bad)

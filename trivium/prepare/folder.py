@@ -15,17 +15,17 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.errors import SourceError
-from trivium.files import draft, flush_file
+from trivium.files import draft, flush_file, hash_json
 from trivium.paths import UNFINISHED, Found
-from trivium.prepare.encode import NO_NAME, Outcome
-from trivium.prepare.shards import Shard
+from trivium.prepare.encode import NO_NAME, Outcome, Recipe
+from trivium.prepare.shards import Shard, Work
 from trivium.textfiles.bad_lines import BadLines
 from trivium.textfiles.progress import say
 from trivium.textfiles.read import InputPart
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.tokenfiles.open import open_files
 
-VERSION = 1
+VERSION = 2  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
 SUMMARY = "prepared.json"
 ENDINGS = ("", ".index", ".loss", ".metadata")
 
@@ -43,6 +43,11 @@ class Prepared:
     def __str__(self) -> str:
         counts = f"{self.manifest.documents:,} documents, {self.manifest.tokens:,} tokens"
         return f"{counts} from {show_count(self.text_bytes)} bytes of input"
+
+
+def identity_of(work: Work, recipe: Recipe) -> str:
+    """A hash of everything that decides the token files, and of the version of what describes them."""
+    return hash_json([VERSION, work.content, recipe.content])
 
 
 @contextmanager
@@ -114,7 +119,7 @@ class FinishedShards:
             file.write(json.dumps(value).encode())
 
     def finish(self, prepared: Prepared, outcomes: Mapping[str, Outcome]) -> None:
-        """All is done: what an earlier try has left over goes, and the folder says what it holds."""
+        """All is done: remove what an earlier try has left over, and write what the folder holds."""
         for record in self._place.glob("*.ds.json"):
             if record.stem not in outcomes:
                 for ending in ENDINGS:
@@ -163,6 +168,12 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
         return None
     try:
         content = json.loads((folder / SUMMARY).read_bytes())
+        version = content["version"]
+        if version != VERSION:
+            raise SourceError(
+                f"{folder / SUMMARY}: is of version {version}, and this trivium writes version {VERSION}. "
+                f"Delete the folder, or give another."
+            )
         same = content["identity"] == identity
         bad = BadLines.from_json(content["skipped"])
         prepared = Prepared(folder, read_manifest(folder / MANIFEST_NAME), content["text_bytes"], content["lines"], bad)

@@ -2,7 +2,7 @@
 
     00000.ds 00000.ds.index 00000.ds.metadata ... prepared.json manifest.json
 
-A try that was killed goes on with the shards that are missing; the same text prepared twice is a no-op.
+A try that was killed resumes with the shards that are missing; the same text prepared twice is a no-op.
 """
 
 import os
@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trivium.files import hash_json
 from trivium.prepare.encode import Job, Outcome, Recipe
-from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, locked, summed
+from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, identity_of, locked, summed
 from trivium.prepare.shards import QueuedShard, Shard, Work
 from trivium.prepare.workers import encode_all
 from trivium.text.fast_bpe import FastTokenizer, make_fast
@@ -47,17 +46,12 @@ def prepare(
             raise too_many(prepared.bad, prepared.lines, most_bad, title)
         finished.finish(prepared, outcomes)
     for line in prepared.bad.lines():
-        say(f"{title}: left out {line}")
+        say(f"{title}: skipped {line}")
     return prepared
 
 
-def identity_of(work: Work, recipe: Recipe) -> str:
-    """A hash of everything that decides the token files."""
-    return hash_json([work.content, recipe.content])
-
-
 def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
-    """The job by the fastest library that gives the same ids, and a line that says which that is."""
+    """The job by the fastest library that gives the same ids; logs which that is."""
     if not isinstance(recipe.tokenizer, FileTokenizer) or recipe.form == "tokenised":
         return job
     reason: FastTokenizer | str = "TRIVIUM_SLOW_ENCODER is set"
@@ -111,7 +105,7 @@ class Preparation:
         return dict(sorted(self.outcomes.items()))
 
     def _note(self, shard: Shard, outcome: Outcome) -> None:
-        """One more shard; stops where so many lines are bad that all the rest can hardly make up for it."""
+        """Count a finished shard; stop where the bad lines exceed the limit for all lines that are expected."""
         self.outcomes[shard.name] = outcome
         self.bad.join(outcome.bad)
         self.lines += outcome.lines

@@ -1,7 +1,7 @@
 """A Hugging Face dataset, eager: tokenised on first use, or tokenised already.
 
-It is loaded and fetched only where preparing is allowed; then a note in the cache folder says what came of it, so that
-a plan needs neither the network nor the package datasets.
+It is loaded and fetched only where preparing is allowed; then a note in the cache folder names its token files, so
+that a plan needs neither the network nor the package datasets.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class RowsWork:
 
     @property
     def content(self) -> list[Any]:
-        """As `datasets` tells one dataset from another."""
+        """What the package datasets knows it by."""
         return [self.fingerprint, self.num_rows]
 
     @property

@@ -19,7 +19,8 @@ from trivium.errors import SourceError
 from trivium.files import cache_folder, cached_draft, hash_json
 from trivium.paths import UNFINISHED
 from trivium.prepare.encode import Recipe
-from trivium.prepare.prepare import identity_of, prepare
+from trivium.prepare.folder import VERSION, identity_of
+from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
@@ -147,7 +148,7 @@ class FetchedNote:
     """A note in the cache folder of what came of a dataset, so that neither it nor the network is asked again."""
 
     def __init__(self, asked: Any) -> None:
-        self._path = cache_folder() / "fetched" / f"{hash_json(asked)}.json"
+        self._path = cache_folder() / "fetched" / f"{hash_json([VERSION, asked])}.json"
 
     def followed(self) -> LocatedSource | None:
         """The token files that it leads to, if they are still there."""

@@ -28,7 +28,7 @@ class OpenSource:
     validation_only: bool = False
     largest_id: int = 0
     content: str = ""  # a hash of the content alone
-    loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage says so
+    loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage asks for it
 
     @property
     def fingerprint(self) -> str:

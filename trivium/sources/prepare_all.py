@@ -28,7 +28,7 @@ def prepare_paths(
     bad_lines: float | None,
     workers: int | None,
 ) -> str:
-    """Token files of some paths in a folder of the user's choice; a line that says what is in it."""
+    """Token files of some paths in a folder of the user's choice; a line with what is in it."""
     if tokenizer is None:
         raise UsageError("prepare: --out needs a tokenizer too. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
     for each in add or ():

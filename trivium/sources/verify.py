@@ -11,7 +11,7 @@ from trivium.tokenfiles.open import TokenFile
 
 
 def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
-    """A line for each source that is as its manifest says; PlanError with every file that is not."""
+    """A line for each source that matches its manifest; PlanError with every file that is not."""
     problems: list[Problem] = []
     for name, _, located in locate_sources(config, problems):
         if located.gap is not None:

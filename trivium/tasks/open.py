@@ -8,15 +8,12 @@ from typing import Literal
 from trivium.config.keys import nearest
 from trivium.config.sources import GENERATED
 from trivium.errors import SourceError
-from trivium.tasks.arc import Arc
-from trivium.tasks.counting import Counting
+from trivium.tasks.choice import Arc, Mmlu
 from trivium.tasks.gsm8k import Gsm8k
-from trivium.tasks.mmlu import Mmlu
 from trivium.tasks.rows import TaskRows, hub_rows, local_rows
 from trivium.tasks.smoltalk import JsonLinesTask, SmolTalk
-from trivium.tasks.spelling import Spelling
 from trivium.tasks.task import Task
-from trivium.tasks.words import WordRows, split_words
+from trivium.tasks.words import Counting, Spelling, WordRows, split_words
 
 TASKS: Mapping[str, type[Task]] = MappingProxyType(
     {each.name: each for each in (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)}

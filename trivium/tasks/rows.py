@@ -104,7 +104,7 @@ class ParquetRows:
 
 
 def local_rows(paths: Sequence[str], split: str, subset: str | None) -> TaskFiles:
-    """The rows of files; of a folder those files whose names say the split, in the subset's folder if there is one."""
+    """The rows of files; of a folder those that are named after the split, in the subset's folder if there is one."""
     found: list[Path] = []
     for each in map(Path, paths):
         if each.is_file():

@@ -15,7 +15,7 @@ class SmolTalk(Task):
     dataset: ClassVar[str] = "HuggingFaceTB/smol-smoltalk"
 
     def conversation(self, row: dict[str, Any]) -> Conversation:
-        """`{"messages"}`; what else a row says is left out."""
+        """`{"messages"}`; the row's other fields are skipped."""
         return {"messages": row.get("messages")}
 
 

@@ -17,7 +17,7 @@ FINAL_NUMBER = re.compile(r"####\s*(-?[\d,]*\.?\d+)")
 
 @dataclass(frozen=True)
 class Task(Sequence[Conversation]):
-    """Conversations `[i]` of a split; `kind` says how an answer is scored: not at all, by letter, or by its text."""
+    """Conversations `[i]` of a split; `kind` is how an answer is scored: not at all, by letter, or by its text."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind]

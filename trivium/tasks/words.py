@@ -1,14 +1,32 @@
-"""The words that tasks are made of: a list of common ones, or one's own; none is in both splits."""
+"""Tasks that are generated from words: spelling them, and counting their letters.
+
+The words are a list of common ones, or one's own; none is in both splits.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trivium.errors import SourceError
 from trivium.seeds import derive_key
+from trivium.tasks.task import Conversation, Kind, Task, final_number, last_text, talk
 
 COMMON = Path(__file__).with_name("words.txt")
-TESTED = 10  # one word in so many is for the test
+TESTED = 10  # one word in ten is for the test
+SPELLING_QUESTIONS = (
+    "Spell the word: {word}",
+    "How do you spell {word}?",
+    'Give me the letters of "{word}", one by one.',
+    "What is the spelling of {word}?",
+)
+COUNTING_QUESTIONS = (
+    "How many {letter} are in the word {word}?",
+    "How often does the letter {letter} stand in {word}?",
+    'Count the letter {letter} in "{word}".',
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+ABSENT = 5  # one letter in five is any letter, so that zero is an answer too
 
 
 class WordRows:
@@ -38,3 +56,47 @@ def split_words(path: Path | None, split: str) -> list[str]:
     if not found:
         raise SourceError(f'{path}: has no words for the split "{split}". Name a longer list.')
     return found
+
+
+def spelled(word: str) -> str:
+    """`apple` -> `a, p, p, l, e`."""
+    return ", ".join(word)
+
+
+@dataclass(frozen=True)
+class Spelling(Task):
+    """Answers are right when every letter is."""
+
+    name: ClassVar[str] = "spelling"
+    kind: ClassVar[Kind] = "generate"
+
+    def conversation(self, row: dict[str, Any]) -> Conversation:
+        """A word, asked for in one of some ways."""
+        question = SPELLING_QUESTIONS[row["key"] % len(SPELLING_QUESTIONS)]
+        return talk(question.format(word=row["word"]), spelled(row["word"]))
+
+    def evaluate(self, conversation: Conversation, answer: str) -> bool:
+        """Whether it is the exact spelling."""
+        return answer.strip() == last_text(conversation)
+
+
+@dataclass(frozen=True)
+class Counting(Task):
+    """Answers spell the word first and end in `#### 2`, and are right when that number is."""
+
+    name: ClassVar[str] = "counting"
+    kind: ClassVar[Kind] = "generate"
+
+    def conversation(self, row: dict[str, Any]) -> Conversation:
+        """A word, and a letter that mostly is in it."""
+        word, key = row["word"], row["key"]
+        among = LETTERS if key % ABSENT == 0 else word
+        letter = among[key // ABSENT % len(among)]
+        question = COUNTING_QUESTIONS[key // 1000 % len(COUNTING_QUESTIONS)].format(letter=letter, word=word)
+        places = [str(place) for place, each in enumerate(word, 1) if each == letter]
+        found = f"{letter} is at {', '.join(places)}" if places else f"{letter} is not there"
+        return talk(question, f"{spelled(word)}: {found}.\n#### {len(places)}")
+
+    def evaluate(self, conversation: Conversation, answer: str) -> bool:
+        """Whether the number after #### is the right one."""
+        return final_number(answer) == final_number(last_text(conversation))

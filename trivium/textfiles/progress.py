@@ -1,24 +1,16 @@
-"""How far preparing is, on standard error: a bar in a terminal, else a plain line now and then."""
+"""The progress of preparing, on standard error: a bar in a terminal, else a plain line every ten seconds."""
 
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from trivium.config.numbers import show_count
 
 LINE_SECONDS = 10.0
 
 
-class Progress(Protocol):
-    """Told what was done."""
-
-    def add(self, input_bytes: int, text_bytes: int, tokens: int) -> None:
-        """So much more."""
-
-
-class Counts:
+class ProgressCounts:
     """What was done so far, in numbers."""
 
     def __init__(self, title: str, total: int) -> None:
@@ -27,7 +19,7 @@ class Counts:
         self._started = time.monotonic()
 
     def add(self, input_bytes: int, text_bytes: int, tokens: int) -> None:
-        """So much more."""
+        """Add what was done since the last call."""
         self.input_bytes += input_bytes
         self.text_bytes += text_bytes
         self.tokens += tokens
@@ -40,7 +32,7 @@ class Counts:
 
     @property
     def time_left(self) -> str:
-        """`4:05 left`, as far as can be told."""
+        """`4:05 left`, at the speed so far; empty before the first bytes."""
         if not self.input_bytes:
             return ""
         seconds = time.monotonic() - self._started
@@ -49,15 +41,14 @@ class Counts:
         return (f"{hours}:{minutes:02d}:{left % 60:02d}" if hours else f"{minutes}:{left % 60:02d}") + " left"
 
 
-class Lines(Counts):
-    """A line every ten seconds."""
+class ProgressLines(ProgressCounts):
+    """Prints a line every ten seconds."""
 
     def __init__(self, title: str, total: int) -> None:
         super().__init__(title, total)
         self._last = time.monotonic()
 
     def add(self, input_bytes: int, text_bytes: int, tokens: int) -> None:
-        """So much more."""
         super().add(input_bytes, text_bytes, tokens)
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
@@ -66,32 +57,31 @@ class Lines(Counts):
 
 
 @contextmanager
-def show_progress(title: str, total: int) -> Iterator[Progress]:
+def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
     """Show how much of `total` bytes is done until the block ends."""
     if not sys.stderr.isatty():
-        yield Lines(title, total)
+        yield ProgressLines(title, total)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}"),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, now="")
 
-        class Shown(Counts):
+        class ProgressBar(ProgressCounts):
             def add(self, input_bytes: int, text_bytes: int, tokens: int) -> None:
                 super().add(input_bytes, text_bytes, tokens)
                 bar.update(task, completed=self.input_bytes, now=f"{self.speed}, {self.time_left}")
 
-        yield Shown(title, total)
+        yield ProgressBar(title, total)
 
 
 def say(line: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
