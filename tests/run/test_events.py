@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from trivium.run.events import EventFile, Said, Started, StepTaken, read_events, steps_taken
+from trivium.run.events import EventFile, Said, Started, StepTaken, as_event, read_events, steps_taken
 from trivium.train.track import figures
 
 
@@ -84,3 +84,14 @@ def test_trackers_get_figures_by_name() -> None:
     assert found["train/lr/matrix"] == 0.02
     assert found["train/epochs/web"] == 0.25
     assert "train/mfu" not in found
+
+
+def test_a_record_is_an_object_of_its_class_unless_it_lacks_a_field(tmp_path: Path) -> None:
+    said = Said(step=3, text="told to stop")
+    file = EventFile(tmp_path / "events.jsonl")
+    file.write(said)
+    file.close()
+    (record,) = read_events(tmp_path / "events.jsonl")
+    assert as_event(record) == said
+    assert as_event({**record, "added_later": 1}) == said
+    assert as_event({"event": "said", "step": 3}) is None

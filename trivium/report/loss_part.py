@@ -1,30 +1,26 @@
 """Loss and validation of the runs of a page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
-from operator import itemgetter
-from typing import Any
 
 from trivium.report.changes import Change, stage_changes
-from trivium.report.charts import Block, Chart, Section, Series, Table
-from trivium.report.common import event_series, long_table, source_series
+from trivium.report.charts import Block, Chart, Section, Series, Table, long_table
 from trivium.report.run import Shown
+from trivium.run.events import Evaluated, Scored
 
 AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
 
-Record = dict[str, Any]
-
 
 def loss_section(runs: list[Shown]) -> Section:
-    """Training loss: overall with its running mean, by source, and bits per byte where evaluations tell."""
+    """Training loss: overall with its running mean, and by source."""
     overall = [series for run in runs for series in _loss_series(run)]
-    by_source = [series for run in runs for series in source_series(run, "loss_by_source")]
+    by_source = [series for run in runs for series in run.source_series("loss_by_source")]
     blocks: list[Block] = [
         Chart(
             "loss",
             "Training loss",
             overall,
-            "Nats a token, every step; the strong line is the running mean.",
+            "Nats a token at every step; the strong line is the running mean.",
             wide=True,
         ),
         Chart(
@@ -44,28 +40,24 @@ def _loss_series(run: Shown) -> list[Series]:
 
 def validation_section(runs: list[Shown]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
-
-    def series(key: str) -> list[Series]:
-        return [each for run in runs for each in evaluation_series(run, key)]
-
     blocks: list[Block] = [
         Chart(
             "validation-loss",
             "Validation loss",
-            series("loss"),
+            [each for run in runs for each in _validation_loss(run)],
             f"Nats a token, on documents never trained on. {AT_BOUNDARY}",
         ),
         Chart(
             "validation-bpb",
             "Bits per byte",
-            series("bits_per_byte"),
-            f"Of the same; knows no tokenizer. {AT_BOUNDARY}",
+            [each for run in runs for each in _bits_per_byte(run)],
+            f"Of the same documents; tokenizers can be compared by it. {AT_BOUNDARY}",
         ),
         Chart(
             "scores",
             "Scores",
             [each for run in runs for each in _score_series(run)],
-            "The part of a task's questions that is answered right; centred: 0 is guessing, 1 is all right.",
+            "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right.",
         ),
     ]
     for run in runs:
@@ -73,37 +65,48 @@ def validation_section(runs: list[Shown]) -> Section:
     return Section("validation", "Validation", blocks)
 
 
-def evaluation_series(run: Shown, key: str) -> list[Series]:
-    """A figure of the evaluations, overall and by source."""
-    events = run.log.of("evaluated")
-    series = event_series(run.label_of("overall"), events, itemgetter(key), run)
+def _validation_loss(run: Shown) -> list[Series]:
+    """Overall and by source."""
+    events = run.log.of(Evaluated)
+    series = run.event_series("overall", events, lambda event: event.loss)
     for name in run.sources:
-        series += event_series(run.label_of(name), events, _within(f"{key}_by_source", name), run, source=name)
+        series += run.event_series(name, events, _picks(name, lambda event: event.loss_by_source), name)
     return series
+
+
+def _bits_per_byte(run: Shown) -> list[Series]:
+    """Overall and by source."""
+    events = run.log.of(Evaluated)
+    series = run.event_series("overall", events, lambda event: event.bits_per_byte)
+    for name in run.sources:
+        series += run.event_series(name, events, _picks(name, lambda event: event.bits_per_byte_by_source), name)
+    return series
+
+
+def _picks(name: str, table: Callable[[Evaluated], Mapping[str, float | None]]) -> Callable[[Evaluated], float | None]:
+    return lambda event: table(event).get(name)
 
 
 def _score_series(run: Shown) -> list[Series]:
-    """Scores of tasks, their mean once guessing is taken off, and those that an evaluator of one's own gave."""
-    events = run.log.of("evaluated")
-    names = dict.fromkeys(name for event in events for name in event.get("scores", {}))
+    """Scores that the user's own evaluator gave, scores of tasks, and the mean of the centred ones."""
+    events, scored = run.log.of(Evaluated), run.log.of(Scored)
     series = []
-    for name in names:
-        series += event_series(run.label_of(name), events, _within("scores", name), run)
-    scored = run.log.of("scored")
-    tasks = dict.fromkeys(name for event in scored for name in event["scores"])
+    for name in _own_scores(events):
+        series += run.event_series(name, events, _picks(name, lambda event: event.scores))
+    tasks = dict.fromkeys(name for event in scored for name in event.scores)
     for name in tasks:
-        series += event_series(run.label_of(name), scored, _score_of(name), run)
+        series += run.event_series(name, scored, _score_of(name))
     if len(tasks) > 1:
-        series += event_series(run.label_of("mean, centred"), scored, itemgetter("overall"), run)
+        series += run.event_series("mean, centred", scored, lambda event: event.overall)
     return series
 
 
-def _score_of(task: str) -> Callable[[Record], Any]:
-    return lambda event: event["scores"].get(task, {}).get("score")
+def _own_scores(events: list[Evaluated]) -> list[str]:
+    return list(dict.fromkeys(name for event in events for name in event.scores))
 
 
-def _within(table: str, name: str) -> Callable[[Record], Any]:
-    return lambda event: event.get(table, {}).get(name)
+def _score_of(task: str) -> Callable[[Scored], float | None]:
+    return lambda event: event.scores[task]["score"] if task in event.scores else None
 
 
 def _change_tables(run: Shown) -> list[Table]:
@@ -140,14 +143,14 @@ def _cells(change: Change) -> list[str]:
 
 
 def _evaluation_table(run: Shown) -> Table:
-    events = run.log.of("evaluated")
-    scores = list(dict.fromkeys(name for event in events for name in event.get("scores", {})))
-    names = [name for name in run.sources if any(name in event["loss_by_source"] for event in events)]
+    events = run.log.of(Evaluated)
+    scores = _own_scores(events)
+    names = [name for name in run.sources if any(name in event.loss_by_source for event in events)]
     rows = []
     for event in events:
-        numbers = [event["loss"], event["bits_per_byte"], *(event["loss_by_source"].get(name) for name in names)]
-        numbers += [event.get("scores", {}).get(name) for name in scores]
-        rows.append([f"{event['step']:,}", event.get("stage", ""), *_numbers(*numbers)])
+        numbers = [event.loss, event.bits_per_byte, *(event.loss_by_source.get(name) for name in names)]
+        numbers += [event.scores.get(name) for name in scores]
+        rows.append([f"{event.step:,}", event.stage, *_numbers(*numbers)])
     columns = ["step", "stage", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
     title = run.label_of("Evaluations")
     numeric = (0, *range(2, len(columns)))
@@ -160,10 +163,10 @@ def _numbers(*values: float | None) -> list[str]:
 
 def _score_table(run: Shown) -> Table:
     rows = [
-        [f"{event['step']:,}", name, f"{score['right']:,} of {score['questions']:,}"]
-        + [f"{score[key]:.3f}" for key in ("score", "chance", "centred")]
-        for event in run.log.of("scored")
-        for name, score in event["scores"].items()
+        [f"{event.step:,}", name, f"{score['right']:,} of {score['questions']:,}"]
+        + [f"{figure:.3f}" for figure in (score["score"], score["chance"], score["centred"])]
+        for event in run.log.of(Scored)
+        for name, score in event.scores.items()
     ]
     columns = ["step", "task", "right", "score", "chance", "centred"]
     title = run.label_of("All scores")

@@ -1,19 +1,18 @@
 """The plan's part of a page: its pictures, its tables, its warnings; also before the run.
 
-A step is drawn where it is taken: the plan's value for step 0 stands at 1, where the first update is completed.
+A step is drawn where it is taken: the plan's value for step 0 is drawn at 1, where the first update is completed.
 """
 
 import math
 from typing import Any
 
 from trivium.config.numbers import show_count
-from trivium.report.charts import Block, Chart, Panel, Section, Series, Table, Text
-from trivium.report.common import percent
+from trivium.report.charts import Block, Chart, Panel, Section, Series, Table, Text, percent
 from trivium.report.run import Shown
 
 Record = dict[str, Any]
 UNKNOWN = "?"
-FADE_POINTS = 100  # at least, of a fade that has so many steps
+FADE_POINTS = 100  # at least, of a fade that has as many steps
 
 
 def plan_section(runs: list[Shown]) -> Section:
@@ -24,7 +23,7 @@ def plan_section(runs: list[Shown]) -> Section:
         Chart("plan-rows", "Row length (tokens)", _each(runs, row_length_series), scale="zero", small=True),
         Chart("plan-batch", "Batch size (rows)", _each(runs, batch_size_series), scale="zero", small=True),
     ]
-    lead = "What every step reads and how large its update is, as resolved before the first step."
+    lead = "What each step reads and its learning rate, as planned before the first step."
     note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
     panel = Panel("plan-picture", "", charts, note)
     blocks: list[Block] = [panel]
@@ -34,15 +33,15 @@ def plan_section(runs: list[Shown]) -> Section:
 
 
 def plan_tables(run: Shown, *, several: bool) -> list[Block]:
-    """Stages, what each reads of each source, the sources; what the plan warns of and does not know."""
+    """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
     folded = several
-    said = [
+    texts = [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
         for kind, title in (("notes", "Notes"), ("warnings", "Warnings"), ("unknown", "Not known"))
     ]
     return [
-        *said,
+        *texts,
         Table(
             f"stages{key}",
             f"Stages{of}",
@@ -54,10 +53,10 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
         Table(
             f"reads{key}",
             f"What each stage reads{of}",
-            ["stage", "source", "share", "tokens", "learnt", "epochs", "so far", "padding", "cut", "dropped"],
-            [row for stage in run.plan["stages"] for row in _given_rows(stage)],
-            note="Padding: slots without a token. Cut: pieces whose document goes on elsewhere. "
-            "Dropped: tokens that crop leaves out.",
+            ["stage", "source", "share", "tokens", "loss tokens", "epochs", "so far", "padding", "cut", "dropped"],
+            [row for stage in run.plan["stages"] for row in _use_rows(stage)],
+            note="Loss tokens: those that count in the loss. Padding: slots without a token. "
+            "Cut: pieces whose document continues elsewhere. Dropped: tokens that crop does not read.",
             numbers=tuple(range(2, 10)),
             sources=(1,),
             folded=folded,
@@ -132,7 +131,7 @@ def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
 
 
 def _new_rows(rows: int, fade_rows: int, shape: str | None) -> float:
-    """How many of a stage's first rows come from its own mixture rather than from the one that fades."""
+    """The number of a stage's first rows that come from its own mixture, not from the one that fades."""
     if rows >= fade_rows:
         return rows - fade_rows / 2
     if shape == "cosine":
@@ -186,21 +185,21 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
     ]
 
 
-def _given_rows(stage: Record) -> list[list[str]]:
+def _use_rows(stage: Record) -> list[list[str]]:
     shares = stage["shares"] or {}
     rows = []
     for number, name in enumerate(list(stage["uses"]) or list(shares)):
-        given = stage["uses"].get(name, {})
+        use = stage["uses"].get(name, {})
         rows.append(
             [
                 stage["name"] if number == 0 else "",
                 name,
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
-                _count(given.get("tokens")),
-                _count(given.get("loss_tokens")),
-                _times(given.get("epochs")),
-                _times(given.get("epochs_so_far")),
-                *packed_figures(stage, given.get("figures")),
+                _count(use.get("tokens")),
+                _count(use.get("loss_tokens")),
+                _times(use.get("epochs")),
+                _times(use.get("epochs_so_far")),
+                *packed_figures(stage, use.get("figures")),
             ]
         )
     return rows

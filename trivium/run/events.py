@@ -336,16 +336,19 @@ def _ends_a_line(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """A line's event; None for a line that is not one, such as what a kill has truncated."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and event.get("event") in KINDS else None
+
+
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line of an events file, in the order in which they were written."""
+    """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill
-            if isinstance(event, dict) and event.get("event") in KINDS:
-                yield event
+        yield from filter(None, map(parse_event, file))
 
 
 def steps_taken(path: Path) -> dict[int, dict[str, Any]]:
@@ -357,3 +360,13 @@ def steps_taken(path: Path) -> dict[int, dict[str, Any]]:
         elif event["event"] == "step":
             steps[event["step"]] = event
     return steps
+
+
+def as_event(record: Mapping[str, Any]) -> Event | None:
+    """A record as an object of its class; None where it lacks a field, as one of another version may."""
+    kind = KINDS[record["event"]]
+    known = {name: value for name, value in record.items() if name in kind.__dataclass_fields__}
+    try:
+        return kind(**known)
+    except TypeError:
+        return None
