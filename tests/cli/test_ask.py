@@ -140,7 +140,7 @@ def test_a_talk_through_a_pipe(ask: Asked) -> None:
 def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) -> None:
     code, _, err = ask("chat", "runs/small", *SHORT, stdin=f"{'x' * 100}\nWhen?\n")
     assert code == 0
-    assert "the conversation has 104 tokens, and the model reads 64. Begin a new one.\n" in err
+    assert "the conversation has 104 tokens, and the model reads 64. Start a new one: /new.\n" in err
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
     [
         (
             ("sample", "nowhere"),
-            "nowhere: is no folder. Give a run's, one of its checkpoints', or a Hugging Face one.",
+            "nowhere: is not a folder. Give a run's folder, one of its checkpoints, or a Hugging Face folder.",
         ),
         (
             ("sample", "hf"),
-            "hf: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
+            "hf: has no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
         ),
         (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Leave --step out."),
         (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. There is: 2, 4."),

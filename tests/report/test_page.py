@@ -23,7 +23,7 @@ from trivium.plan.make import make_plan
 from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
-from trivium.report.run import Shown, shown_runs
+from trivium.report.run import ShownRun, shown_runs
 from trivium.run.events import Sampled, Skipped
 from trivium.run.folder import RunFolder
 
@@ -87,7 +87,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
     exported = json.loads(json.dumps(plan_json(plan)))
-    charts = charts_of(page_data([Shown("small", exported)]))
+    charts = charts_of(page_data([ShownRun("small", exported)]))
     rates = points(charts["plan-lr"], "learning rate")
     assert len(rates) > 40  # a cosine is no line
     for taken, rate in rates.items():
@@ -130,7 +130,7 @@ def test_a_stage_of_unknown_length_leaves_the_known_ones_drawn(tmp_path: Path) -
     last = written["stages"][-1]
     last.update(end=None, steps=None, tokens=None, shares=None, given={}, lr_multiplier={"first": None, "last": None})
     written.update(total_steps=None, total_tokens=None, lr_curve=None)
-    data = page_data([Shown("made", written)])
+    data = page_data([ShownRun("made", written)])
     assert max(points(charts_of(data)["plan-shares-0"], "web")) == 240
     assert "plan-lr" not in charts_of(data)
     assert table(data, "stages")[-1] == ["talk", "[240, ?)", "?", "16 x 256", "bestfit", "?"]

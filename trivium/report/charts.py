@@ -82,7 +82,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Text in rows; numbers to the right, a source with its colour."""
 
     id: str
@@ -127,7 +127,7 @@ class Text:
         return {"type": "text", **asdict(self)}
 
 
-Block = Chart | Table | Panel | Text
+Block = Chart | PageTable | Panel | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _is_empty(block: Block) -> bool:
             return not any(len(series.values) for series in block.series)
         case Panel():
             return all(_is_empty(chart) for chart in block.charts)
-        case Table():
+        case PageTable():
             return not block.rows
         case Text():
             return not block.text
@@ -193,10 +193,10 @@ def show_value(value: Any) -> str:
             return str(value)
 
 
-def long_table(name: str, title: str, columns: list[str], rows: list[list[str]], **settings: Any) -> Table:
+def long_table(name: str, title: str, columns: list[str], rows: list[list[str]], **settings: Any) -> PageTable:
     """A table that shows its last rows where it has too many for a page."""
     note = f"The last {MOST_ROWS:,} of {len(rows):,}." if len(rows) > MOST_ROWS else ""
-    return Table(name, title, columns, rows[-MOST_ROWS:], note, **settings)
+    return PageTable(name, title, columns, rows[-MOST_ROWS:], note, **settings)
 
 
 def moment(seconds: float | None) -> str:

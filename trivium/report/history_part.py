@@ -2,15 +2,15 @@
 
 import re
 
-from trivium.report.charts import Block, Section, Table, Text, by_key, long_table, moment, show_value
-from trivium.report.run import Shown
+from trivium.report.charts import Block, PageTable, Section, Text, by_key, long_table, moment, show_value
+from trivium.report.run import ShownRun
 from trivium.run.events import Ended, Event, Preempted, Said, Sampled, Saved, SaveFailed, StageBegan, Started
 
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
 LISTED = (StageBegan, Saved, SaveFailed, Said, Preempted, Ended)  # one by one
 
 
-def texts_section(runs: list[Shown]) -> Section:
+def texts_section(runs: list[ShownRun]) -> Section:
     """The texts that the model wrote at stage boundaries."""
     blocks: list[Block] = [
         Text(
@@ -31,26 +31,26 @@ def readable(text: str) -> str:
     return BLANK_LINES.sub("\n\n", text).rstrip() or "(only white space)"
 
 
-def history_section(runs: list[Shown]) -> Section:
+def history_section(runs: list[ShownRun]) -> Section:
     """Launches, checkpoints and other events, in the order in which they came."""
     return Section("history", "History", [table for run in runs for table in _history(run)])
 
 
-def _history(run: Shown) -> list[Table]:
+def _history(run: ShownRun) -> list[PageTable]:
     return [_launches(run), _checkpoints(run), _happened(run)]
 
 
-def _checkpoints(run: Shown) -> Table:
+def _checkpoints(run: ShownRun) -> PageTable:
     rows = [
         [f"{state['step']:,}", str(state["stage_name"]), str(state["world_size"]), str(state["validation"] or "")]
         for state in run.checkpoints
     ]
     columns = ["step", "stage", "ranks", "last evaluation before it"]
     title = run.label_of("Checkpoints on disk")
-    return Table(f"checkpoints-{run.number}", title, columns, rows, numbers=(0, 2), folded=run.several)
+    return PageTable(f"checkpoints-{run.number}", title, columns, rows, numbers=(0, 2), folded=run.several)
 
 
-def _launches(run: Shown) -> Table:
+def _launches(run: ShownRun) -> PageTable:
     rows = [
         [
             f"{event.step:,}",
@@ -64,10 +64,10 @@ def _launches(run: Shown) -> Table:
         if isinstance(event, Started)
     ]
     columns = ["step", "run", "time (UTC)", "ranks", "changed keys", "settings"]
-    return Table(f"launches-{run.number}", run.label_of("Launches"), columns, rows, numbers=(0, 3))
+    return PageTable(f"launches-{run.number}", run.label_of("Launches"), columns, rows, numbers=(0, 3))
 
 
-def _happened(run: Shown) -> Table:
+def _happened(run: ShownRun) -> PageTable:
     rows = [
         [f"{event.step:,}", moment(time), event.kind, _details(event)]
         for event, time in sorted(run.log.logged(*LISTED), key=lambda logged: logged.time)
@@ -95,21 +95,21 @@ def _details(event: Event) -> str:
             return ""
 
 
-def config_section(runs: list[Shown]) -> Section:
+def config_section(runs: list[ShownRun]) -> Section:
     """The config as given, versions, and where the run comes from."""
     blocks: list[Block] = []
     for run in runs:
         started = run.log.of(Started)
         versions = by_key(started[-1].versions) if started else []
         blocks += [
-            Table(f"lineage-{run.number}", run.label_of("Lineage"), ["", ""], _lineage(run)),
-            Table(f"versions-{run.number}", run.label_of("Versions"), ["", ""], versions, folded=run.several),
+            PageTable(f"lineage-{run.number}", run.label_of("Lineage"), ["", ""], _lineage(run)),
+            PageTable(f"versions-{run.number}", run.label_of("Versions"), ["", ""], versions, folded=run.several),
             Text(f"config-{run.number}", run.label_of("config.toml"), run.config_text, folded=True),
         ]
     return Section("config", "Config", blocks)
 
 
-def _lineage(run: Shown) -> list[list[str]]:
+def _lineage(run: ShownRun) -> list[list[str]]:
     """The run and step that this one was forked from, by its lineage.json or its first launch."""
     lineage = run.lineage or (run.beginning.lineage if run.beginning else None)
     return by_key(lineage) if isinstance(lineage, dict) else []

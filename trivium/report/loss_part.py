@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
 
 from trivium.report.changes import Change, stage_changes
-from trivium.report.charts import Block, Chart, Section, Series, Table, long_table
-from trivium.report.run import Shown
+from trivium.report.charts import Block, Chart, PageTable, Section, Series, long_table
+from trivium.report.run import ShownRun
 from trivium.run.events import Evaluated, Scored
 
 AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
 
 
-def loss_section(runs: list[Shown]) -> Section:
+def loss_section(runs: list[ShownRun]) -> Section:
     """Training loss: overall with its running mean, and by source."""
     overall = [series for run in runs for series in _loss_series(run)]
     by_source = [series for run in runs for series in run.source_series("loss_by_source")]
@@ -30,7 +30,7 @@ def loss_section(runs: list[Shown]) -> Section:
     return Section("loss", "Loss", blocks)
 
 
-def _loss_series(run: Shown) -> list[Series]:
+def _loss_series(run: ShownRun) -> list[Series]:
     steps = run.log.steps
     return [
         Series(run.label_of("loss"), *steps.known("loss"), style="faint", run=run.number),
@@ -38,7 +38,7 @@ def _loss_series(run: Shown) -> list[Series]:
     ]
 
 
-def validation_section(runs: list[Shown]) -> Section:
+def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
     blocks: list[Block] = [
         Chart(
@@ -65,7 +65,7 @@ def validation_section(runs: list[Shown]) -> Section:
     return Section("validation", "Validation", blocks)
 
 
-def _validation_loss(run: Shown) -> list[Series]:
+def _validation_loss(run: ShownRun) -> list[Series]:
     """Overall and by source."""
     events = run.log.of(Evaluated)
     series = run.event_series("overall", events, lambda event: event.loss)
@@ -74,7 +74,7 @@ def _validation_loss(run: Shown) -> list[Series]:
     return series
 
 
-def _bits_per_byte(run: Shown) -> list[Series]:
+def _bits_per_byte(run: ShownRun) -> list[Series]:
     """Overall and by source."""
     events = run.log.of(Evaluated)
     series = run.event_series("overall", events, lambda event: event.bits_per_byte)
@@ -87,7 +87,7 @@ def _picks(name: str, table: Callable[[Evaluated], Mapping[str, float | None]]) 
     return lambda event: table(event).get(name)
 
 
-def _score_series(run: Shown) -> list[Series]:
+def _score_series(run: ShownRun) -> list[Series]:
     """Scores that the user's own evaluator gave, scores of tasks, and the mean of the centred ones."""
     events, scored = run.log.of(Evaluated), run.log.of(Scored)
     series = []
@@ -109,7 +109,7 @@ def _score_of(task: str) -> Callable[[Scored], float | None]:
     return lambda event: event.scores[task]["score"] if task in event.scores else None
 
 
-def _change_tables(run: Shown) -> list[Table]:
+def _change_tables(run: ShownRun) -> list[PageTable]:
     """What each stage gained and forgot."""
     changes = list(stage_changes(run.label, run.plan, run.log))
     losses = [
@@ -127,8 +127,8 @@ def _change_tables(run: Shown) -> list[Table]:
     asked = ["stage", "task", "score before", "after", "change"]
     asked_title = run.label_of("Scores before and after each stage")
     return [
-        Table(f"changes-{run.number}", title, columns, losses, numbers=numbers, sources=(1,)),
-        Table(f"score-changes-{run.number}", asked_title, asked, scores, numbers=numbers[:3]),
+        PageTable(f"changes-{run.number}", title, columns, losses, numbers=numbers, sources=(1,)),
+        PageTable(f"score-changes-{run.number}", asked_title, asked, scores, numbers=numbers[:3]),
     ]
 
 
@@ -142,7 +142,7 @@ def _cells(change: Change) -> list[str]:
     return [*_numbers(change.before, change.after), signed]
 
 
-def _evaluation_table(run: Shown) -> Table:
+def _evaluation_table(run: ShownRun) -> PageTable:
     events = run.log.of(Evaluated)
     scores = _own_scores(events)
     names = [name for name in run.sources if any(name in event.loss_by_source for event in events)]
@@ -161,7 +161,7 @@ def _numbers(*values: float | None) -> list[str]:
     return ["" if value is None else f"{value:.4f}" for value in values]
 
 
-def _score_table(run: Shown) -> Table:
+def _score_table(run: ShownRun) -> PageTable:
     rows = [
         [f"{event.step:,}", name, f"{score['right']:,} of {score['questions']:,}"]
         + [f"{figure:.3f}" for figure in (score["score"], score["chance"], score["centred"])]

@@ -14,7 +14,7 @@ from trivium.report.loss_part import loss_section, validation_section
 from trivium.report.plan_part import known_stages, plan_section
 from trivium.report.read import RunFiles
 from trivium.report.reading_part import reading_section
-from trivium.report.run import Shown, shown_runs
+from trivium.report.run import ShownRun, shown_runs
 from trivium.report.steps_part import speed_section, stability_section
 from trivium.report.summary import cards, comparison_section, status
 from trivium.run.events import Event, Skipped, Spiked
@@ -34,7 +34,7 @@ def write_report(folders: list[Path], out: Path) -> Path:
 
 def write_plan(plan_json: dict[str, Any], config_text: str, out: Path) -> Path:
     """Write the page of a plan, before its run."""
-    run = Shown(label=str(plan_json["run"]), plan=plan_json, config_text=config_text)
+    run = ShownRun(label=str(plan_json["run"]), plan=plan_json, config_text=config_text)
     return _write(page_html(page_data([run])), out)
 
 
@@ -44,7 +44,7 @@ def _write(page: str, out: Path) -> Path:
     return out
 
 
-def page_data(runs: list[Shown]) -> dict[str, Any]:
+def page_data(runs: list[ShownRun]) -> dict[str, Any]:
     """Everything that the page shows, as plain values."""
     sections = [section for section in _sections(runs) if section.blocks]
     points = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count_series(sections))))
@@ -60,7 +60,7 @@ def page_data(runs: list[Shown]) -> dict[str, Any]:
     }
 
 
-def _sections(runs: list[Shown]) -> list[Section]:
+def _sections(runs: list[ShownRun]) -> list[Section]:
     taken = any(len(run.log.steps) for run in runs)
     found = [comparison_section(runs)] if len(runs) > 1 else []
     found.append(plan_section(runs))
@@ -71,7 +71,7 @@ def _sections(runs: list[Shown]) -> list[Section]:
     return found
 
 
-def _run(run: Shown) -> dict[str, Any]:
+def _run(run: ShownRun) -> dict[str, Any]:
     return {
         "label": run.label,
         "status": status(run),
@@ -83,7 +83,7 @@ def _run(run: Shown) -> dict[str, Any]:
     }
 
 
-def _marks(run: Shown) -> Mapping[str, Sequence[Event]]:
+def _marks(run: ShownRun) -> Mapping[str, Sequence[Event]]:
     """The events that charts mark, by the name of the mark."""
     return {
         "resume": [event for event in run.log.resumes if event is not run.beginning],

@@ -7,15 +7,15 @@ import math
 from typing import Any
 
 from trivium.config.numbers import show_count
-from trivium.report.charts import Block, Chart, Panel, Section, Series, Table, Text, percent
-from trivium.report.run import Shown
+from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
+from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 UNKNOWN = "?"
 FADE_POINTS = 100  # at least, of a fade that has as many steps
 
 
-def plan_section(runs: list[Shown]) -> Section:
+def plan_section(runs: list[ShownRun]) -> Section:
     """The pictures of every run's plan over one step axis, and the first run's tables."""
     charts = [shares_chart(run, several=len(runs) > 1) for run in runs]
     charts += [
@@ -32,7 +32,7 @@ def plan_section(runs: list[Shown]) -> Section:
     return Section("plan", "Plan", blocks, lead)
 
 
-def plan_tables(run: Shown, *, several: bool) -> list[Block]:
+def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
     folded = several
@@ -42,7 +42,7 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
     ]
     return [
         *texts,
-        Table(
+        PageTable(
             f"stages{key}",
             f"Stages{of}",
             ["stage", "steps", "tokens", "rows x length", "packing", "learning rate"],
@@ -50,7 +50,7 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
             numbers=(1, 2, 3, 5),
             folded=folded,
         ),
-        Table(
+        PageTable(
             f"reads{key}",
             f"What each stage reads{of}",
             ["stage", "source", "share", "tokens", "loss tokens", "epochs", "so far", "padding", "cut", "dropped"],
@@ -61,7 +61,7 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
             sources=(1,),
             folded=folded,
         ),
-        Table(
+        PageTable(
             f"sources{key}",
             f"Sources{of}",
             ["source", "kind", "documents", "tokens"],
@@ -76,7 +76,7 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
     ]
 
 
-def _each(runs: list[Shown], make: Any) -> list[Series]:
+def _each(runs: list[ShownRun], make: Any) -> list[Series]:
     return [series for run in runs for series in make(run)]
 
 
@@ -85,7 +85,7 @@ def known_stages(plan: Record) -> list[Record]:
     return [stage for stage in plan["stages"] if stage["start"] is not None and stage["end"] is not None]
 
 
-def shares_chart(run: Shown, *, several: bool) -> Chart:
+def shares_chart(run: ShownRun, *, several: bool) -> Chart:
     """The planned shares, stacked."""
     points = share_points(run.plan)
     steps = [step for step, _ in points]
@@ -145,7 +145,7 @@ def faded(before: dict[str, float], after: dict[str, float], part: float) -> dic
     return {name: before.get(name, 0.0) * (1 - part) + after.get(name, 0.0) * part for name in names}
 
 
-def lr_series(run: Shown) -> list[Series]:
+def lr_series(run: ShownRun) -> list[Series]:
     """The planned learning rate of the layers' matrices."""
     curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
     if not curve:
@@ -154,17 +154,17 @@ def lr_series(run: Shown) -> list[Series]:
     return [Series.of(run.label_of("learning rate"), steps, values, run=run.number)]
 
 
-def row_length_series(run: Shown) -> list[Series]:
+def row_length_series(run: ShownRun) -> list[Series]:
     """Tokens of a row at every step."""
     return _stepped(run, "row length", "seq_len")
 
 
-def batch_size_series(run: Shown) -> list[Series]:
+def batch_size_series(run: ShownRun) -> list[Series]:
     """Rows of a step."""
     return _stepped(run, "batch size", "batch_size")
 
 
-def _stepped(run: Shown, label: str, key: str) -> list[Series]:
+def _stepped(run: ShownRun, label: str, key: str) -> list[Series]:
     stages = known_stages(run.plan)
     steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
     values = [stage[key] for stage in stages for _ in range(2)]

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from trivium.report.charts import Block, Chart, Section, Series, Table, percent
+from trivium.report.charts import Block, Chart, PageTable, Section, Series, percent
 from trivium.report.columns import bucket_edges, bucket_sums
 from trivium.report.plan_part import known_stages, share_points
-from trivium.report.run import Shown
+from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 SHARE_BUCKETS = 240  # of steps, over which what was read is added up
 
 
-def reading_section(runs: list[Shown]) -> Section:
+def reading_section(runs: list[ShownRun]) -> Section:
     """Shares planned and read, epochs, and the part of slots that counts in the loss."""
     blocks: list[Block] = [
         Chart(
@@ -45,7 +45,7 @@ def reading_section(runs: list[Shown]) -> Section:
     return Section("reading", "What was read", blocks)
 
 
-def read_shares(run: Shown) -> list[Series]:
+def read_shares(run: ShownRun) -> list[Series]:
     """Of each source: its share of the loss tokens of neighbouring steps, and the planned one."""
     columns = run.log.steps
     if not len(columns):
@@ -87,7 +87,7 @@ def _loss_tokens_of_row(stage: Record, name: str) -> float:
     return float(use["loss_tokens"] / use["rows"])
 
 
-def _loss_tokens_series(run: Shown) -> Series:
+def _loss_tokens_series(run: ShownRun) -> Series:
     columns = run.log.steps
     if not len(columns):
         return Series.of(run.label_of("loss tokens"), [], [])
@@ -99,7 +99,7 @@ def _loss_tokens_series(run: Shown) -> Series:
     )
 
 
-def _read_table(run: Shown) -> Table:
+def _read_table(run: ShownRun) -> PageTable:
     """Of each stage and source: loss tokens planned, and read in the steps taken."""
     columns, rows = run.log.steps, []
     steps = columns.steps
@@ -120,7 +120,7 @@ def _read_table(run: Shown) -> Table:
             rows.append([stage_name, name, cells[0], share, cells[1], f"{read[name]:,.0f}"])
     columns_shown = ["stage", "source", "share planned", "share read", "loss tokens planned", "loss tokens read"]
     note = "Planned: of the whole stage. Read: in all steps taken."
-    return Table(
+    return PageTable(
         f"read-{run.number}",
         run.label_of("Planned and read"),
         columns_shown,

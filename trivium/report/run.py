@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=Event)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRun:
     """One run of a page; without events it is a plan."""
 
     label: str
@@ -98,7 +98,7 @@ def _places(fork: Path, parent: Path) -> set[Path]:
     return {fork.parent / parent.name, *(above / parent for above in fork.parents)}
 
 
-def shown_runs(files: list[RunFiles]) -> list[Shown]:
+def shown_runs(files: list[RunFiles]) -> list[ShownRun]:
     """Runs with labels that differ: by name, or by folder where names are the same."""
     for number, each in enumerate(files):
         if each.folder.resolve() in [other.folder.resolve() for other in files[:number]]:
@@ -106,7 +106,7 @@ def shown_runs(files: list[RunFiles]) -> list[Shown]:
     names = [each.name for each in files]
     labels = names if len(set(names)) == len(names) else [str(each.folder) for each in files]
     return [
-        Shown(
+        ShownRun(
             label=label,
             plan=each.plan,
             number=number,

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from trivium.report.charts import Block, Chart, Section, Series, Table, duration, long_table, percent
-from trivium.report.run import Shown
+from trivium.report.charts import Block, Chart, PageTable, Section, Series, duration, long_table, percent
+from trivium.report.run import ShownRun
 from trivium.run.events import Evaluated, Saved, Skipped, Spiked, Started
 
 MOST_DOCUMENTS = 12  # of a source, named for one step
@@ -17,7 +17,7 @@ EXTRAS = {  # what engines add: a title and a note
 }
 
 
-def speed_section(runs: list[Shown]) -> Section:
+def speed_section(runs: list[ShownRun]) -> Section:
     """Throughput, waiting for data, pauses, memory, and where the time went."""
 
     def chart(name: str, title: str, column: str, note: str = "", unit: str = "", factor: float = 1.0) -> Chart:
@@ -45,7 +45,7 @@ def speed_section(runs: list[Shown]) -> Section:
         chart("waited", "Waited for data", "waited", "Seconds of each step.", "s"),
         Chart("pauses", "Checkpoints and evaluations", pauses, "Seconds each took.", "s", scale="zero"),
         chart("memory", "Memory", "memory", unit="bytes"),
-        Table(
+        PageTable(
             "time",
             "Where the time went",
             ["run", "steps", "of it for data", "evaluations", "checkpoints", "launches", "first to last event"],
@@ -57,7 +57,7 @@ def speed_section(runs: list[Shown]) -> Section:
     return Section("speed", "Speed", blocks)
 
 
-def _time_row(run: Shown) -> list[str]:
+def _time_row(run: ShownRun) -> list[str]:
     columns, log = run.log.steps, run.log
     stepping = float(np.nansum(columns.column("seconds")))
     waited = float(np.nansum(columns.column("waited")))
@@ -68,7 +68,7 @@ def _time_row(run: Shown) -> list[str]:
     return [run.label, duration(stepping), data, *map(duration, outside), launches, duration(wall)]
 
 
-def stability_section(runs: list[Shown]) -> Section:
+def stability_section(runs: list[ShownRun]) -> Section:
     """Gradient norms, learning rate, extra figures, spikes, skipped steps and losses that are not finite."""
     norms = [Series(run.label_of("gradient norm"), *_positive(run, "grad_norm"), run=run.number) for run in runs]
     rates = [Series(run.label_of("taken"), *run.log.steps.known("lr/matrix"), run=run.number) for run in runs]
@@ -81,13 +81,13 @@ def stability_section(runs: list[Shown]) -> Section:
     return Section("stability", "Stability", blocks)
 
 
-def _positive(run: Shown, name: str) -> tuple[Any, Any]:
+def _positive(run: ShownRun, name: str) -> tuple[Any, Any]:
     steps, values = run.log.steps.known(name)
     drawn = np.isfinite(values) & (values > 0)  # a logarithmic axis has no others
     return steps[drawn], values[drawn]
 
 
-def _extra_charts(runs: list[Shown]) -> list[Block]:
+def _extra_charts(runs: list[ShownRun]) -> list[Block]:
     found = ((table, name) for table in EXTRA_TABLES for run in runs for name in run.log.steps.under(table))
     return [
         Chart(
@@ -100,7 +100,7 @@ def _extra_charts(runs: list[Shown]) -> list[Block]:
     ]
 
 
-def _trouble_table(run: Shown) -> Table:
+def _trouble_table(run: ShownRun) -> PageTable:
     rows: list[list[Any]] = [
         [event.step, "spike", f"{event.loss:.4f}", f"over {event.limit:.4f}", _documents(run, event.rows)]
         for event in run.log.of(Spiked)
@@ -118,7 +118,7 @@ def _trouble_table(run: Shown) -> Table:
     )
 
 
-def _documents(run: Shown, file: str | None) -> str:
+def _documents(run: ShownRun, file: str | None) -> str:
     """`web: 812, 97; code: 7`: the documents of a step's rows by source, the first of many."""
     documents: dict[str, dict[str, None]] = {}
     for row in run.rows.get(str(file), []):

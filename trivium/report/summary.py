@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from trivium.config.numbers import show_count
-from trivium.report.charts import Section, Table, duration
-from trivium.report.run import Shown
+from trivium.report.charts import PageTable, Section, duration
+from trivium.report.run import ShownRun
 from trivium.run.events import Evaluated
 
 Record = dict[str, Any]
 
 
-def status(run: Shown) -> str:
+def status(run: ShownRun) -> str:
     """`finished`, `stopped`, or `open` while no end is written: the run trains, or was killed."""
     if run.beginning is None:
         return "planned"
@@ -21,7 +21,7 @@ def status(run: Shown) -> str:
     return "open" if end is None else "finished" if end.finished else "stopped"
 
 
-def cards(run: Shown) -> list[list[str]]:
+def cards(run: ShownRun) -> list[list[str]]:
     """Label, number and a note, for the head of the page."""
     columns = run.log.steps
     if run.beginning is None:
@@ -42,7 +42,7 @@ def cards(run: Shown) -> list[list[str]]:
     return found
 
 
-def _plan_cards(run: Shown) -> list[list[str]]:
+def _plan_cards(run: ShownRun) -> list[list[str]]:
     stages = run.plan["stages"]
     total = run.plan.get("total_steps")
     tokens = run.plan.get("total_tokens")
@@ -65,24 +65,24 @@ def tokens_before(plan: Record, step: int) -> int:
     )
 
 
-def best_evaluation(run: Shown) -> Evaluated | None:
+def best_evaluation(run: ShownRun) -> Evaluated | None:
     """The evaluation with the least loss."""
     known = [(event.loss, event) for event in run.log.of(Evaluated) if event.loss is not None and isfinite(event.loss)]
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def last(run: Shown, name: str) -> float | None:
+def last(run: ShownRun, name: str) -> float | None:
     """A figure at the last step that has it."""
     _, values = run.log.steps.known(name)
     return float(values[-1]) if len(values) else None
 
 
-def _speed(run: Shown) -> str:
+def _speed(run: ShownRun) -> str:
     _, values = run.log.steps.known("tokens_per_second")
     return show_count(round(float(np.median(values)))) if len(values) else "?"
 
 
-def comparison_section(runs: list[Shown]) -> Section:
+def comparison_section(runs: list[ShownRun]) -> Section:
     """Several runs compared: final figures, keys of the config that differ, where they part."""
     labels = [run.label for run in runs]
     figures = [[name, *(_figure(make, run) for run in runs)] for name, make in FIGURES.items()]
@@ -96,8 +96,8 @@ def comparison_section(runs: list[Shown]) -> Section:
         "comparison",
         "Comparison",
         [
-            Table("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
-            Table("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
+            PageTable("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
+            PageTable("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
         ],
         " ".join(f"{run.label}: {shared_past(runs[0], run)}" for run in runs[1:]),
     )
@@ -116,7 +116,7 @@ FIGURES = {
 }
 
 
-def _figure(make: Any, run: Shown) -> str:
+def _figure(make: Any, run: ShownRun) -> str:
     try:
         return str(make(run))
     except (IndexError, TypeError):  # the run has no such figure
@@ -136,7 +136,7 @@ def _flat(table: Record, path: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def shared_past(first: Shown, other: Shown) -> str:
+def shared_past(first: ShownRun, other: ShownRun) -> str:
     """`the same losses as a up to step 400.`: the steps that two runs have in common."""
     if isinstance(other.lineage, dict):
         return f"forked from {other.lineage['run']} at step {other.lineage['step']:,}."
