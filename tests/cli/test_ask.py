@@ -154,7 +154,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
             ("sample", "hf"),
             "hf: has no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
         ),
-        (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Leave --step out."),
+        (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Omit --step."),
         (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. There is: 2, 4."),
         (("sample", "runs/small", "--system", "Be kind."), "sample: --system needs --chat."),
         (
@@ -171,7 +171,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
         ),
         (
             ("sample", "runs/small", "--device", "quux"),
-            '--device: "quux" is not known. Write cuda, mps, tpu or cpu, or leave it out.',
+            '--device: "quux" is not known. Write cuda, mps, tpu or cpu, or omit --device.',
         ),
         (("export", "runs/small", "run.toml/out"), "run.toml: File exists"),
         (("export", "runs/small", "/proc/x"), "/proc/x: No such file or directory"),

@@ -64,14 +64,14 @@ def open_model(
 ) -> LoadedModel:
     """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own."""
     if device is not None and DEVICE.fullmatch(device) is None:
-        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or leave it out.')
+        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
         raise UsageError(
             f"{path}: is not a folder. Give a run's folder, one of its checkpoints, or a Hugging Face folder."
         )
     if (path / CONFIG_FILE).is_file():
         if step is not None:
-            raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Leave --step out.")
+            raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
         return _open_huggingface(path, tokenizer, device)
     checkpoint = find_checkpoint(path, step)
     checkpoint.refuse_damaged()

@@ -7,7 +7,7 @@ from trivium.report.run import ShownRun
 from trivium.run.events import Ended, Event, Preempted, Said, Sampled, Saved, SaveFailed, StageBegan, Started
 
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-LISTED = (StageBegan, Saved, SaveFailed, Said, Preempted, Ended)  # one by one
+LISTED = (StageBegan, Saved, SaveFailed, Said, Preempted, Ended)  # in the table of events, one by one
 
 
 def texts_section(runs: list[ShownRun]) -> Section:

@@ -51,7 +51,7 @@ def validation_section(runs: list[ShownRun]) -> Section:
             "validation-bpb",
             "Bits per byte",
             [each for run in runs for each in _bits_per_byte(run)],
-            f"Of the same documents; tokenizers can be compared by it. {AT_BOUNDARY}",
+            f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}",
         ),
         Chart(
             "scores",

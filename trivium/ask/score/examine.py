@@ -90,7 +90,7 @@ def chosen_letters(who: Examinee, questions: Sequence[Question]) -> list[str | N
 
 
 def written_answers(who: Examinee, questions: Sequence[Question]) -> list[str | None]:
-    """What the model writes to each; None where there is no room for a word.
+    """What the model writes to each; None where a row has no room for an answer.
 
     Questions with less room than an answer may take are asked apart, those of one room together.
     """
