@@ -6,7 +6,7 @@ A number takes 4 bytes in base64: 7 digits, far more than a screen shows.
 import base64
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -69,14 +69,7 @@ class Chart:
         """For the page; series without points are skipped."""
         return {
             "type": "chart",
-            "id": self.id,
-            "title": self.title,
-            "note": self.note,
-            "unit": self.unit,
-            "scale": self.scale,
-            "stacked": self.stacked,
-            "small": self.small,
-            "wide": self.wide,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "series": [series.packed(points) for series in self.series if len(series.values)],
         }
 

@@ -33,11 +33,8 @@ def readable(text: str) -> str:
 
 def history_section(runs: list[ShownRun]) -> Section:
     """Launches, checkpoints and other events, in the order in which they came."""
-    return Section("history", "History", [table for run in runs for table in _history(run)])
-
-
-def _history(run: ShownRun) -> list[PageTable]:
-    return [_launches(run), _checkpoints(run), _happened(run)]
+    blocks: list[Block] = [make(run) for run in runs for make in (_launches, _checkpoints, _happened)]
+    return Section("history", "History", blocks)
 
 
 def _checkpoints(run: ShownRun) -> PageTable:

@@ -9,6 +9,12 @@ from trivium.report.run import ShownRun
 from trivium.run.events import Evaluated, Scored
 
 AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
+Figure = Callable[[Evaluated], float | None]
+Figures = Callable[[Evaluated], Mapping[str, float | None]]
+FIGURES: tuple[tuple[Figure, Figures], ...] = (
+    (lambda event: event.loss, lambda event: event.loss_by_source),
+    (lambda event: event.bits_per_byte, lambda event: event.bits_per_byte_by_source),
+)
 
 
 def loss_section(runs: list[ShownRun]) -> Section:
@@ -40,17 +46,17 @@ def _loss_series(run: ShownRun) -> list[Series]:
 
 def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
+    losses, bits = (
+        [each for run in runs for each in _evaluation_series(run, overall, by_source)] for overall, by_source in FIGURES
+    )
     blocks: list[Block] = [
         Chart(
-            "validation-loss",
-            "Validation loss",
-            [each for run in runs for each in _validation_loss(run)],
-            f"Nats a token, on documents never trained on. {AT_BOUNDARY}",
+            "validation-loss", "Validation loss", losses, f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
         ),
         Chart(
             "validation-bpb",
             "Bits per byte",
-            [each for run in runs for each in _bits_per_byte(run)],
+            bits,
             f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}",
         ),
         Chart(
@@ -65,25 +71,16 @@ def validation_section(runs: list[ShownRun]) -> Section:
     return Section("validation", "Validation", blocks)
 
 
-def _validation_loss(run: ShownRun) -> list[Series]:
-    """Overall and by source."""
+def _evaluation_series(run: ShownRun, overall: Figure, by_source: Figures) -> list[Series]:
+    """A figure of the evaluations, overall and by source."""
     events = run.log.of(Evaluated)
-    series = run.event_series("overall", events, lambda event: event.loss)
+    series = run.event_series("overall", events, overall)
     for name in run.sources:
-        series += run.event_series(name, events, _picks(name, lambda event: event.loss_by_source), name)
+        series += run.event_series(name, events, _picks(name, by_source), name)
     return series
 
 
-def _bits_per_byte(run: ShownRun) -> list[Series]:
-    """Overall and by source."""
-    events = run.log.of(Evaluated)
-    series = run.event_series("overall", events, lambda event: event.bits_per_byte)
-    for name in run.sources:
-        series += run.event_series(name, events, _picks(name, lambda event: event.bits_per_byte_by_source), name)
-    return series
-
-
-def _picks(name: str, table: Callable[[Evaluated], Mapping[str, float | None]]) -> Callable[[Evaluated], float | None]:
+def _picks(name: str, table: Figures) -> Figure:
     return lambda event: table(event).get(name)
 
 
