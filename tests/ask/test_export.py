@@ -13,10 +13,9 @@ from tests.support.batches import TINY
 from tests.support.tokenizers import LINES, TRIED, byte_level, opened, piece_level, write_json, write_ranks
 from trivium.ask.export import write_tokenizer
 from trivium.ask.generate.generate import generate
-from trivium.ask.generate.row import Writing
+from trivium.ask.generate.row import Writing, turn_ends
 from trivium.ask.generate.sampling import GREEDY
-from trivium.ask.generate.stops import turn_ends
-from trivium.ask.open import Model, open_model
+from trivium.ask.open import LoadedModel, open_model
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.text.chat import REQUIRED_MARKERS, render, render_prompt
@@ -155,7 +154,7 @@ def test_greedy_words_are_the_same(exported: Exported) -> None:
 
 
 def test_what_was_exported_is_opened_again_as_it_was(exported: Exported) -> None:
-    again: Model = open_model(exported.folder, device="cpu")
+    again: LoadedModel = open_model(exported.folder, device="cpu")
     assert again.before == exported.before
     assert again.ends == turn_ends(exported.tokenizer)
     assert again.seq_len == 128

@@ -138,7 +138,7 @@ def test_a_talk_through_a_pipe(ask: Asked) -> None:
 def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) -> None:
     code, _, err = ask("chat", "runs/small", *SHORT, stdin=f"{'x' * 100}\nWhen?\n")
     assert code == 0
-    assert "the conversation has 104 tokens, and the model reads 64. Begin a new one.\n" in err
+    assert "the conversation has 104 tokens, and the model reads 64. Start a new one: /new.\n" in err
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
     [
         (
             ("sample", "nowhere"),
-            "nowhere: is no folder. Give a run's, one of its checkpoints', or a Hugging Face one.",
+            "nowhere: is not a folder. Give a run's folder, one of its checkpoints, or a Hugging Face folder.",
         ),
         (
             ("sample", "hf"),
-            "hf: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
+            "hf: has no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.",
         ),
-        (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Leave --step out."),
+        (("chat", "hf", "--step", "3"), "hf: is a Hugging Face folder, which has no steps. Omit --step."),
         (("sample", "runs/small", "--step", "3"), "runs/small: has no checkpoint of step 3. It has: 2, 4."),
         (("sample", "runs/small", "--system", "Be kind."), "sample: --system needs --chat."),
         (
@@ -169,7 +169,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
         ),
         (
             ("sample", "runs/small", "--device", "quux"),
-            '--device: "quux" is not known. Write cuda, mps, tpu or cpu, or leave it out.',
+            '--device: "quux" is not known. Write cuda, mps, tpu or cpu, or omit --device.',
         ),
         (("export", "runs/small", "run.toml/out"), "run.toml: File exists"),
         (("export", "runs/small", "/proc/x"), "/proc/x: No such file or directory"),

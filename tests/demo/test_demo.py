@@ -1,4 +1,4 @@
-"""The demo in a small setting: stopped in its middle, it goes on, and its page is drawn."""
+"""The demo in a small setting: stopped in its middle, it resumes, and its page is drawn."""
 
 import io
 import os
@@ -19,13 +19,13 @@ from tests.support.browser import until
 from tests.support.command_line import trivium
 from tests.support.events import steps_taken
 from trivium.config.load import load
-from trivium.demo.demo import SMALL, Size, run_demo, write_config
+from trivium.demo.demo import SMALL, DemoSize, run_demo, write_config
 from trivium.report.compare import compare_runs
 from trivium.run.events import read_events
 
 
-@pytest.mark.parametrize("size", [Size(), SMALL], ids=["whole", "small"])
-def test_the_config_is_sound_and_stays_as_it_was_changed(size: Size, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [DemoSize(), SMALL], ids=["whole", "small"])
+def test_the_config_is_sound_and_stays_as_it_was_changed(size: DemoSize, tmp_path: Path) -> None:
     path = tmp_path / 'a "quoted" folder' / "demo.toml"
     write_config(path, size)
     loaded = load(path)
@@ -40,7 +40,9 @@ def test_the_config_is_sound_and_stays_as_it_was_changed(size: Size, tmp_path: P
 def test_a_demo_that_was_copied_is_refused(tmp_path: Path) -> None:
     write_config(tmp_path / "one" / "demo.toml", SMALL)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    message = "two/demo.toml: is of another folder, from where it was moved or copied. Give --folder a new one.\n"
+    message = (
+        "two/demo.toml: has the paths of another folder, from where it was moved or copied. Give --folder a new one.\n"
+    )
     assert trivium(tmp_path, "demo", "--small", "--folder", "two") == (2, "", message)
 
 
@@ -53,7 +55,7 @@ def test_the_config_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "demo"
-    message = f"--folder: {folder} cannot be made: Not a directory. Name another.\n"
+    message = f"--folder: {folder} cannot be created: Not a directory. Name another.\n"
     assert trivium(tmp_path, "demo", "--small", "--folder", str(folder)) == (2, "", message)
 
 
@@ -64,7 +66,7 @@ def test_ctrl_c_before_training_says_what_goes_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("trivium.demo.demo.write_texts", interrupted)
     code, out, _ = trivium(tmp_path, "demo", "--small", "--folder", "demo")
     assert code == 130
-    assert out.endswith("\nStopped. The same command goes on from here.\n")
+    assert out.endswith("\nStopped. The same command resumes here.\n")
 
 
 def stopped_demo(folder: Path) -> tuple[int, str]:
@@ -102,7 +104,7 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Br
     folder, run = tmp_path / "demo", tmp_path / "demo" / "runs" / "demo"
     code, said = stopped_demo(folder)
     assert code == 3, said
-    assert said.endswith("Stopped, and saved. The same command goes on from here.\n")
+    assert said.endswith("Stopped, and saved. The same command resumes here.\n")
     assert 14 <= max(steps_taken(run / "events.jsonl")) < 32
     assert not (folder / "report.html").exists()
 
@@ -114,9 +116,9 @@ def test_a_stopped_demo_goes_on_and_ends_with_a_page(tmp_path: Path, browser: Br
     assert "== What each stage gained and forgot" in told.getvalue()
     assert all(set(event["scores"]) == {"spelling", "counting"} for event in events_of(run, "scored"))
     assert {event["step"] for event in events_of(run, "sampled")} == {0, 12, 20, 32}
-    learnt = compare_runs([run])
-    assert [each.stage for each in learnt] == ["general", "long", "talk"]
-    for stage in learnt:
+    changes = compare_runs([run])
+    assert [each.stage for each in changes] == ["general", "long", "talk"]
+    for stage in changes:
         assert set(stage.sources) == {"code", "prose", "spell-test", "count-test", "sums"}
         for name, figures in stage.sources.items():
             change = figures["bits_per_byte"].change

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trivium.demo.sums import sums
-from trivium.demo.texts import library_files, read_module, write_texts
+from trivium.demo.texts import library_files, read_module, sums, write_texts
 
 
 def test_prose_is_taken_out_of_the_code(tmp_path: Path) -> None:

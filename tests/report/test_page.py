@@ -1,4 +1,4 @@
-"""What stands in a page's data is what stands in the run's files."""
+"""A page's data are what the run's files have."""
 
 import base64
 import json
@@ -23,8 +23,8 @@ from trivium.plan.make import make_plan
 from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
-from trivium.report.run import Shown, shown_runs
-from trivium.run.events import Skipped
+from trivium.report.run import ShownRun, shown_runs
+from trivium.run.events import Sampled, Skipped
 from trivium.run.folder import RunFolder
 
 CONFIG = """
@@ -87,7 +87,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
     exported = json.loads(json.dumps(plan_json(plan)))
-    charts = charts_of(page_data([Shown("small", exported)]))
+    charts = charts_of(page_data([ShownRun("small", exported)]))
     rates = points(charts["plan-lr"], "learning rate")
     assert len(rates) > 40  # a cosine is no line
     for taken, rate in rates.items():
@@ -130,23 +130,23 @@ def test_a_stage_of_unknown_length_leaves_the_known_ones_drawn(tmp_path: Path) -
     last = written["stages"][-1]
     last.update(end=None, steps=None, tokens=None, shares=None, given={}, lr_multiplier={"first": None, "last": None})
     written.update(total_steps=None, total_tokens=None, lr_curve=None)
-    data = page_data([Shown("made", written)])
+    data = page_data([ShownRun("made", written)])
     assert max(points(charts_of(data)["plan-shares-0"], "web")) == 240
     assert "plan-lr" not in charts_of(data)
     assert table(data, "stages")[-1] == ["talk", "[240, ?)", "?", "16 x 256", "bestfit", "?"]
 
 
-def test_shares_given_are_those_of_the_learnt_tokens(run_folder: Path) -> None:
+def test_shares_read_are_those_of_the_loss_tokens(run_folder: Path) -> None:
     files = RunFiles(run_folder)
     data = page_data(shown_runs([files]))
-    learnt = {name: files.log.steps.column(f"loss_tokens_by_source/{name}") for name in ("web", "code")}
-    rows = {(row[0], row[1]): row for row in table(data, "given-0")}
-    web, code = (float(np.nansum(learnt[name][:150])) for name in ("web", "code"))
+    loss_tokens = {name: files.log.steps.column(f"loss_tokens_by_source/{name}") for name in ("web", "code")}
+    rows = {(row[0], row[1]): row for row in table(data, "read-0")}
+    web, code = (float(np.nansum(loss_tokens[name][:150])) for name in ("web", "code"))
     assert rows[("general", "web")][3] == f"{100 * web / (web + code):.3g}%"
     assert rows[("general", "web")][5] == f"{web:,.0f}"
-    drawn = points(charts_of(data)["shares-given"], "web")
+    drawn = points(charts_of(data)["shares-read"], "web")
     assert drawn[2] == pytest.approx(
-        100 * learnt["web"][:2].sum() / (learnt["web"][:2].sum() + learnt["code"][:2].sum())
+        100 * loss_tokens["web"][:2].sum() / (loss_tokens["web"][:2].sum() + loss_tokens["code"][:2].sum())
     )
 
 
@@ -187,10 +187,10 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 def test_a_text_of_blank_lines_makes_no_long_page(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.start()
-    run.tell_raw("sampled", 0, prompt="", text="\n" * 500)
-    run.tell_raw("sampled", 0, prompt="The", text=" cat\n\n" + " \n" * 80 + "sat\n\nstill\n\n\n")
+    run.tell(Sampled(step=0, prompt="", text="\n" * 500))
+    run.tell(Sampled(step=0, prompt="The", text=" cat\n\n" + " \n" * 80 + "sat\n\nstill\n\n\n"))
     texts = texts_of(page_data(shown_runs([RunFiles(run.folder)])))
-    assert texts["text-0-0"] == "(nothing but blank space)"
+    assert texts["text-0-0"] == "(only white space)"
     assert texts["text-0-1"] == "The cat\n\nsat\n\nstill"
 
 
@@ -267,20 +267,32 @@ def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_
     data = page_data(shown_runs([RunFiles(run.folder)]))
     numbers = ", ".join(f"{number:,}" for number in range(1_000, 1_012))
     assert table(data, "troubles-0") == [
-        ["4", "left out", "", "the loss is nan", f"web: {numbers} and 2 more"],
-        ["5", "left out", "", "asked", ""],
+        ["4", "skipped", "", "the loss is nan", f"web: {numbers} and 2 more"],
+        ["5", "skipped", "", "asked", ""],
     ]
     assert data["runs"][0]["cards"][0][1] == "5"  # a step without an update is a step
 
 
-def test_losses_that_are_no_number_are_listed(tmp_path: Path) -> None:
+def test_losses_that_are_not_finite_are_listed(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.start()
     run.take(0, 3)
     run.tell_raw("step", 4, loss=float("nan"), grad_norm=float("inf"), loss_by_source={"web": float("nan")})
     data = page_data(shown_runs([RunFiles(run.folder)]))
-    assert table(data, "troubles-0") == [["4", "taken", "nan", "no number", ""]]
+    assert table(data, "troubles-0") == [["4", "update", "nan", "not finite", ""]]
     page_html(data)
+
+
+def test_what_an_engine_and_the_users_own_code_add_to_a_step_is_drawn(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 3)
+    run.tell_raw("step", 4, loss=2.0, extra={"kl": 0.25}, figures={"gate_entropy": 0.5})
+    charts = charts_of(page_data(shown_runs([RunFiles(run.folder)])))
+    assert charts["extra-0"]["title"] == "KL to the reference"
+    assert points(charts["extra-0"], "kl") == {4: 0.25}
+    assert charts["extra-1"]["title"] == "gate entropy"
+    assert points(charts["extra-1"], "gate_entropy") == {4: 0.5}
 
 
 def test_a_page_that_finds_no_room_is_one_line_and_leaves_nothing(run_folder: Path, tmp_path: Path) -> None:

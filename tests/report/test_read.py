@@ -1,5 +1,7 @@
-"""A run's folder is read as it was written, torn lines and resumes included, and followed while it grows."""
+"""A run's folder is read as it was written, truncated lines and resumes included, and followed while it grows."""
 
+import ast
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tests.support.events import steps_taken
 from tests.support.runs import WrittenRun, eventful_run
 from trivium.errors import UsageError
 from trivium.report.read import RunFiles
+from trivium.run.events import Evaluated, Sampled, Saved, Scored, StepTaken
 
 
 def test_columns_hold_what_the_events_file_says_of_each_step(run_folder: Path) -> None:
@@ -23,9 +26,9 @@ def test_columns_hold_what_the_events_file_says_of_each_step(run_folder: Path) -
 
 def test_what_a_resume_undid_is_forgotten_and_what_it_cost_is_not(tmp_path: Path) -> None:
     log = RunFiles(eventful_run(tmp_path / "run").folder).log
-    assert [event["step"] for event in log.of("evaluated")] == [0, 100, 150, 150, 240, 240, 300]  # no 120
-    assert [event["step"] for event in log.resumes] == [100, 200]
-    assert [event["step"] for event in log.of("saved")] == [100, 150, 300]
+    assert [event.step for event in log.of(Evaluated)] == [0, 100, 150, 150, 240, 240, 300]  # no 120
+    assert [event.step for event in log.resumes] == [100, 200]
+    assert [event.step for event in log.of(Saved)] == [100, 150, 300]
     assert log.end is not None
 
 
@@ -35,12 +38,12 @@ def test_what_is_asked_again_after_a_resume_counts_once(tmp_path: Path) -> None:
         run.start(launch)
         if not launch:
             run.take(0, 5)
-        run.tell_raw("scored", 5, scores={}, overall=float(launch))
+        run.tell(Scored(step=5, scores={}, overall=float(launch), seconds=0.0))
         for prompt in ("The", "A"):
-            run.tell_raw("sampled", 5, prompt=prompt, text=f" text {launch}")
+            run.tell(Sampled(step=5, prompt=prompt, text=f" text {launch}"))
     log = RunFiles(run.folder).log
-    assert [event["overall"] for event in log.of("scored")] == [5.0]
-    assert [(event["prompt"], event["text"]) for event in log.of("sampled")] == [("The", " text 5"), ("A", " text 5")]
+    assert [event.overall for event in log.of(Scored)] == [5.0]
+    assert [(event.prompt, event.text) for event in log.of(Sampled)] == [("The", " text 5"), ("A", " text 5")]
 
 
 def test_a_run_is_followed_as_it_grows(tmp_path: Path) -> None:
@@ -79,7 +82,7 @@ def test_a_line_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) ->
     assert files.log.steps.steps.tolist() == [1, 2]
 
 
-def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         RunFiles(tmp_path)
     assert str(caught.value) == f"{tmp_path}: has no plan.json. Give a run's folder, such as runs/small."
@@ -88,7 +91,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         RunFiles(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path / 'plan.json'}: is not what a run writes: Expecting property name enclosed in double quotes: "
-        "line 1 column 2 (char 1). It is written when the run starts: let it go on once."
+        "line 1 column 2 (char 1). It is written when the run starts: resume it once."
     )
     (tmp_path / "plan.json").write_text('{"stages": []}')
     (tmp_path / "config.toml").write_text("[run")
@@ -97,7 +100,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{tmp_path / 'config.toml'}: is not TOML: ")
 
 
-def test_what_another_hand_wrote_is_passed_over_or_named(tmp_path: Path) -> None:
+def test_what_another_hand_wrote_is_skipped_or_named(tmp_path: Path) -> None:
     run = eventful_run(tmp_path / "run")
     before = RunFiles(run.folder).log
     run.tell_raw("evaluated", 300)
@@ -105,14 +108,14 @@ def test_what_another_hand_wrote_is_passed_over_or_named(tmp_path: Path) -> None
     (run.folder / "rows" / "step-00000154.json").write_text("[{")
     (run.folder / "config.toml").write_bytes(b"# \xff\n")
     files = RunFiles(run.folder)
-    assert files.log.of("evaluated") == before.of("evaluated")
+    assert files.log.of(Evaluated) == before.of(Evaluated)
     assert files.rows == {"rows/step-00000154.json": []}
     for name, keys in (("plan.json", "stages"), ("lineage.json", "run, step")):
         whole = (run.folder / name).read_text() if name == "plan.json" else None
         (run.folder / name).write_text("{}")
         with pytest.raises(UsageError) as caught:
             RunFiles(run.folder)
-        what = f"it lacks {keys}. It is written when the run starts: let it go on once."
+        what = f"it lacks {keys}. It is written when the run starts: resume it once."
         assert str(caught.value) == f"{run.folder / name}: is not what a run writes: {what}"
         if whole is not None:
             (run.folder / name).write_text(whole)
@@ -122,5 +125,17 @@ def test_a_fork_that_was_never_started_is_said_to_be_one(tmp_path: Path) -> None
     (tmp_path / "lineage.json").write_text('{"run": "runs/base", "step": 4}')
     with pytest.raises(UsageError) as caught:
         RunFiles(tmp_path)
-    what = "is a fork that has not been started. Go on with it first: trivium train."
+    what = "is a fork that has not been started. Start it first: trivium train."
     assert str(caught.value) == f"{tmp_path}: {what}"
+
+
+def test_every_column_that_the_page_draws_is_a_field_of_a_step() -> None:
+    """Names of columns are strings: each must be in the schema, or the chart would be empty."""
+    asked = set()
+    for path in (Path(__file__).parents[2] / "trivium" / "report").glob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("column", "known", "under", "source_series"):
+                asked |= {str(leaf.value) for leaf in ast.walk(call.args[0]) if isinstance(leaf, ast.Constant)}
+    names = {name.partition("/")[0] for name in asked} - {""}
+    assert {"epochs", "lr", "loss_by_source", "loss_tokens_by_source", "seconds"} <= names
+    assert names <= {field.name for field in fields(StepTaken)}

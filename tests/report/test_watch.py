@@ -1,4 +1,4 @@
-"""A run is shown while it goes on, to this machine alone."""
+"""A run is shown while it trains, to this machine alone."""
 
 import http.client
 import json
@@ -71,7 +71,7 @@ def test_the_page_follows_the_run_and_keeps_zoom_and_choices(run: WrittenRun, br
         plot = page.evaluate_handle("report.views.get('loss').plot")
         run.take(20, 30)
         until(page, f"{last} === 30")
-        assert page.evaluate("plot => plot === report.views.get('loss').plot", plot)  # moved on, not built anew
+        assert page.evaluate("plot => plot === report.views.get('loss').plot", plot)  # updated, not built again
         assert page.evaluate("(({ min, max }) => [min, max])(report.views.get('loss').plot.scales.x)") == [0, 150]
         assert page.evaluate("report.views.get('loss').plot.series[2].show") is False
         assert "30\nof 300" in page.locator("#summary").inner_text()
@@ -95,7 +95,7 @@ def test_only_two_paths_are_answered_and_nothing_of_the_disk(run: WrittenRun) ->
         run.take(20, 21)
         assert ask(server, "/data.json", If_None_Match=headers["ETag"])[0] == 200
         for path in ("/events.jsonl", "/../../../../etc/passwd", "/%2e%2e/config.toml", "//etc/passwd", "/data.json?x"):
-            assert ask(server, path)[::2] == (404, b"there is / and /data.json\n"), path
+            assert ask(server, path)[::2] == (404, b"only / and /data.json are served\n"), path
 
 
 def test_a_run_whose_files_are_gone_for_a_while_is_said_so(run: WrittenRun, capfd: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_named(run: WrittenRun) -> None:
         with pytest.raises(UsageError) as caught:
             RunServer(run.folder, port)
     assert str(caught.value) == (
-        f"watch: port {port} cannot be had: Address already in use. Give another: --port {port + 1}."
+        f"watch: port {port} cannot be opened: Address already in use. Give another: --port {port + 1}."
     )
 
 

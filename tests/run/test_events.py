@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from tests.support.events import step, steps_taken
-from trivium.run.events import EventFile, Said, Started, read_events
+from trivium.run.events import EventFile, Said, Started, as_event, read_events
 from trivium.train.sinks import figures
 
 
@@ -80,3 +80,14 @@ def test_several_threads_write_every_event_once(tmp_path: Path) -> None:
     steps = [event["step"] for event in read_events(tmp_path / "events.jsonl")]
     assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == 4000
     assert sorted(steps) == list(range(4000))
+
+
+def test_a_record_is_an_object_of_its_class_unless_it_lacks_a_field(tmp_path: Path) -> None:
+    said = Said(step=3, text="told to stop")
+    file = EventFile(tmp_path / "events.jsonl")
+    file.write(said)
+    file.close()
+    (record,) = read_events(tmp_path / "events.jsonl")
+    assert as_event(record) == said
+    assert as_event({**record, "added_later": 1}) == said
+    assert as_event({"event": "said", "step": 3}) is None

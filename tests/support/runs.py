@@ -16,6 +16,7 @@ from trivium.run.events import (
     Event,
     EventFile,
     Said,
+    Sampled,
     Saved,
     Skipped,
     Spiked,
@@ -53,7 +54,7 @@ class WrittenRun:
         file.close()
 
     def tell_raw(self, kind: str, step: int, **fields: Any) -> None:
-        """Append an event of a kind that has no type here."""
+        """Append an event that lacks fields."""
         with open(self.folder / "events.jsonl", "a") as file:
             file.write(json.dumps({"event": kind, "time": time.time(), "step": step, **fields}) + "\n")
 
@@ -234,7 +235,7 @@ def row_of(source: str, *documents: int) -> dict[str, Any]:
 
 
 def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int = 1) -> WrittenRun:
-    """300 steps: killed at 130, goes on from 100; stopped at 200; a spike, a step left out, texts that bite."""
+    """300 steps: killed at 130, resumes at 100; stopped at 200; a spike, a skipped step, texts that bite."""
     run = WrittenRun(folder, 300, name, lr, seed)
     run.start()
     run.evaluate(0)
@@ -258,7 +259,7 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     run.end(200)
     run.start(200, {"stages[2].mixture.talk": "0.7 -> 0.75"})
     run.take(200, 300)
-    run.tell_raw("sampled", 240, prompt="The cat", text=f" sat on {BREAKS_OUT}")
+    run.tell(Sampled(step=240, prompt="The cat", text=f" sat on {BREAKS_OUT}"))
     run.evaluate(240)
     run.evaluate(240, begins=True)
     run.evaluate(300)

@@ -245,7 +245,7 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
     assert loss == pytest.approx(figures.nats / figures.tokens, rel=1e-4)
     with pytest.raises(UsageError) as error:
         export_checkpoint(Path("runs/run"), Path("out"))
-    assert str(error.value) == "out: is there already. Give a folder that does not exist yet."
+    assert str(error.value) == "out: exists. Give a folder that does not exist yet."
 
 
 def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:

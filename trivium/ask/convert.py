@@ -1,7 +1,7 @@
 """What one engine saved -> what another reads: the weights in Hugging Face form, for a fresh optimizer.
 
-A fork from engine to engine holds such a checkpoint where it begins; its own are those of its engine. Each engine
-reads and writes its own folders alone: the one that saved is made once more, on the CPU, to write the weights out.
+A fork from one engine to another starts with such a checkpoint. Each engine reads and writes only its own folders: the
+engine that saved is made once more, on the CPU, to export the weights.
 """
 
 import shutil
@@ -20,19 +20,19 @@ from trivium.plan.settings import stage_settings
 from trivium.run.folder import Checkpoint, RunFolder
 
 
-def standing_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engine:
-    """An engine with a checkpoint's weights, in the stage where it stands: to export, evaluate or sample."""
+def checkpoint_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engine:
+    """An engine with a checkpoint's weights, in the stage that it was saved in: to export, evaluate or sample."""
     config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
     engine = make_engine(EngineSettings(spec, device=device), name)
-    engine.enter(standing_stage(checkpoint))
+    engine.enter(checkpoint_stage(checkpoint))
     engine.start_from(checkpoint.engine)
     return engine
 
 
-def standing_stage(checkpoint: Checkpoint) -> StageSettings:
-    """The stage in which a checkpoint stands."""
+def checkpoint_stage(checkpoint: Checkpoint) -> StageSettings:
+    """The settings of the stage that a checkpoint was saved in."""
     state = checkpoint.state()
     config = Config.model_validate(state["config"])
     stages = stage_configs(config)
@@ -42,28 +42,28 @@ def standing_stage(checkpoint: Checkpoint) -> StageSettings:
 
 
 def is_foreign(folder: Path, engine: str) -> bool:
-    """Whether another engine saved this folder; what is in Hugging Face form is everybody's."""
+    """Whether another engine saved this folder; every engine reads the Hugging Face form."""
     return is_saved(folder) and saved_by(folder) != engine
 
 
 def take_weights(new: RunFolder, checkpoint: Checkpoint) -> Checkpoint:
-    """A run's checkpoint for another run, with its weights in Hugging Face form; whole or not at all."""
+    """Copy a run's checkpoint into another run, its weights in Hugging Face form; whole or not at all."""
     checkpoint.refuse_damaged()
     new.fresh_draft(checkpoint.step)
-    standing_engine(checkpoint).export(new.draft_path(checkpoint.step) / "engine")
+    checkpoint_engine(checkpoint).export(new.draft_path(checkpoint.step) / "engine")
     return new.commit(checkpoint.step, checkpoint.state(), {})
 
 
 @contextmanager
 def readable_weights(folder: Path, engine: str, scratch: Path, ranks: Ranks) -> Iterator[Path]:
-    """The folder, or where another engine saved it what that one writes out, until all ranks have read it."""
+    """The folder; where another engine saved it, an export in `scratch`, until all ranks have read it."""
     if not is_foreign(folder, engine):
         yield folder
         return
     with ranks.as_one():
         if ranks.is_main:
             shutil.rmtree(scratch, ignore_errors=True)
-            standing_engine(Checkpoint(int(folder.parent.name.removeprefix("step-")), folder.parent)).export(scratch)
+            checkpoint_engine(Checkpoint(int(folder.parent.name.removeprefix("step-")), folder.parent)).export(scratch)
     yield scratch
     ranks.meet()
     if ranks.is_main:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trivium.ask.convert import standing_engine
-from trivium.ask.generate.stops import text_ends, turn_ends
+from trivium.ask.convert import checkpoint_engine
+from trivium.ask.generate.row import text_ends, turn_ends
 from trivium.ask.open import GENERATION_FILE, begins_with
 from trivium.config.schema import Config
 from trivium.errors import UsageError
@@ -21,24 +21,22 @@ from trivium.text.tokenizer_export import tokenizer_files
 
 
 def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
-    """Write a checkpoint to a new folder; a sentence about it."""
+    """Write a checkpoint to a new folder; gives a sentence about it."""
     if out.exists():
-        raise UsageError(f"{out}: is there already. Give a folder that does not exist yet.")
+        raise UsageError(f"{out}: exists. Give a folder that does not exist yet.")
     checkpoint = find_checkpoint(run, step)
     checkpoint.refuse_damaged()
     config = Config.model_validate(checkpoint.state()["config"])
     tokenizer = open_tokenizer(config.tokenizer)
     spec = read_spec(checkpoint.engine)
-    said = f"{out}: step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
+    done = f"{out}: step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
     with _whole(out) as unfinished:
-        standing_engine(checkpoint).export(unfinished)
+        checkpoint_engine(checkpoint).export(unfinished)
         if tokenizer is None:
-            return f"{said}, without a tokenizer: the run has none."
+            return f"{done}, without a tokenizer: the run has none."
         if tokenizer.vocab > spec.vocab:  # other tools would look up rows that the model does not have
-            return (
-                f"{said}, without its tokenizer, which has {tokenizer.vocab:,} tokens: the model knows {spec.vocab:,}."
-            )
-        return f"{said}{write_tokenizer(tokenizer, unfinished, begins_with(config, tokenizer))}."
+            return f"{done}, without its tokenizer, which has {tokenizer.vocab:,} tokens: the model has {spec.vocab:,}."
+        return f"{done}{write_tokenizer(tokenizer, unfinished, begins_with(config, tokenizer))}."
 
 
 @contextmanager
@@ -58,7 +56,7 @@ def _whole(out: Path) -> Iterator[Path]:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, before: tuple[int, ...]) -> str:
-    """Put a tokenizer's files beside a model's weights, and say its special tokens; what a sentence adds about it."""
+    """Put a tokenizer's files and the ids of its special tokens beside a model's weights; gives the words for it."""
     config = json.loads((folder / CONFIG_FILE).read_text())
     written = tokenizer_files(tokenizer, config["max_position_embeddings"], before)
     for name, text in written.files.items():
@@ -67,7 +65,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, before: tuple[int, ...])
     ends = sorted(turn_ends(tokenizer) if talks else text_ends(tokenizer))
     pad = next((number for role in ("eos", "bos") if (number := tokenizer.special(role)) is not None), None)
     numbers = {"bos_token_id": tokenizer.special("bos"), "eos_token_id": ends or None, "pad_token_id": pad}
-    for name, said in ((CONFIG_FILE, config), (GENERATION_FILE, {})):
-        (folder / name).write_text(json.dumps({**said, **numbers}, indent=2) + "\n")
+    for name, values in ((CONFIG_FILE, config), (GENERATION_FILE, {})):
+        (folder / name).write_text(json.dumps({**values, **numbers}, indent=2) + "\n")
     kinds = ", tokenizer and chat template" if talks else ", tokenizer" if written.files else ""
-    return kinds + (f"; left out: {', '.join(written.skipped)}" if written.skipped else "")
+    return kinds + (f"; skipped: {', '.join(written.skipped)}" if written.skipped else "")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.ask.convert import standing_engine, standing_stage
-from trivium.ask.generate.stops import text_ends
+from trivium.ask.convert import checkpoint_engine, checkpoint_stage
+from trivium.ask.generate.row import text_ends
 from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import HuggingFaceSource, StreamSource, TextSource
@@ -29,56 +29,62 @@ DEVICE = re.compile(r"(cuda|mps|tpu|cpu)(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """Weights that stand still, and the tokenizer they were trained with."""
+class LoadedModel:
+    """A frozen model in its engine, and the tokenizer that it was trained with."""
 
     engine: Engine
     tokenizer: Tokenizer
     spec: ModelSpec
     seq_len: int  # tokens of the longest row that it reads
     title: str  # such as "step 4,000 of runs/small"
-    before: tuple[int, ...] = ()  # what stands before each text
+    before: tuple[int, ...] = ()  # the tokens before each text
     ends: frozenset[int] = frozenset()  # tokens that end a text
 
     def prompt(self, text: str) -> NDArray[np.uint32]:
-        """A text's tokens after what stands before each text; an empty text is the beginning of one."""
+        """A text's tokens, after those before each text; an empty text is the beginning of one."""
         return prompt_tokens(text, self.tokenizer, self.before)
 
 
 def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> NDArray[np.uint32]:
-    """A text's tokens after those that stand before each text; an empty text is the beginning of one."""
+    """A text's tokens, after those before each text; an empty text is the beginning of one."""
     (tokens,) = tokenizer.encode([text])
     if not before and not len(tokens):
         known = (tokenizer.special("bos"), tokenizer.special("eos"))
         before = tuple(token for token in known if token is not None)[:1]
         if not before:
-            raise UsageError("an empty prompt has no token, and the tokenizer none that begins a text. Give --prompt.")
+            raise UsageError(
+                "an empty prompt has no token, and the tokenizer has none that begins a text. Give --prompt."
+            )
     return np.concatenate([np.array(before, np.uint32), tokens])
 
 
-def open_model(path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None) -> Model:
+def open_model(
+    path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None
+) -> LoadedModel:
     """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own."""
     if device is not None and DEVICE.fullmatch(device) is None:
-        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or leave it out.')
+        raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
-        raise UsageError(f"{path}: is no folder. Give a run's, one of its checkpoints', or a Hugging Face one.")
+        raise UsageError(
+            f"{path}: is not a folder. Give a run's folder, one of its checkpoints, or a Hugging Face folder."
+        )
     if (path / CONFIG_FILE).is_file():
         if step is not None:
-            raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Leave --step out.")
+            raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
         return _open_huggingface(path, tokenizer, device)
     checkpoint = find_checkpoint(path, step)
     checkpoint.refuse_damaged()
     title = f"step {checkpoint.step:,} of {path}"
     spec = read_spec(checkpoint.engine)
     config = Config.model_validate(checkpoint.state()["config"])
-    words = _opened(_said(tokenizer) or config.tokenizer, spec, title)
-    seq_len = max(spec.max_seq_len, standing_stage(checkpoint).seq_len)
-    engine = standing_engine(checkpoint, device)
-    return Model(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
+    words = _opened(_given(tokenizer) or config.tokenizer, spec, title)
+    seq_len = max(spec.max_seq_len, checkpoint_stage(checkpoint).seq_len)
+    engine = checkpoint_engine(checkpoint, device)
+    return LoadedModel(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
 
 
 def begins_with(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What stands before each text of a run: bos, unless its own texts have none."""
+    """The tokens before each text of a run: bos, unless its own texts have none."""
     bos = tokenizer.special("bos")
     sources = config.sources.values()
     texts = [each for each in sources if isinstance(each, TextSource | HuggingFaceSource | StreamSource)]
@@ -87,7 +93,7 @@ def begins_with(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
-    """The tokenizer beside a model's weights; None where there is none that is known here."""
+    """The tokenizer beside a model's weights; None where the folder has none that can be read."""
     if (folder / "tokenizer.json").is_file():
         return TokenizerConfig(path=str(folder))
     if len(list(folder.glob("*.tiktoken"))) == 1:
@@ -95,27 +101,33 @@ def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
     return None
 
 
-def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -> Model:
+def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -> LoadedModel:
     spec = read_spec(folder)
-    words = _opened(_said(tokenizer) or folder_tokenizer(folder), spec, str(folder))
+    words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device))
     engine.start_from(folder)
-    return Model(
-        engine, words, spec, spec.max_seq_len, str(folder), _put_before(words), text_ends(words) | _said_ends(folder)
+    return LoadedModel(
+        engine,
+        words,
+        spec,
+        spec.max_seq_len,
+        str(folder),
+        _put_before(words),
+        text_ends(words) | _configured_ends(folder),
     )
 
 
-def _opened(said: TokenizerConfig | None, spec: ModelSpec, title: str) -> Tokenizer:
-    opened = open_tokenizer(said)
+def _opened(config: TokenizerConfig | None, spec: ModelSpec, title: str) -> Tokenizer:
+    opened = open_tokenizer(config)
     if opened is None:
-        raise UsageError(f"{title}: says no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
+        raise UsageError(f"{title}: has no tokenizer. Give --tokenizer tokenizer.json, or --tokenizer bytes.")
     if opened.vocab > spec.vocab:
-        what = f"the tokenizer has {opened.vocab:,} tokens, but the model {spec.vocab:,}"
+        what = f"the tokenizer has {opened.vocab:,} tokens, but the model has {spec.vocab:,}"
         raise UsageError(f"{title}: {what}. Give --tokenizer with the model's own.")
     return opened
 
 
-def _said(tokenizer: str | None) -> TokenizerConfig | None:
+def _given(tokenizer: str | None) -> TokenizerConfig | None:
     if tokenizer is None:
         return None
     if tokenizer.endswith(".tiktoken"):
@@ -124,7 +136,7 @@ def _said(tokenizer: str | None) -> TokenizerConfig | None:
 
 
 def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What a tokenizer.json's own library puts before each text; bos of other kinds."""
+    """The tokens that a tokenizer.json puts before each text; bos of other kinds."""
     if not isinstance(tokenizer, FileTokenizer):
         bos = tokenizer.special("bos")
         return () if bos is None else (bos,)
@@ -133,9 +145,9 @@ def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(added[: next(place for place in places if added[place : place + len(plain)] == plain)])
 
 
-def _said_ends(folder: Path) -> frozenset[int]:
+def _configured_ends(folder: Path) -> frozenset[int]:
     """The tokens that end what a model writes, by its generation_config.json."""
     path = folder / GENERATION_FILE
-    said = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-    listed: Sequence[int | None] = said if isinstance(said, list) else [said]
+    value = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    listed: Sequence[int | None] = value if isinstance(value, list) else [value]
     return frozenset(number for number in listed if number is not None)

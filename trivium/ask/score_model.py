@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trivium.ask.open import open_model
-from trivium.ask.score.examine import Examinee, examine
+from trivium.ask.score.examine import Examinee, examine, overall
 from trivium.ask.score.questions import open_exams
-from trivium.ask.score.task_score import overall
 from trivium.config.keys import nearest
 from trivium.config.schema import AskedTask
 from trivium.config.sources import SCORED
@@ -39,11 +38,11 @@ def asked_tasks(text: str) -> list[AskedTask]:
         name, _, path = part.strip().partition("=")
         task, _, subset = name.partition(":")
         if task not in SCORED:
-            raise UsageError(f'--tasks: "{task}" is no task that is scored. {nearest(task, SCORED)}')
+            raise UsageError(f'--tasks: "{task}" is not a task that can be scored. {nearest(task, SCORED)}')
         asked.append(AskedTask(task=task, subset=subset or None, path=(path,) if path else None))
     twice = [each.name for number, each in enumerate(asked) if each.name in [one.name for one in asked[:number]]]
     if twice:
-        raise UsageError(f'--tasks: "{twice[0]}" is there twice. Name it once.')
+        raise UsageError(f'--tasks: "{twice[0]}" is given twice. Give it once.')
     return asked
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from trivium.ask.generate.row import Row, Writing
+    from trivium.ask.generate.row import GeneratedRow, Writing
     from trivium.ask.generate.sampling import Sampling
     from trivium.ask.generate.talk import Talk
-    from trivium.ask.open import Model
+    from trivium.ask.open import LoadedModel
     from trivium.text.tokenizer import Tokenizer
 
 SAMPLE_TOKENS, CHAT_TOKENS = 128, 512  # without --max-tokens; fewer where the model's rows are shorter
@@ -170,11 +170,9 @@ def _print_answer(talk: "Talk", question: str) -> None:
     typer.echo()
 
 
-def _writing(opened: "Model", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1) -> "Writing":
+def _writing(opened: "LoadedModel", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1) -> "Writing":
     """How rows are written. With `chat` they end with the assistant's turn, and calls of tools are answered."""
-    from trivium.ask.generate.calls import calculator_calls
-    from trivium.ask.generate.row import Writing
-    from trivium.ask.generate.stops import turn_ends
+    from trivium.ask.generate.row import Writing, calculator_calls, turn_ends
     from trivium.text.chat import is_templated
 
     words = opened.tokenizer
@@ -209,7 +207,7 @@ def _question(text: str, system: str | None, words: "Tokenizer") -> "NDArray[np.
     return render_prompt([*before, {"role": "user", "content": text}], words)
 
 
-def _json_line(number: int, prompt: str, text: str, row: "Row") -> str:
+def _json_line(number: int, prompt: str, text: str, row: "GeneratedRow") -> str:
     ended = "stop" if row.stopped else "length"
     line = {"prompt": prompt, "number": number, "text": text, "tokens": row.tokens, "ended": ended}
     return json.dumps(line, ensure_ascii=False)

@@ -18,7 +18,7 @@ Overrides = Annotated[
 Dialect = Annotated[
     str | None,
     typer.Option(
-        help="The tool that the config was written for. By default its tables tell.",
+        help="The tool that the config was written for. By default it is recognised by its tables.",
         metavar="|".join(("trivium", *DIALECT_NAMES)),
     ),
 ]

@@ -49,10 +49,10 @@ def demo(
     """Train a small model in three stages, and show it on a page. It reads texts that every Python has."""
     from rich.console import Console
 
-    from trivium.demo.demo import SMALL, Size, run_demo
+    from trivium.demo.demo import SMALL, DemoSize, run_demo
 
     try:
-        finished = run_demo(folder, SMALL if small else Size(), Console())
+        finished = run_demo(folder, SMALL if small else DemoSize(), Console())
     except KeyboardInterrupt:
         typer.echo("\nStopped. The same command resumes here.")
         raise typer.Exit(INTERRUPTED) from None

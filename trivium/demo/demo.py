@@ -1,6 +1,6 @@
-"""The demo from its first text to its report; stopped anywhere, it goes on where it stood.
+"""The demo from its first text to its report; stopped anywhere, the same command resumes it.
 
-Everything lies in one folder: what is there already is not made again, and a run goes on from its checkpoint.
+Everything is in one folder: files that exist are kept, and the run resumes from its last checkpoint.
 """
 
 import importlib
@@ -15,15 +15,14 @@ from string import Template
 from rich.console import Console
 from rich.progress import Progress
 
-from trivium.demo.sums import sums
-from trivium.demo.texts import write_lines, write_texts
+from trivium.demo.texts import sums, write_lines, write_texts
 from trivium.errors import UsageError
 from trivium.files import draft
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How much a demo reads and trains."""
+class DemoSize:
+    """The amounts that a demo reads and trains."""
 
     library_bytes: int = 5_000_000
     vocab: int = 512  # few, so that words are spelled from tokens seen often
@@ -45,7 +44,7 @@ class Size:
     answer_tokens: int = 64
 
 
-SMALL = Size(
+SMALL = DemoSize(
     library_bytes=300_000,
     conversations=400,
     layers=2,
@@ -65,21 +64,21 @@ SMALL = Size(
 )
 
 
-def run_demo(folder: Path, size: Size, console: Console) -> bool:
-    """Everything from the texts to the page; False where it was stopped on the way."""
+def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
+    """Make everything from the texts to the page; False where the run was stopped before its end."""
     config = folder / "demo.toml"
     try:
         write_config(config, size)
     except OSError as error:
-        raise UsageError(f"--folder: {folder} cannot be made: {error.strerror}. Name another.") from None
+        raise UsageError(f"--folder: {folder} cannot be created: {error.strerror}. Name another.") from None
     _write_texts(folder / "texts", size, console)
     _train_tokenizer(config, folder / "tokenizer", size, console)
-    with _waiting("opening torch", console):
+    with _waiting("importing torch", console):
         importlib.import_module("torch")
     from trivium.plan.show import show_plan
     from trivium.train.trainer import Trainer
 
-    _headline(console, f"The plan of {config}: what every stage will read")
+    _headline(console, f"The plan of {config}: what each stage will read")
     trainer = Trainer(config)
     show_plan(trainer.plan, console, trainer.notes)
     _headline(console, "Training: general text, longer rows, conversations")
@@ -87,23 +86,25 @@ def run_demo(folder: Path, size: Size, console: Console) -> bool:
     if trainer.finished:
         _show_end(folder, console)
     else:
-        console.print("\nStopped, and saved. The same command goes on from here.")
+        console.print("\nStopped, and saved. The same command resumes here.")
     return trainer.finished
 
 
-def write_config(path: Path, size: Size) -> None:
-    """The config, unless it is there: it may have been changed. Its paths hold from any folder."""
+def write_config(path: Path, size: DemoSize) -> None:
+    """Write the config, unless it exists: it may have been changed. Its paths are absolute."""
     here = json.dumps(path.parent.resolve().as_posix())[1:-1]  # a quote in a folder's name, as TOML has it
     if not path.exists():
         text = (files("trivium.demo") / "demo.toml").read_text(encoding="utf-8")
         with draft(path) as file:
             file.write(Template(text).substitute(asdict(size), folder=here).encode())
     elif f'"{here}/runs"' not in path.read_text(encoding="utf-8"):
-        raise UsageError(f"{path}: is of another folder, from where it was moved or copied. Give --folder a new one.")
+        raise UsageError(
+            f"{path}: has the paths of another folder, from where it was moved or copied. Give --folder a new one."
+        )
 
 
-def _write_texts(folder: Path, size: Size, console: Console) -> None:
-    """Code, prose and conversations about sums; the last file says that all are there."""
+def _write_texts(folder: Path, size: DemoSize, console: Console) -> None:
+    """Code, prose and conversations about sums; the last file is written when the others exist."""
     if (folder / "sums.jsonl").exists():
         return
     _headline(console, "Texts: the code and the prose of Python's own library, and made-up conversations")
@@ -115,7 +116,7 @@ def _write_texts(folder: Path, size: Size, console: Console) -> None:
         console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", highlight=False)
 
 
-def _train_tokenizer(config: Path, folder: Path, size: Size, console: Console) -> None:
+def _train_tokenizer(config: Path, folder: Path, size: DemoSize, console: Console) -> None:
     if not (folder / "tokenizer.json").exists():
         from trivium.text.train_tokenizer import train_on_texts
 
@@ -125,21 +126,21 @@ def _train_tokenizer(config: Path, folder: Path, size: Size, console: Console) -
 
 @contextmanager
 def _waiting(what: str, console: Console) -> Iterator[None]:
-    """A bar that only moves, for what does not say how far it is."""
+    """A bar without an end, for what reports no progress."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(what, total=None)
         yield
 
 
 def _show_end(folder: Path, console: Console) -> None:
-    """What was learnt, and where the page is."""
+    """Show what each stage changed, and where the page is."""
     from trivium.report.compare import compare_runs, show_changes
     from trivium.report.page import write_report
 
     run = folder / "runs" / "demo"
     _headline(console, "What each stage gained and forgot")
     show_changes(compare_runs([run]), console)
-    _headline(console, "The page that shows all of it")
+    _headline(console, "The report page")
     page = write_report([run], folder / "report.html")
     console.print(f"open {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     console.print(f"ask  trivium chat {run}", soft_wrap=True, highlight=False)

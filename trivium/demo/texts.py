@@ -1,4 +1,4 @@
-"""What every Python has -> texts to read: its library's code, and the prose in it, kept apart.
+"""Python's own library -> texts to read: its code, the prose in it, kept apart; and made-up conversations.
 
 Docstrings are taken out of the code, so that what is held out of one is not read in the other. Parses a few
 megabytes a second.
@@ -15,8 +15,10 @@ from pathlib import Path
 from trivium.errors import UsageError
 from trivium.files import draft
 from trivium.seeds import derive_key
+from trivium.tasks.task import Conversation, talk
 
-PASSED_OVER = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "encodings", "__pycache__"}
+SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "encodings", "__pycache__"}
+QUESTIONS = ("What is {sum}?", "How much is {sum}?", "Add {a} and {b}.", "{sum} =")
 LEAST_LETTERS = 200  # of a document
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -31,9 +33,9 @@ class Module:
 
 
 def library_files(most_bytes: int) -> list[Path]:
-    """Files of the standard library, in an order that is the same everywhere, until they are so many bytes."""
+    """Files of the standard library with `most_bytes` in all, in an order that is the same everywhere."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    found = [path for path in folder.rglob("*.py") if not PASSED_OVER & set(path.relative_to(folder).parts)]
+    found = [path for path in folder.rglob("*.py") if not SKIPPED_FOLDERS & set(path.relative_to(folder).parts)]
     found.sort(key=lambda path: derive_key(0, "demo", path.relative_to(folder).as_posix()))
     if not found:
         raise UsageError(f"demo: {folder} has no Python files. Use a Python that has its library as files.")
@@ -47,7 +49,7 @@ def library_files(most_bytes: int) -> list[Path]:
 
 
 def read_module(path: Path) -> Module:
-    """A file's code and prose; both empty where it is no Python that this Python reads."""
+    """A file's code and prose; both empty where this Python cannot parse it."""
     try:
         with tokenize.open(path) as file:
             text = file.read()
@@ -66,7 +68,7 @@ def read_module(path: Path) -> Module:
 
 
 def help_texts() -> Iterator[str]:
-    """What `help("topics")` lists; nothing where this Python came without it."""
+    """The topics of Python's `help("topics")`; none where this Python came without them."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -74,13 +76,13 @@ def help_texts() -> Iterator[str]:
     yield from topics.values()
 
 
-def write_texts(folder: Path, most_bytes: int, tell: Callable[[int, int], None]) -> None:
-    """Write code.jsonl and prose.jsonl; `tell` is told how many files are done, of how many."""
+def write_texts(folder: Path, most_bytes: int, progress: Callable[[int, int], None]) -> None:
+    """Write code.jsonl and prose.jsonl; `progress` is called with the files done and their total."""
     files = library_files(most_bytes)
     modules = []
     for number, path in enumerate(files, 1):
         modules.append(read_module(path))
-        tell(number, len(files))
+        progress(number, len(files))
     topics = help_texts() if most_bytes >= 1_000_000 else ()
     write_lines(folder / "code.jsonl", ({"text": each.code} for each in modules if len(each.code) > LEAST_LETTERS))
     prose = (text for text in (*(each.prose for each in modules), *topics) if len(text) > LEAST_LETTERS)
@@ -92,3 +94,12 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     with draft(path) as file:
         for record in records:
             file.write(json.dumps(record).encode() + b"\n")
+
+
+def sums(count: int, most: int = 50) -> Iterator[Conversation]:
+    """Made-up questions like `What is 12 + 7?` with their answers; the same ones every time."""
+    for number in range(count):
+        key = derive_key(0, "sums", number)
+        a, b = key % most, key // most % most
+        question = QUESTIONS[key // most**2 % len(QUESTIONS)]
+        yield talk(question.format(sum=f"{a} + {b}", a=a, b=b), f"{a} + {b} = {a + b}")

@@ -1,10 +1,11 @@
 """A run's figures -> what each stage gained and forgot: validation and scores before and after it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trivium.report.read import EventLog
+from trivium.run.events import Evaluated, Event, Scored
 
 Record = dict[str, Any]
 FIGURES = ("loss", "bits_per_byte")
@@ -19,13 +20,13 @@ class Change:
 
     @property
     def change(self) -> float | None:
-        """What the stage did to it."""
+        """After minus before."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(slots=True)
 class StageChange:
-    """What one stage of one run did: by source nats a token and bits a byte, by task the score."""
+    """What one stage of one run changed: by source nats a token and bits a byte, by task the score."""
 
     run: str
     stage: str
@@ -38,45 +39,39 @@ class StageChange:
 def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChange]:
     """One run's stages that have figures: the first and last of each."""
     for stage in (stage for stage in plan["stages"] if stage["start"] is not None):
-        evaluated, scored = _of_stage(stage, log.of("evaluated")), _of_stage(stage, log.of("scored"))
+        start, end = stage["start"], stage["end"]
+        evaluated = [event for event in log.of(Evaluated) if _is_inside(event, start, end)]
+        # Where two stages meet, the figures that the one before ended with count for the start, its own come later.
+        evaluated = [event for event in evaluated if event.step == start or event.stage == stage["name"]]
+        scored = [event for event in log.of(Scored) if _is_inside(event, start, end)]
         if not evaluated and not scored:
             continue
-        start = stage["start"]
-        end = max(event["step"] for event in (*evaluated, *scored))
-        change = StageChange(label, stage["name"], start, end)
-        for source in _names(evaluated, start, "loss_by_source"):
-            change.sources[source] = {
-                figure: _change(evaluated, start, f"{figure}_by_source", source) for figure in FIGURES
-            }
-        for task in _names(scored, start, "scores"):
-            change.scores[task] = _change(scored, start, "scores", task)
+        change = StageChange(label, stage["name"], start, max(event.step for event in (*evaluated, *scored)))
+        for source in _names([(event.step, event.loss_by_source) for event in evaluated], start):
+            losses = [(event.step, event.loss_by_source.get(source)) for event in evaluated]
+            bits = [(event.step, event.bits_per_byte_by_source.get(source)) for event in evaluated]
+            change.sources[source] = {"loss": _change(losses, start), "bits_per_byte": _change(bits, start)}
+        for task in _names([(event.step, event.scores) for event in scored], start):
+            found = [(event.step, event.scores[task]["score"]) for event in scored if task in event.scores]
+            change.scores[task] = _change(found, start)
         if len(change.scores) > 1:
-            change.scores["all, centred"] = _change(scored, start, "overall", None)
+            change.scores["all, centred"] = _change([(event.step, event.overall) for event in scored], start)
         yield change
 
 
-def _of_stage(stage: Record, events: Sequence[Record]) -> list[Record]:
-    """A stage's figures; those that the one before it ended with count for its start, its own behind them."""
-    start, end = stage["start"], stage["end"]
-    there = [event for event in events if start <= event["step"] and (end is None or event["step"] <= end)]
-    return [event for event in there if event["step"] == start or event.get("stage", stage["name"]) == stage["name"]]
+def _is_inside(event: Event, start: int, end: int | None) -> bool:
+    return start <= event.step and (end is None or event.step <= end)
 
 
-def _names(events: Sequence[Record], start: int, table: str) -> list[str]:
-    """What has figures behind the stage's start; of a stage that has only begun, those of its start."""
-    behind = [event for event in events if event["step"] > start]
-    return list(dict.fromkeys(name for event in behind or events for name in event[table]))
+def _names(tables: Sequence[tuple[int, Mapping[str, Any]]], start: int) -> list[str]:
+    """What has figures after the stage's start; of a stage that has only begun, what has some at its start."""
+    later = [table for step, table in tables if step > start]
+    return list(dict.fromkeys(name for table in later or [table for _, table in tables] for name in table))
 
 
-def _change(events: Iterable[Record], start: int, table: str, name: str | None) -> Change:
-    """The last figure of the stage's start, and the last of those behind it."""
-    found = [(event["step"], _figure(event.get(table), name)) for event in events]
-    before = [value for step, value in found if step <= start and value is not None]
-    after = [value for step, value in found if step > start and value is not None]
+def _change(figures: Iterable[tuple[int, float | None]], start: int) -> Change:
+    """The last figure of the stage's start, and the last of those after it."""
+    known = [(step, value) for step, value in figures if value is not None]
+    before = [value for step, value in known if step <= start]
+    after = [value for step, value in known if step > start]
     return Change(before[-1] if before else None, after[-1] if after else None)
-
-
-def _figure(table: Any, name: str | None) -> float | None:
-    value: Any = table if name is None or table is None else table.get(name)
-    value = value["score"] if isinstance(value, dict) else value
-    return None if value is None else float(value)

@@ -1,19 +1,20 @@
-"""Charts as plain values that the page draws: series of steps and numbers, thinned and packed.
+"""Charts and tables as plain values that the page draws; series of steps and numbers are thinned and packed.
 
 A number takes 4 bytes in base64: 7 digits, far more than a screen shows.
 """
 
 import base64
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trivium.report.columns import Floats, Int64s
-from trivium.report.thin import thinned
+from trivium.report.columns import Floats, Int64s, thinned
 
+MOST_ROWS = 300  # of a table
 Style = Literal["line", "faint", "dashed", "stepped", "points", "marked"]
 
 
@@ -37,7 +38,7 @@ class Series:
         return cls(label, np.asarray(steps, np.int64), np.asarray(values, np.float64), **settings)
 
     def packed(self, points: int) -> dict[str, Any]:
-        """For the page; at most about so many points."""
+        """For the page; with about `points` points at most."""
         kept = thinned(self.values, points)
         return {
             "label": self.label,
@@ -65,23 +66,16 @@ class Chart:
     wide: bool = False
 
     def packed(self, points: int) -> dict[str, Any]:
-        """For the page; series without points are left out."""
+        """For the page; series without points are skipped."""
         return {
             "type": "chart",
-            "id": self.id,
-            "title": self.title,
-            "note": self.note,
-            "unit": self.unit,
-            "scale": self.scale,
-            "stacked": self.stacked,
-            "small": self.small,
-            "wide": self.wide,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "series": [series.packed(points) for series in self.series if len(series.values)],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Text in rows; numbers to the right, a source with its colour."""
 
     id: str
@@ -91,10 +85,9 @@ class Table:
     note: str = ""
     numbers: tuple[int, ...] = ()  # columns of numbers
     sources: tuple[int, ...] = ()  # columns of names of sources
-    folded: bool = False  # behind its title until asked for
+    folded: bool = False  # shown when its title is clicked
 
     def packed(self, _points: int) -> dict[str, Any]:
-        """For the page."""
         return {"type": "table", **asdict(self)}
 
 
@@ -108,14 +101,13 @@ class Panel:
     note: str = ""
 
     def packed(self, points: int) -> dict[str, Any]:
-        """For the page."""
         charts = [packed for chart in self.charts if (packed := chart.packed(points))["series"]]
         return {"type": "panel", "id": self.id, "title": self.title, "note": self.note, "charts": charts}
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words as they are: a config, a sampled text, warnings."""
+    """Plain text: a config, a sampled text, warnings."""
 
     id: str
     title: str
@@ -125,16 +117,15 @@ class Text:
     plain: bool = False  # sentences rather than code
 
     def packed(self, _points: int) -> dict[str, Any]:
-        """For the page."""
         return {"type": "text", **asdict(self)}
 
 
-Block = Chart | Table | Panel | Text
+Block = Chart | PageTable | Panel | Text
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading of the page and what stands below it."""
+    """A heading of the page and the blocks below it."""
 
     id: str
     title: str
@@ -142,7 +133,7 @@ class Section:
     lead: str = ""
 
     def packed(self, points: int) -> dict[str, Any]:
-        """For the page; charts and tables without content are left out."""
+        """For the page; charts and tables without content are skipped."""
         blocks = [block.packed(points) for block in self.blocks if not _is_empty(block)]
         return {"id": self.id, "title": self.title, "lead": self.lead, "blocks": blocks}
 
@@ -153,14 +144,13 @@ def _is_empty(block: Block) -> bool:
             return not any(len(series.values) for series in block.series)
         case Panel():
             return all(_is_empty(chart) for chart in block.charts)
-        case Table():
+        case PageTable():
             return not block.rows
         case Text():
             return not block.text
 
 
 def count_series(sections: Iterable[Section]) -> int:
-    """How many series a page has."""
     charts: list[Chart] = []
     for block in (block for section in sections for block in section.blocks):
         charts += [block] if isinstance(block, Chart) else block.charts if isinstance(block, Panel) else []
@@ -194,3 +184,30 @@ def show_value(value: Any) -> str:
             return between.join(show_value(each) for each in value)
         case _:
             return str(value)
+
+
+def long_table(name: str, title: str, columns: list[str], rows: list[list[str]], **settings: Any) -> PageTable:
+    """A table that shows its last rows where it has too many for a page."""
+    note = f"The last {MOST_ROWS:,} of {len(rows):,}." if len(rows) > MOST_ROWS else ""
+    return PageTable(name, title, columns, rows[-MOST_ROWS:], note, **settings)
+
+
+def moment(seconds: float | None) -> str:
+    """A time in UTC."""
+    return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+def duration(seconds: float) -> str:
+    """`1 h 02 min`, `3 min 05 s`, `4.2 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 86400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600):02d} h"
+
+
+def percent(part: float, whole: float) -> str:
+    """`3.2%`; of nothing, 0%."""
+    return f"{100 * part / whole:.3g}%" if part and whole else "0%"

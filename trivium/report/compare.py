@@ -29,12 +29,12 @@ def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
 
 
 def compare_json(changes: Sequence[StageChange]) -> list[Record]:
-    """For machines."""
+    """Plain values for machines."""
     return [asdict(change) for change in changes]
 
 
 def show_changes(changes: Sequence[StageChange], console: Console) -> None:
-    """Print tables of 80 columns: a line for each stage, source and run; runs stand below one another."""
+    """Print tables of 80 columns: a line for each stage, source and run; runs are below one another."""
     parts: list[RenderableType] = []
     sources = [(c.stage, source, c.run, figures) for c in changes for source, figures in c.sources.items()]
     if sources:

@@ -1,116 +1,112 @@
-"""What the model wrote, and what happened: launches, stages, saves, config, versions, lineage."""
+"""Texts that the model wrote, and the history: launches, stages, saves, config, versions, lineage."""
 
 import re
-from typing import Any
 
-from trivium.report.charts import Block, Section, Table, Text, by_key, show_value
-from trivium.report.common import long_table, moment
-from trivium.report.run import Shown
+from trivium.report.charts import Block, PageTable, Section, Text, by_key, long_table, moment, show_value
+from trivium.report.run import ShownRun
+from trivium.run.events import Ended, Event, Preempted, Said, Sampled, Saved, SaveFailed, StageBegan, Started
 
-Record = dict[str, Any]
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-TOLD = ("stage", "saved", "save_failed", "said", "preempted", "ended")  # kinds that are listed one by one
+LISTED = (StageBegan, Saved, SaveFailed, Said, Preempted, Ended)  # in the table of events, one by one
 
 
-def texts_section(runs: list[Shown]) -> Section:
-    """What the model wrote, at stage boundaries."""
+def texts_section(runs: list[ShownRun]) -> Section:
+    """The texts that the model wrote at stage boundaries."""
     blocks: list[Block] = [
         Text(
             f"text-{run.number}-{number}",
-            run.label_of(f"Step {event['step']:,}"),
-            readable(f"{event.get('prompt', '')}{event.get('text', '')}"),
-            note=f"Prompt: {event.get('prompt', '')!r}",
+            run.label_of(f"Step {event.step:,}"),
+            readable(f"{event.prompt}{event.text}"),
+            note=f"Prompt: {event.prompt!r}",
         )
         for run in runs
-        for number, event in enumerate(run.log.of("sampled"))
+        for number, event in enumerate(run.log.of(Sampled))
     ]
-    lead = "What the model wrote when it was asked to. Several blank lines are shown as one."
+    lead = "What the model wrote after each prompt. Several blank lines are shown as one."
     return Section("texts", "Texts", blocks, lead)
 
 
 def readable(text: str) -> str:
     """A text without the many blank lines that an untrained model writes."""
-    return BLANK_LINES.sub("\n\n", text).rstrip() or "(nothing but blank space)"
+    return BLANK_LINES.sub("\n\n", text).rstrip() or "(only white space)"
 
 
-def history_section(runs: list[Shown]) -> Section:
-    """Launches, stages, saves and words, in the order in which they came."""
-    return Section("history", "History", [table for run in runs for table in _history(run)])
+def history_section(runs: list[ShownRun]) -> Section:
+    """Launches, checkpoints and other events, in the order in which they came."""
+    blocks: list[Block] = [make(run) for run in runs for make in (_launches, _checkpoints, _happened)]
+    return Section("history", "History", blocks)
 
 
-def _history(run: Shown) -> list[Table]:
-    return [_launches(run), _checkpoints(run), _happened(run)]
-
-
-def _checkpoints(run: Shown) -> Table:
+def _checkpoints(run: ShownRun) -> PageTable:
     rows = [
         [f"{state['step']:,}", str(state["stage_name"]), str(state["world_size"]), str(state["validation"] or "")]
         for state in run.checkpoints
     ]
     columns = ["step", "stage", "ranks", "last evaluation before it"]
     title = run.label_of("Checkpoints on disk")
-    return Table(f"checkpoints-{run.number}", title, columns, rows, numbers=(0, 2), folded=run.several)
+    return PageTable(f"checkpoints-{run.number}", title, columns, rows, numbers=(0, 2), folded=run.several)
 
 
-def _launches(run: Shown) -> Table:
+def _launches(run: ShownRun) -> PageTable:
     rows = [
         [
-            f"{event['step']:,}",
-            "goes on" if event.get("resumed") else "starts",
-            moment(event.get("time")),
-            f"{event.get('world_size', 1):,}",
-            "; ".join(f"{key}: {show_value(value)}" for key, value in (event.get("changes") or {}).items()),
-            show_value({key: value for key, value in (event.get("settings") or {}).items() if value is not None}),
+            f"{event.step:,}",
+            "resumes" if event.resumed else "starts",
+            moment(time),
+            f"{event.world_size:,}",
+            "; ".join(f"{key}: {show_value(value)}" for key, value in event.changes.items()),
+            show_value({key: value for key, value in event.settings.items() if value is not None}),
         ]
-        for event in run.log.of("started")
+        for event, time in run.log.logged(Started)
+        if isinstance(event, Started)
     ]
     columns = ["step", "run", "time (UTC)", "ranks", "changed keys", "settings"]
-    return Table(f"launches-{run.number}", run.label_of("Launches"), columns, rows, numbers=(0, 3))
+    return PageTable(f"launches-{run.number}", run.label_of("Launches"), columns, rows, numbers=(0, 3))
 
 
-def _happened(run: Shown) -> Table:
-    rows: list[tuple[float, list[str]]] = []
-    for event in (event for kind in TOLD for event in run.log.of(kind)):
-        words = _words(event)
-        rows.append((event.get("time", 0.0), [f"{event['step']:,}", moment(event.get("time")), event["event"], words]))
-    in_order = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
-    columns = ["step", "time (UTC)", "what", ""]
-    return long_table(f"happened-{run.number}", run.label_of("Events"), columns, in_order, numbers=(0,), folded=True)
+def _happened(run: ShownRun) -> PageTable:
+    rows = [
+        [f"{event.step:,}", moment(time), event.kind, _details(event)]
+        for event, time in sorted(run.log.logged(*LISTED), key=lambda logged: logged.time)
+    ]
+    columns = ["step", "time (UTC)", "event", ""]
+    return long_table(f"happened-{run.number}", run.label_of("Events"), columns, rows, numbers=(0,), folded=True)
 
 
-def _words(event: Record) -> str:
-    match event["event"]:
-        case "stage":
-            changes = (f"{key} {show_value(old)} to {show_value(new)}" for key, (old, new) in event["changes"].items())
-            return f"{event['name']}" + "".join(f"; {change}" for change in changes)
-        case "saved":
-            return f"{event['reason']}, {event['bytes'] / 1e6:,.1f} MB in {event['seconds']:.2f} s"
-        case "save_failed":
-            return f"{event['reason']}: {event['why']}"
-        case "preempted":
-            return str(event["signal"])
-        case "said":
-            return str(event["text"])
+def _details(event: Event) -> str:
+    match event:
+        case StageBegan():
+            changes = (f"{key} {show_value(old)} to {show_value(new)}" for key, (old, new) in event.changes.items())
+            return f"{event.name}" + "".join(f"; {change}" for change in changes)
+        case Saved():
+            return f"{event.reason}, {event.bytes / 1e6:,.1f} MB in {event.seconds:.2f} s"
+        case SaveFailed():
+            return f"{event.reason}: {event.why}"
+        case Preempted():
+            return event.signal
+        case Said():
+            return event.text
+        case Ended():
+            return "finished" if event.finished else "stopped"
         case _:
-            return "finished" if event["finished"] else "stopped"
+            return ""
 
 
-def config_section(runs: list[Shown]) -> Section:
+def config_section(runs: list[ShownRun]) -> Section:
     """The config as given, versions, and where the run comes from."""
     blocks: list[Block] = []
     for run in runs:
-        started = run.log.of("started")
-        versions = by_key(started[-1].get("versions")) if started else []
+        started = run.log.of(Started)
+        versions = by_key(started[-1].versions) if started else []
         blocks += [
-            Table(f"lineage-{run.number}", run.label_of("Lineage"), ["", ""], _lineage(run)),
-            Table(f"versions-{run.number}", run.label_of("Versions"), ["", ""], versions, folded=run.several),
+            PageTable(f"lineage-{run.number}", run.label_of("Lineage"), ["", ""], _lineage(run)),
+            PageTable(f"versions-{run.number}", run.label_of("Versions"), ["", ""], versions, folded=run.several),
             Text(f"config-{run.number}", run.label_of("config.toml"), run.config_text, folded=True),
         ]
     return Section("config", "Config", blocks)
 
 
-def _lineage(run: Shown) -> list[list[str]]:
-    """The run and step that this one was forked from, as its folder says, or its first launch."""
-    started = run.log.of("started")
-    lineage = run.lineage or (started[0].get("lineage") if started else None)
+def _lineage(run: ShownRun) -> list[list[str]]:
+    """The run and step that this one was forked from, by its lineage.json or its first launch."""
+    lineage = run.lineage or (run.beginning.lineage if run.beginning else None)
     return by_key(lineage) if isinstance(lineage, dict) else []

@@ -1,30 +1,32 @@
 """Loss and validation of the runs of a page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
-from operator import itemgetter
-from typing import Any
 
 from trivium.report.changes import Change, stage_changes
-from trivium.report.charts import Block, Chart, Section, Series, Table
-from trivium.report.common import event_series, long_table, source_series
-from trivium.report.run import Shown
+from trivium.report.charts import Block, Chart, PageTable, Section, Series, long_table
+from trivium.report.run import ShownRun
+from trivium.run.events import Evaluated, Scored
 
 AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
+Figure = Callable[[Evaluated], float | None]
+Figures = Callable[[Evaluated], Mapping[str, float | None]]
+FIGURES: tuple[tuple[Figure, Figures], ...] = (
+    (lambda event: event.loss, lambda event: event.loss_by_source),
+    (lambda event: event.bits_per_byte, lambda event: event.bits_per_byte_by_source),
+)
 
-Record = dict[str, Any]
 
-
-def loss_section(runs: list[Shown]) -> Section:
-    """Training loss: overall with its running mean, by source, and bits per byte where evaluations tell."""
+def loss_section(runs: list[ShownRun]) -> Section:
+    """Training loss: overall with its running mean, and by source."""
     overall = [series for run in runs for series in _loss_series(run)]
-    by_source = [series for run in runs for series in source_series(run, "loss_by_source")]
+    by_source = [series for run in runs for series in run.source_series("loss_by_source")]
     blocks: list[Block] = [
         Chart(
             "loss",
             "Training loss",
             overall,
-            "Nats a token, every step; the strong line is the running mean.",
+            "Nats a token at every step; the strong line is the running mean.",
             wide=True,
         ),
         Chart(
@@ -34,7 +36,7 @@ def loss_section(runs: list[Shown]) -> Section:
     return Section("loss", "Loss", blocks)
 
 
-def _loss_series(run: Shown) -> list[Series]:
+def _loss_series(run: ShownRun) -> list[Series]:
     steps = run.log.steps
     return [
         Series(run.label_of("loss"), *steps.known("loss"), style="faint", run=run.number),
@@ -42,30 +44,26 @@ def _loss_series(run: Shown) -> list[Series]:
     ]
 
 
-def validation_section(runs: list[Shown]) -> Section:
+def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
-
-    def series(key: str) -> list[Series]:
-        return [each for run in runs for each in evaluation_series(run, key)]
-
+    losses, bits = (
+        [each for run in runs for each in _evaluation_series(run, overall, by_source)] for overall, by_source in FIGURES
+    )
     blocks: list[Block] = [
         Chart(
-            "validation-loss",
-            "Validation loss",
-            series("loss"),
-            f"Nats a token, on documents never trained on. {AT_BOUNDARY}",
+            "validation-loss", "Validation loss", losses, f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
         ),
         Chart(
             "validation-bpb",
             "Bits per byte",
-            series("bits_per_byte"),
-            f"Of the same; knows no tokenizer. {AT_BOUNDARY}",
+            bits,
+            f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}",
         ),
         Chart(
             "scores",
             "Scores",
             [each for run in runs for each in _score_series(run)],
-            "The part of a task's questions that is answered right; centred: 0 is guessing, 1 is all right.",
+            "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right.",
         ),
     ]
     for run in runs:
@@ -73,40 +71,42 @@ def validation_section(runs: list[Shown]) -> Section:
     return Section("validation", "Validation", blocks)
 
 
-def evaluation_series(run: Shown, key: str) -> list[Series]:
+def _evaluation_series(run: ShownRun, overall: Figure, by_source: Figures) -> list[Series]:
     """A figure of the evaluations, overall and by source."""
-    events = run.log.of("evaluated")
-    series = event_series(run.label_of("overall"), events, itemgetter(key), run)
+    events = run.log.of(Evaluated)
+    series = run.event_series("overall", events, overall)
     for name in run.sources:
-        series += event_series(run.label_of(name), events, _within(f"{key}_by_source", name), run, source=name)
+        series += run.event_series(name, events, _picks(name, by_source), name)
     return series
 
 
-def _score_series(run: Shown) -> list[Series]:
-    """Scores of tasks, their mean once guessing is taken off, and those that an evaluator of one's own gave."""
-    events = run.log.of("evaluated")
-    names = dict.fromkeys(name for event in events for name in event.get("scores", {}))
+def _picks(name: str, table: Figures) -> Figure:
+    return lambda event: table(event).get(name)
+
+
+def _score_series(run: ShownRun) -> list[Series]:
+    """Scores that the user's own evaluator gave, scores of tasks, and the mean of the centred ones."""
+    events, scored = run.log.of(Evaluated), run.log.of(Scored)
     series = []
-    for name in names:
-        series += event_series(run.label_of(name), events, _within("scores", name), run)
-    scored = run.log.of("scored")
-    tasks = dict.fromkeys(name for event in scored for name in event["scores"])
+    for name in _own_scores(events):
+        series += run.event_series(name, events, _picks(name, lambda event: event.scores))
+    tasks = dict.fromkeys(name for event in scored for name in event.scores)
     for name in tasks:
-        series += event_series(run.label_of(name), scored, _score_of(name), run)
+        series += run.event_series(name, scored, _score_of(name))
     if len(tasks) > 1:
-        series += event_series(run.label_of("mean, centred"), scored, itemgetter("overall"), run)
+        series += run.event_series("mean, centred", scored, lambda event: event.overall)
     return series
 
 
-def _score_of(task: str) -> Callable[[Record], Any]:
-    return lambda event: event["scores"].get(task, {}).get("score")
+def _own_scores(events: list[Evaluated]) -> list[str]:
+    return list(dict.fromkeys(name for event in events for name in event.scores))
 
 
-def _within(table: str, name: str) -> Callable[[Record], Any]:
-    return lambda event: event.get(table, {}).get(name)
+def _score_of(task: str) -> Callable[[Scored], float | None]:
+    return lambda event: event.scores[task]["score"] if task in event.scores else None
 
 
-def _change_tables(run: Shown) -> list[Table]:
+def _change_tables(run: ShownRun) -> list[PageTable]:
     """What each stage gained and forgot."""
     changes = list(stage_changes(run.label, run.plan, run.log))
     losses = [
@@ -124,8 +124,8 @@ def _change_tables(run: Shown) -> list[Table]:
     asked = ["stage", "task", "score before", "after", "change"]
     asked_title = run.label_of("Scores before and after each stage")
     return [
-        Table(f"changes-{run.number}", title, columns, losses, numbers=numbers, sources=(1,)),
-        Table(f"score-changes-{run.number}", asked_title, asked, scores, numbers=numbers[:3]),
+        PageTable(f"changes-{run.number}", title, columns, losses, numbers=numbers, sources=(1,)),
+        PageTable(f"score-changes-{run.number}", asked_title, asked, scores, numbers=numbers[:3]),
     ]
 
 
@@ -139,15 +139,15 @@ def _cells(change: Change) -> list[str]:
     return [*_numbers(change.before, change.after), signed]
 
 
-def _evaluation_table(run: Shown) -> Table:
-    events = run.log.of("evaluated")
-    scores = list(dict.fromkeys(name for event in events for name in event.get("scores", {})))
-    names = [name for name in run.sources if any(name in event["loss_by_source"] for event in events)]
+def _evaluation_table(run: ShownRun) -> PageTable:
+    events = run.log.of(Evaluated)
+    scores = _own_scores(events)
+    names = [name for name in run.sources if any(name in event.loss_by_source for event in events)]
     rows = []
     for event in events:
-        numbers = [event["loss"], event["bits_per_byte"], *(event["loss_by_source"].get(name) for name in names)]
-        numbers += [event.get("scores", {}).get(name) for name in scores]
-        rows.append([f"{event['step']:,}", event.get("stage", ""), *_numbers(*numbers)])
+        numbers = [event.loss, event.bits_per_byte, *(event.loss_by_source.get(name) for name in names)]
+        numbers += [event.scores.get(name) for name in scores]
+        rows.append([f"{event.step:,}", event.stage, *_numbers(*numbers)])
     columns = ["step", "stage", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
     title = run.label_of("Evaluations")
     numeric = (0, *range(2, len(columns)))
@@ -158,12 +158,12 @@ def _numbers(*values: float | None) -> list[str]:
     return ["" if value is None else f"{value:.4f}" for value in values]
 
 
-def _score_table(run: Shown) -> Table:
+def _score_table(run: ShownRun) -> PageTable:
     rows = [
-        [f"{event['step']:,}", name, f"{score['right']:,} of {score['questions']:,}"]
-        + [f"{score[key]:.3f}" for key in ("score", "chance", "centred")]
-        for event in run.log.of("scored")
-        for name, score in event["scores"].items()
+        [f"{event.step:,}", name, f"{score['right']:,} of {score['questions']:,}"]
+        + [f"{figure:.3f}" for figure in (score["score"], score["chance"], score["centred"])]
+        for event in run.log.of(Scored)
+        for name, score in event.scores.items()
     ]
     columns = ["step", "task", "right", "score", "chance", "centred"]
     title = run.label_of("All scores")

@@ -1,9 +1,9 @@
-// Draws what stands in #data: cards, charts, tables. Text is only ever set as text, never as HTML.
+// Draws the values in #data: cards, charts, tables. Text is only ever set as text, never as HTML.
 (() => {
   "use strict";
 
   const holder = document.getElementById("data");
-  const poll = Number(holder.dataset.poll); // milliseconds between two questions; 0 where there is nobody to ask
+  const poll = Number(holder.dataset.poll); // milliseconds between two requests; 0 where no server is asked
   const root = document.documentElement;
   const QUIET = 120; // seconds without an event after which a run no longer counts as running
 
@@ -420,7 +420,7 @@
     return block.type === "table" ? tableBlock(block) : textBlock(block);
   }
 
-  // Charts stand in pairs, unless they say otherwise; one left over has the whole width.
+  // Charts come in pairs, unless they are wide; a last single one has the whole width.
   function isWide(section, block) {
     const narrow = section.blocks.filter((each) => each.type === "chart" && !each.wide);
     return block.wide || (narrow.length % 2 === 1 && narrow.at(-1) === block);
@@ -478,11 +478,11 @@
   function drawFoot() {
     const made = new Date(data.made * 1000).toISOString().slice(0, 19).replace("T", " ");
     const thinned = [...views.values()].some(({ chart }) => chart.series.some((series) => series.all > data.points));
-    const signs = data.runs.some(({ marks }) => marks.length) ? " Triangles on the axis are resumes, those at the top spikes and steps left out." : "";
+    const signs = data.runs.some(({ marks }) => marks.length) ? " Triangles on the axis are resumes, those at the top are spikes and skipped steps." : "";
     const how = thinned
       ? `Lines of more than ${whole(data.points)} points are thinned: of each bucket of neighbouring points the least and the greatest are drawn, so that no spike is lost.`
       : "Every point is drawn.";
-    document.getElementById("foot").textContent = `Made ${made} UTC. The step axis counts updates completed. ${how} Tables and numbers above are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name beside or below a chart hides its line.${signs}`;
+    document.getElementById("foot").textContent = `Written ${made} UTC. The step axis counts updates completed. ${how} Tables and numbers are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name beside or below a chart hides its line.${signs}`;
   }
 
   function markHere() {
@@ -493,7 +493,7 @@
     links.forEach((link, number) => link.classList.toggle("here", number === here));
   }
 
-  // Which charts, series, tables there are; while that is the same, news only move the lines.
+  // The names of all charts, series and tables; while they are the same, news only move the lines.
   const shapeOf = () => JSON.stringify([root.dataset.theme, data.sources, data.runs.map(({ label }) => label), data.sections.map((section) => [section.id, section.blocks.map((block) => [block.id, (block.charts ?? [block]).map((chart) => chart.series?.map(({ label }) => label))])])]);
 
   function drawAll() {
@@ -557,7 +557,7 @@
       } else if (answer.status === 304) {
         drawHead();
       }
-    } catch { /* the server is gone; what was drawn stays */ }
+    } catch { /* the server is gone; the page stays as it is */ }
     setTimeout(askForNews, poll);
   }
   if (poll) setTimeout(askForNews, poll);

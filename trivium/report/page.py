@@ -1,7 +1,8 @@
-"""A run's files, or a plan -> one HTML page that needs nothing else: data, charts and looks in one file."""
+"""A run's files, or a plan -> one HTML page that needs nothing else: data, script and style in one file."""
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,15 @@ from trivium.report.loss_part import loss_section, validation_section
 from trivium.report.plan_part import known_stages, plan_section
 from trivium.report.read import RunFiles
 from trivium.report.reading_part import reading_section
-from trivium.report.run import Shown, shown_runs
-from trivium.report.speed_part import speed_section
-from trivium.report.stability_part import stability_section
+from trivium.report.run import ShownRun, shown_runs
+from trivium.report.steps_part import speed_section, stability_section
 from trivium.report.summary import cards, comparison_section, status
+from trivium.run.events import Event, Skipped, Spiked
 
 ALL_POINTS = 160_000  # of a page: 11 bytes each, so that it stays under 3 MB
 MOST_POINTS = 4_000  # of a series
 LEAST_POINTS = 400
-# Nothing is fetched, whatever a name or a text on the page says; a page that follows a run asks its own server.
+# Nothing is fetched, whatever a name or a text on the page contains; a page that follows a run asks its own server.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src {}"
 
 
@@ -33,7 +34,7 @@ def write_report(folders: list[Path], out: Path) -> Path:
 
 def write_plan(plan_json: dict[str, Any], config_text: str, out: Path) -> Path:
     """Write the page of a plan, before its run."""
-    run = Shown(label=str(plan_json["run"]), plan=plan_json, config_text=config_text)
+    run = ShownRun(label=str(plan_json["run"]), plan=plan_json, config_text=config_text)
     return _write(page_html(page_data([run])), out)
 
 
@@ -43,7 +44,7 @@ def _write(page: str, out: Path) -> Path:
     return out
 
 
-def page_data(runs: list[Shown]) -> dict[str, Any]:
+def page_data(runs: list[ShownRun]) -> dict[str, Any]:
     """Everything that the page shows, as plain values."""
     sections = [section for section in _sections(runs) if section.blocks]
     points = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count_series(sections))))
@@ -59,7 +60,7 @@ def page_data(runs: list[Shown]) -> dict[str, Any]:
     }
 
 
-def _sections(runs: list[Shown]) -> list[Section]:
+def _sections(runs: list[ShownRun]) -> list[Section]:
     taken = any(len(run.log.steps) for run in runs)
     found = [comparison_section(runs)] if len(runs) > 1 else []
     found.append(plan_section(runs))
@@ -70,7 +71,7 @@ def _sections(runs: list[Shown]) -> list[Section]:
     return found
 
 
-def _run(run: Shown) -> dict[str, Any]:
+def _run(run: ShownRun) -> dict[str, Any]:
     return {
         "label": run.label,
         "status": status(run),
@@ -78,21 +79,22 @@ def _run(run: Shown) -> dict[str, Any]:
         "last_time": run.log.last_time,
         "cards": cards(run),
         "stages": [{key: stage[key] for key in ("name", "start", "end")} for stage in known_stages(run.plan)],
-        "marks": [
-            {"step": event["step"], "kind": kind}
-            for kind, events in (
-                ("resume", [event for event in run.log.resumes if event is not run.beginning]),
-                ("fork", [run.beginning] if run.beginning and run.beginning.get("resumed") else []),
-                ("spike", run.log.of("spiked")),
-                ("left out", run.log.of("skipped")),
-            )
-            for event in events
-        ],
+        "marks": [{"step": event.step, "kind": kind} for kind, events in _marks(run).items() for event in events],
+    }
+
+
+def _marks(run: ShownRun) -> Mapping[str, Sequence[Event]]:
+    """The events that charts mark, by the name of the mark."""
+    return {
+        "resume": [event for event in run.log.resumes if event is not run.beginning],
+        "fork": [run.beginning] if run.beginning and run.beginning.resumed else [],
+        "spike": run.log.of(Spiked),
+        "skipped": run.log.of(Skipped),
     }
 
 
 def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str:
-    """The page; one that is live asks its server for news so often."""
+    """The page; with `poll_seconds` it asks its server for news at that interval."""
     parts = {
         "POLICY": POLICY.format("'none'" if poll_seconds is None else "'self'"),
         "POLL": "" if poll_seconds is None else str(round(poll_seconds * 1000)),
@@ -110,7 +112,7 @@ def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str
 
 
 def script_safe(data: dict[str, Any]) -> str:
-    """JSON that may stand in a script element: no text in it can end the element or open a comment."""
+    """JSON for a script element: no text in it can end the element or open a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,22 +1,21 @@
 """The plan's part of a page: its pictures, its tables, its warnings; also before the run.
 
-A step is drawn where it is taken: the plan's value for step 0 stands at 1, where the first update is completed.
+A step is drawn where it is taken: the plan's value for step 0 is drawn at 1, where the first update is completed.
 """
 
 import math
 from typing import Any
 
 from trivium.config.numbers import show_count
-from trivium.report.charts import Block, Chart, Panel, Section, Series, Table, Text
-from trivium.report.common import percent
-from trivium.report.run import Shown
+from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
+from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 UNKNOWN = "?"
-FADE_POINTS = 100  # at least, of a fade that has so many steps
+FADE_POINTS = 100  # at least, of a fade that has as many steps
 
 
-def plan_section(runs: list[Shown]) -> Section:
+def plan_section(runs: list[ShownRun]) -> Section:
     """The pictures of every run's plan over one step axis, and the first run's tables."""
     charts = [shares_chart(run, several=len(runs) > 1) for run in runs]
     charts += [
@@ -24,7 +23,7 @@ def plan_section(runs: list[Shown]) -> Section:
         Chart("plan-rows", "Row length (tokens)", _each(runs, row_length_series), scale="zero", small=True),
         Chart("plan-batch", "Batch size (rows)", _each(runs, batch_size_series), scale="zero", small=True),
     ]
-    lead = "What every step reads and how large its update is, as resolved before the first step."
+    lead = "What each step reads and its learning rate, as planned before the first step."
     note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
     panel = Panel("plan-picture", "", charts, note)
     blocks: list[Block] = [panel]
@@ -33,17 +32,17 @@ def plan_section(runs: list[Shown]) -> Section:
     return Section("plan", "Plan", blocks, lead)
 
 
-def plan_tables(run: Shown, *, several: bool) -> list[Block]:
-    """Stages, what each reads of each source, the sources; what the plan warns of and does not know."""
+def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
+    """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
     folded = several
-    said = [
+    texts = [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
         for kind, title in (("notes", "Notes"), ("warnings", "Warnings"), ("unknown", "Not known"))
     ]
     return [
-        *said,
-        Table(
+        *texts,
+        PageTable(
             f"stages{key}",
             f"Stages{of}",
             ["stage", "steps", "tokens", "rows x length", "packing", "learning rate"],
@@ -51,18 +50,18 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
             numbers=(1, 2, 3, 5),
             folded=folded,
         ),
-        Table(
+        PageTable(
             f"reads{key}",
             f"What each stage reads{of}",
-            ["stage", "source", "share", "tokens", "learnt", "epochs", "so far", "padding", "cut", "dropped"],
-            [row for stage in run.plan["stages"] for row in _given_rows(stage)],
-            note="Padding: slots without a token. Cut: pieces whose document goes on elsewhere. "
-            "Dropped: tokens that crop leaves out.",
+            ["stage", "source", "share", "tokens", "loss tokens", "epochs", "so far", "padding", "cut", "dropped"],
+            [row for stage in run.plan["stages"] for row in _use_rows(stage)],
+            note="Loss tokens: those that count in the loss. Padding: slots without a token. "
+            "Cut: pieces whose document continues elsewhere. Dropped: tokens that crop does not read.",
             numbers=tuple(range(2, 10)),
             sources=(1,),
             folded=folded,
         ),
-        Table(
+        PageTable(
             f"sources{key}",
             f"Sources{of}",
             ["source", "kind", "documents", "tokens"],
@@ -77,7 +76,7 @@ def plan_tables(run: Shown, *, several: bool) -> list[Block]:
     ]
 
 
-def _each(runs: list[Shown], make: Any) -> list[Series]:
+def _each(runs: list[ShownRun], make: Any) -> list[Series]:
     return [series for run in runs for series in make(run)]
 
 
@@ -86,7 +85,7 @@ def known_stages(plan: Record) -> list[Record]:
     return [stage for stage in plan["stages"] if stage["start"] is not None and stage["end"] is not None]
 
 
-def shares_chart(run: Shown, *, several: bool) -> Chart:
+def shares_chart(run: ShownRun, *, several: bool) -> Chart:
     """The planned shares, stacked."""
     points = share_points(run.plan)
     steps = [step for step, _ in points]
@@ -132,7 +131,7 @@ def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
 
 
 def _new_rows(rows: int, fade_rows: int, shape: str | None) -> float:
-    """How many of a stage's first rows come from its own mixture rather than from the one that fades."""
+    """The number of a stage's first rows that come from its own mixture, not from the one that fades."""
     if rows >= fade_rows:
         return rows - fade_rows / 2
     if shape == "cosine":
@@ -146,7 +145,7 @@ def faded(before: dict[str, float], after: dict[str, float], part: float) -> dic
     return {name: before.get(name, 0.0) * (1 - part) + after.get(name, 0.0) * part for name in names}
 
 
-def lr_series(run: Shown) -> list[Series]:
+def lr_series(run: ShownRun) -> list[Series]:
     """The planned learning rate of the layers' matrices."""
     curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
     if not curve:
@@ -155,17 +154,17 @@ def lr_series(run: Shown) -> list[Series]:
     return [Series.of(run.label_of("learning rate"), steps, values, run=run.number)]
 
 
-def row_length_series(run: Shown) -> list[Series]:
+def row_length_series(run: ShownRun) -> list[Series]:
     """Tokens of a row at every step."""
     return _stepped(run, "row length", "seq_len")
 
 
-def batch_size_series(run: Shown) -> list[Series]:
+def batch_size_series(run: ShownRun) -> list[Series]:
     """Rows of a step."""
     return _stepped(run, "batch size", "batch_size")
 
 
-def _stepped(run: Shown, label: str, key: str) -> list[Series]:
+def _stepped(run: ShownRun, label: str, key: str) -> list[Series]:
     stages = known_stages(run.plan)
     steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
     values = [stage[key] for stage in stages for _ in range(2)]
@@ -186,21 +185,21 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
     ]
 
 
-def _given_rows(stage: Record) -> list[list[str]]:
+def _use_rows(stage: Record) -> list[list[str]]:
     shares = stage["shares"] or {}
     rows = []
     for number, name in enumerate(list(stage["uses"]) or list(shares)):
-        given = stage["uses"].get(name, {})
+        use = stage["uses"].get(name, {})
         rows.append(
             [
                 stage["name"] if number == 0 else "",
                 name,
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
-                _count(given.get("tokens")),
-                _count(given.get("loss_tokens")),
-                _times(given.get("epochs")),
-                _times(given.get("epochs_so_far")),
-                *packed_figures(stage, given.get("figures")),
+                _count(use.get("tokens")),
+                _count(use.get("loss_tokens")),
+                _times(use.get("epochs")),
+                _times(use.get("epochs_so_far")),
+                *packed_figures(stage, use.get("figures")),
             ]
         )
     return rows

@@ -1,7 +1,7 @@
 """A run's folder -> what a page shows: events in columns, the plan, the config, the lineage.
 
-Reads only what was appended since it last looked, so that a page can follow a run. A line that a kill has torn is
-passed over; where a run resumed, what came behind the checkpoint is forgotten and its last record stays.
+Reads only what was appended since it last looked, so that a page can follow a run. A line that a kill has truncated is
+skipped; where a run resumed, what came after the checkpoint is forgotten and its last record stays.
 """
 
 import json
@@ -10,109 +10,122 @@ import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 from trivium.errors import ResumeError, UsageError
 from trivium.report.columns import Columns
+from trivium.run.events import (
+    Ended,
+    Evaluated,
+    Event,
+    Sampled,
+    Scored,
+    Skipped,
+    Spiked,
+    Started,
+    StepTaken,
+    as_event,
+    parse_event,
+)
 from trivium.run.folder import RunFolder
 
 Record = dict[str, Any]
-SCALARS = (
-    "loss",
-    "mean_loss",
-    "lr_multiplier",
-    "grad_norm",
-    "tokens",
-    "loss_tokens",
-    "seconds",
-    "waited",
-    "tokens_per_second",
-    "mfu",
-    "flops",
-    "training_seconds",
-    "memory",
-    "time",
-)
-TABLES = ("lr", "loss_by_source", "loss_tokens_by_source", "epochs", "extra")
-# Kinds of which only what led to the present is shown; the rest, such as saves, is history and stays.
-UNDONE_BY_RESUME = ("evaluated", "scored", "sampled", "spiked", "skipped")
-TAKEN_ONCE = ("evaluated", "scored", "sampled")  # at a step: the last one counts
-# Without these an event is of another program, or was changed by hand, and is passed over.
-NEEDED = {
-    "evaluated": ("loss", "bits_per_byte", "loss_by_source", "bits_per_byte_by_source", "seconds"),
-    "scored": ("scores", "overall"),
-    "saved": ("reason", "bytes", "seconds"),
-    "save_failed": ("reason", "why"),
-    "stage": ("name", "changes"),
-    "preempted": ("signal",),
-    "said": ("text",),
-    "ended": ("finished",),
-}
+Kind = TypeVar("Kind", bound=Event)
+# Of these kinds only what led to the present is shown; others, such as saves, are history and stay.
+UNDONE_BY_RESUME: tuple[type[Event], ...] = (Evaluated, Scored, Sampled, Spiked, Skipped)
+TAKEN_ONCE = (Evaluated, Scored, Sampled)  # at a step: the last one counts
 KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
+
+
+class Logged(NamedTuple):
+    """An event, and when it was written: seconds since 1970."""
+
+    event: Event
+    time: float
 
 
 @dataclass
 class EventLog:
-    """Everything that happened in a run, as far as it is written."""
+    """Everything that happened in a run, as far as it is written; steps are in columns, a column for each figure."""
 
     steps: Columns = field(default_factory=Columns)
-    kinds: dict[str, list[Record]] = field(default_factory=dict)
+    kinds: dict[type[Event], list[Logged]] = field(default_factory=dict)
     first_time: float | None = None
     last_time: float | None = None
 
-    def of(self, kind: str) -> list[Record]:
+    def of(self, kind: type[Kind]) -> list[Kind]:
         """The events of a kind, in order."""
-        return self.kinds.get(kind, [])
+        return [cast(Kind, logged.event) for logged in self.logged(kind)]
+
+    def logged(self, *kinds: type[Event]) -> list[Logged]:
+        """The events of some kinds with their times, one kind after the other."""
+        return [logged for kind in kinds for logged in self.kinds.get(kind, [])]
 
     @property
-    def end(self) -> Record | None:
-        """How the last launch ended; None while it goes on, or where it was killed."""
-        ended = self.of("ended")
+    def end(self) -> Ended | None:
+        """How the last launch ended; None while it runs, or where it was killed."""
+        ended = self.of(Ended)
         return ended[-1] if ended else None
 
     @property
-    def resumes(self) -> list[Record]:
-        """The launches that went on from a checkpoint."""
-        return [event for event in self.of("started") if event.get("resumed")]
+    def resumes(self) -> list[Started]:
+        """The launches that resumed from a checkpoint."""
+        return [event for event in self.of(Started) if event.resumed]
 
     def after(self, past: "EventLog", last: int) -> "EventLog":
         """The same with the figures of another's steps up to `last`; launches and saves stay one's own."""
         kinds = dict(self.kinds)
         for kind in UNDONE_BY_RESUME:
             again = {_occasion(event) for event in self.of(kind)}
-            shared = [event for event in past.of(kind) if event["step"] <= last and _occasion(event) not in again]
-            kinds[kind] = shared + self.of(kind)
+            shared = [each for each in past.logged(kind) if each.event.step <= last]
+            kinds[kind] = [each for each in shared if _occasion(each.event) not in again] + self.logged(kind)
         return EventLog(self.steps.after(past.steps, last), kinds, self.first_time, self.last_time)
 
-    def take(self, event: Record) -> None:
-        """Add one event."""
-        kind, step = event["event"], event["step"]
-        self.last_time = event.get("time", self.last_time)
-        self.first_time = self.last_time if self.first_time is None else self.first_time
-        if kind == "step":
-            self.steps.append(step, _figures(event))
+    def add(self, record: Record) -> None:
+        """Add one event; one that lacks a field, or whose step is not a number, is skipped."""
+        is_step = record["event"] == StepTaken.kind
+        event = None if is_step else as_event(record)
+        if not isinstance(record.get("step"), int) or (event is None and not is_step):
             return
-        if kind == "started":
-            self.steps.cut(step)
-            self.kinds["ended"] = []
+        self.last_time = float(record.get("time") or self.last_time or 0.0)
+        self.first_time = self.last_time if self.first_time is None else self.first_time
+        if event is None:
+            self.steps.append(record["step"], _figures(record))
+        else:
+            self._add(Logged(event, self.last_time))
+
+    def _add(self, logged: Logged) -> None:
+        event, kind = logged.event, type(logged.event)
+        if isinstance(event, Started):
+            self.steps.cut(event.step)
+            self.kinds[Ended] = []
             for undone in UNDONE_BY_RESUME:
-                self.kinds[undone] = [each for each in self.of(undone) if each["step"] <= step]
-        if kind in TAKEN_ONCE:
+                self.kinds[undone] = [each for each in self.logged(undone) if each.event.step <= event.step]
+        if isinstance(event, TAKEN_ONCE):
             same = _occasion(event)
-            self.kinds[kind] = [each for each in self.of(kind) if _occasion(each) != same]
-        self.kinds.setdefault(kind, []).append(event)
+            self.kinds[kind] = [each for each in self.logged(kind) if _occasion(each.event) != same]
+        self.kinds.setdefault(kind, []).append(logged)
 
 
-def _occasion(event: Record) -> tuple[int, str | None, str | None]:
-    """What there is one of: at a step figures of each stage that meets there, and a text for each prompt."""
-    return event["step"], event.get("stage"), event.get("prompt")
+def _occasion(event: Event) -> tuple[int, str]:
+    """What happens once: at a step the figures of each stage that meets there, and a text for each prompt."""
+    match event:
+        case Evaluated():
+            return event.step, event.stage
+        case Sampled():
+            return event.step, event.prompt
+        case _:
+            return event.step, ""
 
 
-def _figures(event: Record) -> dict[str, float]:
-    figures = {name: float(event[name]) for name in SCALARS if event.get(name) is not None}
-    for table in TABLES:
-        for name, value in (event.get(table) or {}).items():
-            figures[f"{table}/{name}"] = float(value)
+def _figures(record: Record) -> dict[str, float]:
+    """Every number of a step by its field's name, those of tables as `loss_by_source/web`."""
+    figures: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            figures |= {f"{name}/{key}": float(each) for key, each in value.items() if each is not None}
+        elif isinstance(value, int | float) and name != "step":
+            figures[name] = float(value)
     return figures
 
 
@@ -152,14 +165,15 @@ class RunFiles:
         self.checkpoints = _states(self.folder)
         if (self.folder / "events.jsonl").is_file():
             self._read_events(self.folder / "events.jsonl")
-        for event in (*self.log.of("spiked"), *self.log.of("skipped")):
-            self._read_rows(event.get("rows"))
+        spiked, skipped = self.log.of(Spiked), self.log.of(Skipped)
+        for name in (*(event.rows for event in spiked), *(event.rows for event in skipped)):
+            self._read_rows(name)
 
     def _read_rows(self, name: object) -> None:
-        """What stood in the rows of a step that went wrong, where the run kept it."""
+        """The documents in the rows of a step that went wrong, where the run kept them."""
         if isinstance(name, str) and KEPT_ROWS.fullmatch(name) and name not in self.rows:
             self.rows[name] = []
-            with suppress(OSError, ValueError):  # of what is gone or torn the page says the step alone
+            with suppress(OSError, ValueError):  # where the file is gone or truncated the page shows the step alone
                 self.rows[name] = json.loads((self.folder / name).read_text(encoding="utf-8"))
 
     def _json(self, name: str, keys: tuple[str, ...]) -> Any:
@@ -167,7 +181,7 @@ class RunFiles:
         if not path.is_file():
             what = f"has no {name}. Give a run's folder, such as runs/small."
             if self.lineage is not None:
-                what = "is a fork that has not been started. Go on with it first: trivium train."
+                what = "is a fork that has not been started. Start it first: trivium train."
             raise UsageError(f"{self.folder}: {what}")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -176,7 +190,7 @@ class RunFiles:
             return found
         except ValueError as error:
             raise UsageError(
-                f"{path}: is not what a run writes: {error}. It is written when the run starts: let it go on once."
+                f"{path}: is not what a run writes: {error}. It is written when the run starts: resume it once."
             ) from None
 
     def _read_events(self, path: Path) -> None:
@@ -186,24 +200,15 @@ class RunFiles:
             file.seek(self._read_bytes)
             for line in file:
                 if not line.endswith(b"\n"):
-                    break  # still being written, or torn; the next launch ends it
+                    break  # still being written, or truncated; the next launch ends it
                 self._read_bytes += len(line)
-                event = _event(line)
-                if event is not None:
-                    self.log.take(event)
-
-
-def _event(line: bytes) -> Record | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None  # torn by a kill
-    known = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
-    return event if known and all(key in event for key in NEEDED.get(event["event"], ())) else None
+                record = parse_event(line)
+                if record is not None:
+                    self.log.add(record)
 
 
 def _states(folder: Path) -> list[Record]:
-    """The states of a run's checkpoints; those that are torn are passed over."""
+    """The states of a run's checkpoints; those that cannot be read are skipped."""
     states = []
     for checkpoint in RunFolder(folder).checkpoints():
         with suppress(ResumeError):

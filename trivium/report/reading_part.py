@@ -1,28 +1,27 @@
-"""What was read: shares planned and given, epochs, how full the rows were."""
+"""What was read: shares planned and read, epochs, how full the rows were."""
 
 from typing import Any
 
 import numpy as np
 
-from trivium.report.charts import Block, Chart, Section, Series, Table
-from trivium.report.common import percent, source_series
+from trivium.report.charts import Block, Chart, PageTable, Section, Series, percent
+from trivium.report.columns import bucket_edges, bucket_sums
 from trivium.report.plan_part import known_stages, share_points
-from trivium.report.run import Shown
-from trivium.report.thin import bucket_edges, bucket_sums
+from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 SHARE_BUCKETS = 240  # of steps, over which what was read is added up
 
 
-def reading_section(runs: list[Shown]) -> Section:
-    """Shares planned and given, epochs, and how full the rows were."""
+def reading_section(runs: list[ShownRun]) -> Section:
+    """Shares planned and read, epochs, and the part of slots that counts in the loss."""
     blocks: list[Block] = [
         Chart(
-            "shares-given",
-            "Shares of learnt tokens, given" if len(runs) > 1 else "Shares of learnt tokens, planned and given",
-            [series for run in runs for series in given_shares(run)],
-            "Added up over neighbouring steps. "
-            + ("As given; a plan's shares are under Plan." if len(runs) > 1 else "Solid: given. Dashed: planned."),
+            "shares-read",
+            "Shares of loss tokens, read" if len(runs) > 1 else "Shares of loss tokens, planned and read",
+            [series for run in runs for series in read_shares(run)],
+            "Loss tokens are those that count in the loss, here added up over neighbouring steps. "
+            + ("A plan's shares are under Plan." if len(runs) > 1 else "Solid: read. Dashed: planned."),
             unit="%",
             scale="zero",
             wide=True,
@@ -30,38 +29,38 @@ def reading_section(runs: list[Shown]) -> Section:
         Chart(
             "epochs",
             "Epochs",
-            [series for run in runs for series in source_series(run, "epochs")],
-            "How often each source has been read so far.",
+            [series for run in runs for series in run.source_series("epochs")],
+            "How many times each source has been read so far.",
             scale="zero",
         ),
         Chart(
-            "learnt",
-            "Slots that are learnt",
-            [_learnt_series(run) for run in runs],
-            "The rest of a step's slots is padding, the last token of a document, or masked.",
+            "loss-tokens",
+            "Slots that count in the loss",
+            [_loss_tokens_series(run) for run in runs],
+            "The other slots of a step are padding, the last token of a document, or masked.",
             unit="%",
         ),
-        *(_given_table(run) for run in runs),
+        *(_read_table(run) for run in runs),
     ]
     return Section("reading", "What was read", blocks)
 
 
-def given_shares(run: Shown) -> list[Series]:
-    """Of each source: its share of the learnt tokens of neighbouring steps, and the one that was planned."""
+def read_shares(run: ShownRun) -> list[Series]:
+    """Of each source: its share of the loss tokens of neighbouring steps, and the planned one."""
     columns = run.log.steps
     if not len(columns):
         return []
     edges = bucket_edges(len(columns), SHARE_BUCKETS)
     ends = np.append(edges[1:], len(columns)) - 1
-    learnt = {name: bucket_sums(columns.column(f"loss_tokens_by_source/{name}"), edges) for name in run.sources}
-    total = np.maximum(1, sum(learnt.values()))
-    planned = planned_learnt(run.plan)
+    loss_tokens = {name: bucket_sums(columns.column(f"loss_tokens_by_source/{name}"), edges) for name in run.sources}
+    total = np.maximum(1, sum(loss_tokens.values()))
+    planned = planned_shares(run.plan)
     found = []
-    for name, given in learnt.items():
-        if not given.any():
+    for name, read in loss_tokens.items():
+        if not read.any():
             continue
         settings: Record = {"source": name, "run": run.number}
-        found.append(Series(run.label_of(name), columns.steps[ends], given / total * 100, **settings))
+        found.append(Series(run.label_of(name), columns.steps[ends], read / total * 100, **settings))
         if not run.several:
             steps = [step for step, _ in planned]
             values = [shares.get(name, 0.0) * 100 for _, shares in planned]
@@ -69,37 +68,39 @@ def given_shares(run: Shown) -> list[Series]:
     return found
 
 
-def planned_learnt(plan: Record) -> list[tuple[int, dict[str, float]]]:
-    """The planned shares of learnt tokens: shares of rows times what a row of each source holds."""
+def planned_shares(plan: Record) -> list[tuple[int, dict[str, float]]]:
+    """The planned shares of loss tokens: shares of rows times the loss tokens of a row of each source."""
     points = []
     stages = known_stages(plan)
     for step, shares in share_points(plan):
         stage = next(stage for stage in stages if step <= stage["end"])
-        learnt = {name: share * _learnt_of_row(stage, name) for name, share in shares.items()}
-        total = sum(learnt.values()) or 1.0
-        points.append((step, {name: value / total for name, value in learnt.items()}))
+        loss_tokens = {name: share * _loss_tokens_of_row(stage, name) for name, share in shares.items()}
+        total = sum(loss_tokens.values()) or 1.0
+        points.append((step, {name: value / total for name, value in loss_tokens.items()}))
     return points
 
 
-def _learnt_of_row(stage: Record, name: str) -> float:
-    given = stage["uses"].get(name) or {}
-    if given.get("loss_tokens") is None or not given["rows"]:
+def _loss_tokens_of_row(stage: Record, name: str) -> float:
+    use = stage["uses"].get(name) or {}
+    if use.get("loss_tokens") is None or not use["rows"]:
         return float(stage["seq_len"])
-    return float(given["loss_tokens"] / given["rows"])
+    return float(use["loss_tokens"] / use["rows"])
 
 
-def _learnt_series(run: Shown) -> Series:
+def _loss_tokens_series(run: ShownRun) -> Series:
     columns = run.log.steps
     if not len(columns):
-        return Series.of(run.label_of("loss_tokens"), [], [])
+        return Series.of(run.label_of("loss tokens"), [], [])
     edges = bucket_edges(len(columns), SHARE_BUCKETS)
-    slots, learnt = (bucket_sums(columns.column(name), edges) for name in ("tokens", "loss_tokens"))
+    slots, loss_tokens = (bucket_sums(columns.column(name), edges) for name in ("tokens", "loss_tokens"))
     ends = np.append(edges[1:], len(columns)) - 1
-    return Series(run.label_of("loss_tokens"), columns.steps[ends], 100 * learnt / np.maximum(1, slots), run=run.number)
+    return Series(
+        run.label_of("loss tokens"), columns.steps[ends], 100 * loss_tokens / np.maximum(1, slots), run=run.number
+    )
 
 
-def _given_table(run: Shown) -> Table:
-    """Of each stage and source: learnt tokens planned for the steps taken, and given."""
+def _read_table(run: ShownRun) -> PageTable:
+    """Of each stage and source: loss tokens planned, and read in the steps taken."""
     columns, rows = run.log.steps, []
     steps = columns.steps
     for stage in known_stages(run.plan):
@@ -107,21 +108,21 @@ def _given_table(run: Shown) -> Table:
         if not inside.any():
             continue
         names = [name for name in run.sources if (stage["uses"].get(name) or {}).get("rows")]
-        given = {name: float(np.nansum(columns.column(f"loss_tokens_by_source/{name}")[inside])) for name in names}
+        read = {name: float(np.nansum(columns.column(f"loss_tokens_by_source/{name}")[inside])) for name in names}
         planned = {name: stage["uses"][name]["loss_tokens"] for name in names}
         whole = int(inside.sum()) == stage["steps"]
         for number, name in enumerate(names):
             known = None not in planned.values()
             cells = [percent(planned[name], sum(planned.values())), f"{planned[name]:,}"] if known else ["?", "?"]
-            share = percent(given[name], sum(given.values()))
-            so_far = "" if whole else f" of {int(inside.sum()):,} steps"
+            share = percent(read[name], sum(read.values()))
+            so_far = "" if whole else f", {int(inside.sum()):,} steps so far"
             stage_name = stage["name"] + so_far if number == 0 else ""
-            rows.append([stage_name, name, cells[0], share, cells[1], f"{given[name]:,.0f}"])
-    columns_shown = ["stage", "source", "share planned", "share given", "learnt, whole stage", "learnt, given"]
-    note = "Of learnt tokens, from all steps taken."
-    return Table(
-        f"given-{run.number}",
-        run.label_of("Planned and given"),
+            rows.append([stage_name, name, cells[0], share, cells[1], f"{read[name]:,.0f}"])
+    columns_shown = ["stage", "source", "share planned", "share read", "loss tokens planned", "loss tokens read"]
+    note = "Planned: of the whole stage. Read: in all steps taken."
+    return PageTable(
+        f"read-{run.number}",
+        run.label_of("Planned and read"),
         columns_shown,
         rows,
         note,

@@ -1,17 +1,21 @@
 """A run as a page shows it: its files, a label among others, its sources in one order for all charts."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trivium.errors import UsageError
+from trivium.report.charts import Series, Style
 from trivium.report.read import EventLog, RunFiles
+from trivium.run.events import Event, Skipped, Started
 
 Record = dict[str, Any]
+Kind = TypeVar("Kind", bound=Event)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRun:
     """One run of a page; without events it is a plan."""
 
     label: str
@@ -33,26 +37,48 @@ class Shown:
         return known + [name for name in self.log.steps.under("loss_by_source") if name not in known]
 
     @property
-    def beginning(self) -> Record | None:
-        """Its first launch; a fork's goes on from its parent's checkpoint."""
-        return next(iter(self.log.of("started")), None)
+    def beginning(self) -> Started | None:
+        """Its first launch; a fork's resumes from its parent's checkpoint."""
+        return next(iter(self.log.of(Started)), None)
 
     @property
     def taken(self) -> int:
-        """Steps that are behind it, with those that made no update."""
+        """The number of steps taken, skipped ones included."""
         updates: list[int] = self.log.steps.steps[-1:].tolist()
-        skipped: list[int] = [event["step"] for event in self.log.of("skipped")]
-        return max([0, *updates, *skipped])
+        return max([0, *updates, *(event.step for event in self.log.of(Skipped))])
 
     @property
     def total_steps(self) -> int:
-        """The steps of the plan, or as many as are known or taken."""
+        """The steps of the plan; where it does not know them all, those known or taken."""
         ends: list[int] = [stage["end"] for stage in self.plan["stages"] if stage["end"] is not None]
         return max(1, self.taken, *ends)
 
     def label_of(self, what: str) -> str:
         """What a series shows, with the run's name where there are several."""
         return f"{what}, {self.label}" if self.several else what
+
+    def source_series(self, table: str, style: Style = "line") -> list[Series]:
+        """A figure that each step has by source, as one series a source."""
+        steps = self.log.steps
+        return [
+            Series(self.label_of(name), *steps.known(f"{table}/{name}"), style=style, source=name, run=self.number)
+            for name in self.sources
+            if name in steps.under(table)
+        ]
+
+    def event_series(
+        self, label: str, events: Sequence[Kind], pick: Callable[[Kind], float | None], source: str | None = None
+    ) -> list[Series]:
+        """A figure of events at their steps, where they have it; where a step has two, a new line begins."""
+        lines: list[list[tuple[int, float]]] = []
+        for event in events:
+            value, last = pick(event), lines[-1][-1][0] if lines else None
+            if value is not None:
+                if not lines or event.step == last:
+                    lines.append([])
+                lines[-1].append((event.step, value))
+        settings: Record = {"style": "marked", "source": source, "run": self.number}
+        return [Series.of(self.label_of(label), *zip(*line, strict=True), **settings) for line in lines]
 
 
 def log_with_past(run: RunFiles, others: list[RunFiles]) -> EventLog:
@@ -68,11 +94,11 @@ def log_with_past(run: RunFiles, others: list[RunFiles]) -> EventLog:
 
 
 def _places(fork: Path, parent: Path) -> set[Path]:
-    """Where a fork's parent may be: its lineage says where it was, from a folder that is not known any more."""
+    """Where a fork's parent may be: its lineage has a path from a folder that is not known any more."""
     return {fork.parent / parent.name, *(above / parent for above in fork.parents)}
 
 
-def shown_runs(files: list[RunFiles]) -> list[Shown]:
+def shown_runs(files: list[RunFiles]) -> list[ShownRun]:
     """Runs with labels that differ: by name, or by folder where names are the same."""
     for number, each in enumerate(files):
         if each.folder.resolve() in [other.folder.resolve() for other in files[:number]]:
@@ -80,7 +106,7 @@ def shown_runs(files: list[RunFiles]) -> list[Shown]:
     names = [each.name for each in files]
     labels = names if len(set(names)) == len(names) else [str(each.folder) for each in files]
     return [
-        Shown(
+        ShownRun(
             label=label,
             plan=each.plan,
             number=number,

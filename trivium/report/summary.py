@@ -1,4 +1,4 @@
-"""The head of a page: how a run stands, in a few numbers."""
+"""The head of a page: a run's status and its main numbers; and several runs compared."""
 
 from math import isfinite
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 
 from trivium.config.numbers import show_count
-from trivium.report.charts import Section, Table
-from trivium.report.common import duration
-from trivium.report.run import Shown
+from trivium.report.charts import PageTable, Section, duration
+from trivium.report.run import ShownRun
+from trivium.run.events import Evaluated
 
 Record = dict[str, Any]
 
 
-def status(run: Shown) -> str:
-    """`finished`, `stopped`, or `open` while no end is written: it goes on, or was killed."""
-    if not run.log.of("started"):
+def status(run: ShownRun) -> str:
+    """`finished`, `stopped`, or `open` while no end is written: the run trains, or was killed."""
+    if run.beginning is None:
         return "planned"
     end = run.log.end
-    return "open" if end is None else "finished" if end["finished"] else "stopped"
+    return "open" if end is None else "finished" if end.finished else "stopped"
 
 
-def cards(run: Shown) -> list[list[str]]:
-    """Label, number and a word more, for the head of the page."""
+def cards(run: ShownRun) -> list[list[str]]:
+    """Label, number and a note, for the head of the page."""
     columns = run.log.steps
-    if not run.log.of("started"):
+    if run.beginning is None:
         return _plan_cards(run)
     taken = run.taken
     tokens = tokens_before(run.plan, taken)
@@ -35,15 +35,14 @@ def cards(run: Shown) -> list[list[str]]:
     ]
     best, final = best_evaluation(run), last(run, "mean_loss")
     if best is not None:
-        bits = best["bits_per_byte"]
-        more = "" if bits is None else f"{bits:.4f} bits per byte, "
-        found.append(["best validation loss", f"{best['loss']:.4f}", f"{more}step {best['step']:,}"])
+        more = "" if best.bits_per_byte is None else f"{best.bits_per_byte:.4f} bits per byte, "
+        found.append(["best validation loss", f"{best.loss:.4f}", f"{more}step {best.step:,}"])
     if final is not None:
         found.append(["training loss", f"{final:.4f}", "running mean, last step"])
     return found
 
 
-def _plan_cards(run: Shown) -> list[list[str]]:
+def _plan_cards(run: ShownRun) -> list[list[str]]:
     stages = run.plan["stages"]
     total = run.plan.get("total_steps")
     tokens = run.plan.get("total_tokens")
@@ -66,25 +65,25 @@ def tokens_before(plan: Record, step: int) -> int:
     )
 
 
-def best_evaluation(run: Shown) -> Record | None:
+def best_evaluation(run: ShownRun) -> Evaluated | None:
     """The evaluation with the least loss."""
-    known = (event for event in run.log.of("evaluated") if isfinite(event["loss"]))
-    return min(known, key=lambda event: float(event["loss"]), default=None)
+    known = [(event.loss, event) for event in run.log.of(Evaluated) if event.loss is not None and isfinite(event.loss)]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def last(run: Shown, name: str) -> float | None:
+def last(run: ShownRun, name: str) -> float | None:
     """A figure at the last step that has it."""
     _, values = run.log.steps.known(name)
     return float(values[-1]) if len(values) else None
 
 
-def _speed(run: Shown) -> str:
+def _speed(run: ShownRun) -> str:
     _, values = run.log.steps.known("tokens_per_second")
     return show_count(round(float(np.median(values)))) if len(values) else "?"
 
 
-def comparison_section(runs: list[Shown]) -> Section:
-    """Several runs beside one another: final figures, keys of the config that differ, where they part."""
+def comparison_section(runs: list[ShownRun]) -> Section:
+    """Several runs compared: final figures, keys of the config that differ, where they part."""
     labels = [run.label for run in runs]
     figures = [[name, *(_figure(make, run) for run in runs)] for name, make in FIGURES.items()]
     flat = [dict(_flat(run.config)) for run in runs]
@@ -97,8 +96,8 @@ def comparison_section(runs: list[Shown]) -> Section:
         "comparison",
         "Comparison",
         [
-            Table("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
-            Table("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
+            PageTable("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
+            PageTable("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
         ],
         " ".join(f"{run.label}: {shared_past(runs[0], run)}" for run in runs[1:]),
     )
@@ -110,17 +109,17 @@ FIGURES = {
     "tokens": lambda run: show_count(tokens_before(run.plan, run.taken)),
     "training loss, last step": lambda run: f"{last(run, 'loss'):.4f}",
     "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
-    "validation loss, last": lambda run: f"{run.log.of('evaluated')[-1]['loss']:.4f}",
-    "validation loss, best": lambda run: f"{(best_evaluation(run) or {})['loss']:.4f}",
-    "bits per byte, last": lambda run: f"{run.log.of('evaluated')[-1]['bits_per_byte']:.4f}",
+    "validation loss, last": lambda run: f"{run.log.of(Evaluated)[-1].loss:.4f}",
+    "validation loss, best": lambda run: f"{(best_evaluation(run) or run.log.of(Evaluated)[-1]).loss:.4f}",
+    "bits per byte, last": lambda run: f"{run.log.of(Evaluated)[-1].bits_per_byte:.4f}",
     "tokens/s, median": _speed,
 }
 
 
-def _figure(make: Any, run: Shown) -> str:
+def _figure(make: Any, run: ShownRun) -> str:
     try:
         return str(make(run))
-    except (IndexError, KeyError, TypeError, ValueError):  # nothing of the kind has been written
+    except (IndexError, TypeError):  # the run has no such figure
         return ""
 
 
@@ -137,8 +136,8 @@ def _flat(table: Record, path: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def shared_past(first: Shown, other: Shown) -> str:
-    """`the same losses up to step 400`: how far two runs took the same steps."""
+def shared_past(first: ShownRun, other: ShownRun) -> str:
+    """`the same losses as a up to step 400.`: the steps that two runs have in common."""
     if isinstance(other.lineage, dict):
         return f"forked from {other.lineage['run']} at step {other.lineage['step']:,}."
     steps, ours, theirs = np.intersect1d(first.log.steps.steps, other.log.steps.steps, return_indices=True)

@@ -1,4 +1,4 @@
-"""The page of a run while it goes on: a server for this machine alone, with two answers and no files.
+"""The page of a run while it trains: a server for this machine alone, with two answers and no files.
 
 `/` is the page, `/data.json` what it shows; nothing else of a request is looked at but its Host, so that no other
 site's name can be pointed here.
@@ -33,7 +33,7 @@ class RunServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Answers)
         except OSError as error:
-            what = f"watch: port {port} cannot be had: {error.strerror}. Give another: --port {port + 1}."
+            what = f"watch: port {port} cannot be opened: {error.strerror}. Give another: --port {port + 1}."
             raise UsageError(what) from None
 
     @property
@@ -43,7 +43,7 @@ class RunServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names under which it may be asked."""
+        """The Host names that it answers to."""
         return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
 
     def _read(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class RunServer(ThreadingHTTPServer):
             return f'"{abs(hash(mark)):x}"', self._data
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news; anything else shows where it went wrong."""
+        """Ignore a browser that went away; show a traceback of anything else."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -75,13 +75,13 @@ class _Answers(BaseHTTPRequestHandler):
             return
         try:
             mark, data = self.server.news()
-        except (UsageError, OSError) as error:  # its files are moved, or half there: the next question may find them
+        except (UsageError, OSError) as error:  # its files are moved, or half written: the next request may find them
             self._answer(503, "text/plain", f"{error}\n")
             return
         if self.path == "/":
             self._answer(200, "text/html", page_html(data, poll_seconds=self.server.poll_seconds))
         elif self.path != "/data.json":
-            self._answer(404, "text/plain", "there is / and /data.json\n")
+            self._answer(404, "text/plain", "only / and /data.json are served\n")
         elif self.headers.get("If-None-Match") == mark:
             self._answer(304, "application/json", "", mark)
         else:
@@ -102,4 +102,4 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing: the terminal is for people."""
+        """Log no requests: the terminal is for people."""

@@ -361,3 +361,13 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
         yield from filter(None, map(parse_event, file))
+
+
+def as_event(record: Mapping[str, Any]) -> Event | None:
+    """A record as an object of its class; None where it lacks a field, as one of another version may."""
+    kind = KINDS[record["event"]]
+    known = {name: value for name, value in record.items() if name in kind.__dataclass_fields__}
+    try:
+        return kind(**known)
+    except TypeError:
+        return None

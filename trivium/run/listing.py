@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trivium.errors import UsageError
-from trivium.run.events import read_events
+from trivium.run.events import Ended, Said, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import RunFolder
 
 
@@ -39,17 +39,18 @@ def run_state(path: Path) -> RunState:
     total: int | None = None
     loss: float | None = None
     state = "new"
-    for event in read_events(folder.events) if folder.events.is_file() else ():
-        kind = event["event"]
-        step = event["step"] if kind != "said" else step
-        if kind == "started":
-            total, state = event["total_steps"], "broken off"
-        elif kind == "stage":
-            stage = event["name"]
-        elif kind == "step":
-            stage, loss = event["stage"], event["loss"]
-        elif kind == "ended":
-            state = "finished" if event["finished"] else "stopped"
+    records = read_events(folder.events) if folder.events.is_file() else ()
+    for event in filter(None, map(as_event, records)):
+        step = event.step if not isinstance(event, Said) else step
+        match event:
+            case Started():
+                total, state = event.total_steps, "broken off"
+            case StageBegan():
+                stage = event.name
+            case StepTaken():
+                stage, loss = event.stage, event.loss
+            case Ended():
+                state = "finished" if event.finished else "stopped"
     checkpoints = folder.checkpoints()
     lineage = folder.lineage
     return RunState(

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.ask.generate.generate import generate
-from trivium.ask.generate.row import Writing
+from trivium.ask.generate.row import Writing, text_ends
 from trivium.ask.generate.sampling import Sampling
-from trivium.ask.generate.stops import text_ends
 from trivium.ask.open import begins_with, prompt_tokens
-from trivium.ask.score.examine import Examinee, examine
+from trivium.ask.score.examine import Examinee, examine, overall
 from trivium.ask.score.questions import exam_tokenizer, open_exams
-from trivium.ask.score.task_score import overall
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 
 from tests.support.batches import TINY
 from tests.support.generated import log_probabilities
-from trivium.ask.generate.calls import Calls, calculator_calls
 from trivium.ask.generate.generate import generate
-from trivium.ask.generate.row import Row, Writing
+from trivium.ask.generate.row import Calls, GeneratedRow, Writing, calculator_calls
 from trivium.ask.generate.sampling import GREEDY, Sampling
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.torch.engine import TorchEngine
@@ -24,7 +23,7 @@ def engine() -> Engine:
     return TorchEngine(EngineSettings(TINY, device="cpu", seed=1))
 
 
-def tokens_of(rows: list[list[Row]]) -> list[list[list[int]]]:
+def tokens_of(rows: list[list[GeneratedRow]]) -> list[list[list[int]]]:
     return [[row.tokens for row in samples] for samples in rows]
 
 
@@ -58,9 +57,9 @@ def test_a_row_ends_at_a_stop_token_which_is_not_part_of_it(engine: Engine) -> N
         assert row.stopped == (stop in before.tokens)
 
 
-def row_with(tokens: list[int], calls: Calls | None, max_tokens: int = 100) -> Row:
+def row_with(tokens: list[int], calls: Calls | None, max_tokens: int = 100) -> GeneratedRow:
     """A row whose model says these tokens, whatever stands in it."""
-    row = Row(0, Writing(max_tokens, frozenset({256}), calls=calls))
+    row = GeneratedRow(0, Writing(max_tokens, frozenset({256}), calls=calls))
     for token in tokens:
         row.take(token)
     return row

@@ -5,12 +5,10 @@ import pytest
 
 from tests.support.models import BYTES, SPEC, byte_model
 from tests.support.tokenizers import byte_level, opened, piece_level, write_json
-from trivium.ask.generate.calls import calculator_calls
 from trivium.ask.generate.generate import generate
 from trivium.ask.generate.parts import PartReader, parts_of
-from trivium.ask.generate.row import Writing
+from trivium.ask.generate.row import Writing, calculator_calls, text_ends, turn_ends
 from trivium.ask.generate.sampling import GREEDY
-from trivium.ask.generate.stops import text_ends, turn_ends
 from trivium.ask.generate.talk import Talk
 from trivium.engine.base import Engine
 from trivium.errors import UsageError
@@ -45,7 +43,7 @@ def test_a_conversation_that_fills_the_model_is_refused(engine: Engine) -> None:
     talk = Talk(engine, BYTES, Writing(30, sampling=GREEDY, vocab=ONLY_LETTERS), SPEC.max_seq_len)
     with pytest.raises(UsageError) as refusal:
         list(talk.ask("x" * 200))
-    assert str(refusal.value) == "the conversation has 204 tokens, and the model reads 160. Begin a new one."
+    assert str(refusal.value) == "the conversation has 204 tokens, and the model reads 160. Start a new one: /new."
     assert talk.messages == []
     answer = said(list(talk.ask("x" * 150)))
     assert len(answer) == 6, "as much as there is room for"

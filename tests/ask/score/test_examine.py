@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from tests.support.arc import write_arc
-from trivium.ask.score.examine import Examinee, chosen_letters, examine, written_answers
+from trivium.ask.score.examine import Examinee, TaskScore, chosen_letters, examine, overall, written_answers
 from trivium.ask.score.likelihood import Choice, likeliest
 from trivium.ask.score.questions import Exam, exam_tokenizer, open_exams, questions_of
-from trivium.ask.score.task_score import TaskScore, overall
 from trivium.config.schema import AskedTask, Config
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.make import make_engine
@@ -247,5 +246,5 @@ def test_questions_need_a_tokenizer() -> None:
     with pytest.raises(PlanError) as caught:
         exam_tokenizer(config)
     assert str(caught.value) == (
-        "evaluate.tasks: needs a tokenizer, and there is none. Write tokenizer.path, or leave it out."
+        "evaluate.tasks: needs a tokenizer, and the config has none. Write tokenizer.path, or remove this key."
     )

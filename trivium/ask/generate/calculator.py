@@ -17,7 +17,7 @@ _COUNT = re.compile(r"""\s*(["'])([^"']*)\1\.count\(\s*(["'])([^"']+)\3\s*\)\s*"
 
 
 def calculate(question: str) -> str | None:
-    """The answer; None where it is no question that it understands, or has none."""
+    """The answer; None where the question is not understood or has no answer."""
     if len(question) > LONGEST:
         return None
     counted = _COUNT.fullmatch(question)
@@ -30,12 +30,12 @@ def calculate(question: str) -> str | None:
 
 
 def _shown(value: Fraction) -> str:
-    """Whole numbers whole, others with as many digits as they have, up to ten."""
+    """Whole numbers as such, others with up to ten digits."""
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.{DIGITS}g}"
 
 
 class _Sum:
-    """Reads a sum from left to right; ValueError where it is none."""
+    """Reads a sum from left to right; ValueError where it is not one."""
 
     def __init__(self, question: str) -> None:
         self._left = _tokens(question)

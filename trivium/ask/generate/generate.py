@@ -3,7 +3,7 @@
     rows = generate(engine, prompts, Writing(max_tokens=64, stop=frozenset({eos})))
     rows[2][0].tokens           the first sample from the third prompt
 
-A prompt is read once whatever the number of its samples. A row that has ended leaves its batch, which goes on with
+A prompt is read once whatever the number of its samples. A row that has ended leaves its batch, which continues with
 the others. On many ranks every pass is one of all of them: ranks may bring other numbers of prompts and other
 lengths, and agree before each pass whether any of them has something left to write.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.ask.generate.row import Row, Writing
+from trivium.ask.generate.row import GeneratedRow, Writing
 from trivium.ask.generate.sampling import choose, draws_of, row_key
 from trivium.engine.base import Engine, Generation
 from trivium.engine.ranks import Ranks
@@ -28,12 +28,12 @@ def generate(
     numbers: Sequence[int] | None = None,
     ranks: Ranks | None = None,
     batch_rows: int = BATCH_ROWS,
-) -> list[list[Row]]:
-    """For each prompt its samples; `numbers` say which prompt it is to the draws, else its place does."""
+) -> list[list[GeneratedRow]]:
+    """For each prompt its samples. `numbers` key the draws of each prompt; by default its place does."""
     ranks = ranks or Ranks()
     keys = range(len(prompts)) if numbers is None else numbers
     rows = [
-        [Row(row_key(writing.sampling.seed, number, sample), writing) for sample in range(writing.samples)]
+        [GeneratedRow(row_key(writing.sampling.seed, number, sample), writing) for sample in range(writing.samples)]
         for number in keys
     ]
     batches = list(_batches(prompts, max(1, batch_rows // writing.samples)))
@@ -46,8 +46,8 @@ def generate(
     return rows
 
 
-def write(generation: Generation, rows: Sequence[Row], ranks: Ranks) -> None:
-    """Go on with a generation's rows until all have ended, on all ranks."""
+def write(generation: Generation, rows: Sequence[GeneratedRow], ranks: Ranks) -> None:
+    """Extend a generation's rows until all have ended, on all ranks."""
     while True:
         tokens = next_tokens(generation, rows)
         left = [place for place, row in enumerate(rows) if not row.ended]
@@ -59,8 +59,8 @@ def write(generation: Generation, rows: Sequence[Row], ranks: Ranks) -> None:
         generation.append(tokens[left])
 
 
-def next_tokens(generation: Generation, rows: Sequence[Row]) -> NDArray[np.int64]:
-    """One more token for each row; it is in the row, and not yet in the generation."""
+def next_tokens(generation: Generation, rows: Sequence[GeneratedRow]) -> NDArray[np.int64]:
+    """Add one token to each row; the generation does not have it yet."""
     if not rows:
         return np.zeros(0, np.int64)
     sampling, vocab = rows[0].writing.sampling, rows[0].writing.vocab

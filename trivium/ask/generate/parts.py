@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trivium.ask.generate.calls import Calls
+from trivium.ask.generate.row import Calls
 from trivium.text.conversation import MessagePart, MessagePartKind
 from trivium.text.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ class PartReader:
         self._shown = 0  # of the held tokens; what they decode to has been given
 
     def feed(self, token: int) -> Iterator[MessagePart]:
-        """What one more token makes known."""
+        """The parts that are complete with this token."""
         if token in self._openings or token in self._closings:
             yield from self.close()
             self._kind = self._openings.get(token, "text")
@@ -38,7 +38,7 @@ class PartReader:
                 self._shown = len(self._held)
 
     def close(self) -> Iterator[MessagePart]:
-        """What is held back, whole or not."""
+        """The tokens that are held back, as parts, whole or not."""
         if self._kind == "text":
             yield from self._new_text(self._tokenizer.decode(self._held))
         elif self._held:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trivium.rows.order import uniform
 from trivium.seeds import derive_key
 
-FIRST_LOOKED_AT = 1024  # most nuclei are smaller: only where they are not is a whole vocabulary sorted
+FIRST_LOOKED_AT = 1024  # most nuclei are smaller; for others the whole vocabulary is sorted
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trivium.ask.generate.generate import next_tokens
 from trivium.ask.generate.parts import PartReader, joined
-from trivium.ask.generate.row import Row, Writing
+from trivium.ask.generate.row import GeneratedRow, Writing
 from trivium.ask.generate.sampling import row_key
 from trivium.engine.base import Engine, Generation
 from trivium.errors import UsageError
@@ -20,11 +20,11 @@ from trivium.text.chat import render_prompt
 from trivium.text.conversation import MessagePart
 from trivium.text.tokenizer import Tokenizer
 
-READ_AGAIN = 8  # one part in so many that is new is read token by token; more of it is read again at once
+READ_AGAIN = 8  # at most one token in 8 may be new to append them one by one; else the whole prompt is read again
 
 
 class Talk:
-    """Questions -> answers, each seeing all that was said before."""
+    """Questions -> answers; each is written with the whole conversation before it."""
 
     def __init__(
         self, engine: Engine, tokenizer: Tokenizer, writing: Writing, seq_len: int, system: str | None = None
@@ -46,9 +46,9 @@ class Talk:
         room = self._seq_len - len(prompt)
         if room < 1:
             what = f"the conversation has {len(prompt):,} tokens, and the model reads {self._seq_len:,}"
-            raise UsageError(f"{what}. Begin a new one.")
+            raise UsageError(f"{what}. Start a new one: /new.")
         writing = replace(self._writing, max_tokens=min(self._writing.max_tokens, room))
-        row = Row(row_key(writing.sampling.seed, self._turn, 0), writing)
+        row = GeneratedRow(row_key(writing.sampling.seed, self._turn, 0), writing)
         generation = self._prefilled(prompt)
         reader = PartReader(self._tokenizer, writing.calls)
         parts: list[MessagePart] = []
@@ -66,7 +66,7 @@ class Talk:
             answer = {"role": "assistant", "content": content[0]["text"] if only_text else content}
             self.messages = [*messages, answer]
 
-    def _tokens(self, generation: Generation, row: Row) -> Iterator[int]:
+    def _tokens(self, generation: Generation, row: GeneratedRow) -> Iterator[int]:
         while not row.ended:
             (token,) = next_tokens(generation, [row]).tolist()
             if not row.stopped:
@@ -79,7 +79,7 @@ class Talk:
         self._read.append(token)
 
     def _prefilled(self, prompt: list[int]) -> Generation:
-        """A generation that has read the prompt: the one that there is, if most of the prompt is in it."""
+        """A generation that has read the prompt: the one before, if it has most of the prompt."""
         known = len(self._read)
         new = prompt[known:]
         if self._generation is None or prompt[:known] != self._read or not 0 < len(new) <= len(prompt) // READ_AGAIN:

@@ -1,28 +1,59 @@
-"""Exams -> scores, by a model that stands still; on many ranks each asks its own questions.
+"""Exams -> scores of a frozen model; on many ranks each asks its own questions.
 
 A choice is right where the likeliest letter is; an answer that is written (the likeliest token each time, sums
-worked out by the calculator) is right where the task says so. A question for which the model has no room is wrong.
+worked out by the calculator) is right where the task judges it so. A question for which the model has no room is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trivium.ask.generate.calls import calculator_calls
 from trivium.ask.generate.generate import generate
-from trivium.ask.generate.row import Writing
+from trivium.ask.generate.row import Writing, calculator_calls, turn_ends
 from trivium.ask.generate.sampling import GREEDY
-from trivium.ask.generate.stops import turn_ends
 from trivium.ask.score.likelihood import Choice, likeliest
 from trivium.ask.score.questions import Exam, Question
-from trivium.ask.score.task_score import TaskScore
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
+from trivium.run.events import ScoreFigures
 from trivium.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
+class TaskScore:
+    """Right answers of some questions; `chance` is the part that guessing gets right."""
+
+    right: int
+    questions: int
+    chance: float
+
+    @property
+    def score(self) -> float:
+        """The part that is right."""
+        return self.right / self.questions
+
+    @property
+    def centred(self) -> float:
+        """0 is guessing, 1 is all right; below 0 is worse than guessing."""
+        return (self.score - self.chance) / (1 - self.chance)
+
+    def figures(self) -> ScoreFigures:
+        return {
+            "right": self.right,
+            "questions": self.questions,
+            "chance": self.chance,
+            "score": self.score,
+            "centred": self.centred,
+        }
+
+
+def overall(scores: Mapping[str, TaskScore]) -> float:
+    """Several tasks in one figure: the mean of their centred scores."""
+    return sum(score.centred for score in scores.values()) / len(scores)
+
+
+@dataclass(frozen=True, slots=True)
 class Examinee:
-    """A model to ask: rows of so many tokens, answers of at most so many; and which of the ranks this one is."""
+    """A model to ask, its limits of a row's and an answer's tokens, and which part of the questions this rank asks."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -59,7 +90,7 @@ def chosen_letters(who: Examinee, questions: Sequence[Question]) -> list[str | N
 
 
 def written_answers(who: Examinee, questions: Sequence[Question]) -> list[str | None]:
-    """What the model writes to each; None where there is no room for a word.
+    """What the model writes to each; None where a row has no room for an answer.
 
     Questions with less room than an answer may take are asked apart, those of one room together.
     """

@@ -1,6 +1,6 @@
 """Prompts with choices -> the likeliest choice of each; on many ranks together.
 
-Where every choice is one token, one pass over the prompt tells: the choices' logits are compared. Longer ones are
+Where every choice is one token, one pass over the prompt is enough: the choices' logits are compared. Longer ones are
 each read after the prompt, and the one with the fewest nats in all is taken.
 """
 
@@ -15,7 +15,7 @@ from trivium.engine.ranks import Ranks
 from trivium.rows.batch import IGNORED, PADDING, Batch
 
 BATCH_ROWS = 16
-ROUNDED = 64  # rows are made a multiple of so many slots long, so that a compiled engine sees few shapes
+ROUNDED = 64  # row lengths are a multiple of this, so that a compiled engine sees few shapes
 
 Tokens = NDArray[np.integer]
 
@@ -54,7 +54,7 @@ def _by_next_token(engine: Engine, asked: Sequence[Choice], ranks: Ranks, batch_
 
 
 def _summed_nats(engine: Engine, rows: Sequence[tuple[Tokens, Tokens]], ranks: Ranks, batch_rows: int) -> list[float]:
-    """Nats of each second part after its first; all ranks make as many passes of as many rows of one length."""
+    """Nats of each choice after its prompt; all ranks make the same number of passes, of the same shape."""
     own = max((len(prompt) + len(choice) - 1 for prompt, choice in rows), default=1)
     facts = ranks.gather((len(rows), own))
     length = -(-max(longest for _, longest in facts) // ROUNDED) * ROUNDED
@@ -67,7 +67,7 @@ def _summed_nats(engine: Engine, rows: Sequence[tuple[Tokens, Tokens]], ranks: R
 
 
 def _batch(rows: Sequence[tuple[Tokens, Tokens]], count: int, length: int) -> Batch:
-    """Rows of which the second parts are learnt; those that are lacking hold a token of which nothing is."""
+    """Rows whose choices count in the loss; rows that fill up the batch have one token, which does not."""
     tokens, positions = np.zeros((2, count, length), np.int32)
     targets = np.full((count, length), IGNORED, np.int32)
     segments = np.full((count, length), PADDING, np.int32)

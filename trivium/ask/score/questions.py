@@ -1,4 +1,4 @@
-"""A task -> the questions that a model is asked: the tokens of each, and what a right answer is."""
+"""A task -> the questions that a model is asked: the tokens of each, and its right answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Question:
     choices: tuple[NDArray[np.uint32], ...] = ()
 
     def chance(self, task: Task) -> float:
-        """Of guessing right."""
+        """The chance of guessing right."""
         return 1 / len(self.letters) if self.letters else task.chance
 
 
@@ -45,7 +45,7 @@ class Exam:
 def open_exams(
     asked: Sequence[AskedTask], count: int, tokenizer: Tokenizer, asked_by: str = "evaluate.tasks"
 ) -> list[Exam]:
-    """For each task its exam of at most so many questions; PlanError with every task that cannot be had."""
+    """An exam for each task, of at most `count` questions; PlanError with every task that cannot be opened."""
     exams, problems = [], []
     for number, each in enumerate(asked):
         assert each.task is not None, "a checked task has a name"
@@ -66,13 +66,13 @@ def exam_tokenizer(config: Config) -> Tokenizer:
     tokenizer = open_tokenizer(config.tokenizer)
     if tokenizer is None:
         key = "tasks" if config.evaluate.tasks else "prompts"
-        what = "needs a tokenizer, and there is none. Write tokenizer.path, or leave it out."
+        what = "needs a tokenizer, and the config has none. Write tokenizer.path, or remove this key."
         raise PlanError([Problem(f"evaluate.{key}", what)])
     return tokenizer
 
 
 def questions_of(task: Task, count: int, tokenizer: Tokenizer) -> list[Question]:
-    """So many of a task's questions, evenly spread over it: a test split may be sorted by subject."""
+    """At most `count` of a task's questions, evenly spread over it: a test split may be sorted by subject."""
     count = min(count, len(task))
     return [_question(task[number * len(task) // count], tokenizer) for number in range(count)]
 
