@@ -1,15 +1,18 @@
 """Stages cover the run without gap or overlap, and every step finds its settings."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.corpus import make_config, write_source
 from tests.support.plans import config_of, plan_of
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError
 from trivium.plan.make import make_plan
+from trivium.plan.plan import Plan
 
 budgets = st.one_of(
     st.fixed_dictionaries({"steps": st.integers(1, 30)}),
@@ -190,3 +193,43 @@ def test_a_stage_in_epochs_of_a_source_that_is_not_on_disk_leaves_its_end_open()
     assert plan.total_steps is None
     assert plan.known_steps == 5
     assert plan.settings_at(4).tokens_before == 4 * 64
+
+
+def on_disk(tmp_path: Path, *stages: dict[str, Any], **tables: Any) -> Plan:
+    source = write_source(tmp_path / "web", [[8] * 8])
+    return make_plan(
+        make_config({"web": source}, [{"seq_len": 8, "batch_size": 2, **each} for each in stages], **tables)
+    )
+
+
+def test_a_complete_plan_has_what_the_plan_has_and_no_gaps(tmp_path: Path) -> None:
+    plan = on_disk(tmp_path, {"epochs": 1}, {"steps": 2}, model={"size": "tiny", "vocab": 100})
+    complete = plan.complete()
+    assert [(stage.start, stage.steps, stage.end) for stage in complete.stages] == [(0, 4, 4), (4, 2, 6)]
+    assert [(stage.rows, list(stage.shares)) for stage in complete.stages] == [(8, ["web"]), (4, ["web"])]
+    assert (complete.total_steps, complete.model, complete.learning_rate) == (6, plan.model, plan.learning_rate)
+    assert complete.stage_at(4) is complete.stages[1]
+    assert complete.fingerprint(6) == plan.fingerprint(6)
+    assert complete.settings_at(5) == plan.settings_at(5)
+    assert complete.complete() is complete
+    assert complete.readable() is complete
+
+
+def test_a_plan_without_a_model_can_be_read_and_not_trained(tmp_path: Path) -> None:
+    plan = on_disk(tmp_path, {"steps": 2})
+    assert plan.readable().total_steps == 2
+    with pytest.raises(PlanError) as error:
+        plan.complete()
+    assert str(error.value) == (
+        "model.vocab: is missing, and no tokenizer gives it. Write vocab = 64 or more: the largest id is 63."
+    )
+
+
+def test_a_plan_with_gaps_is_refused_with_all_of_them() -> None:
+    plan = plan_of({"steps": 5}, {"epochs": {"web": 1}})
+    for ask in (plan.readable, plan.complete):
+        with pytest.raises(PlanError) as error:
+            ask()
+        *found, last = map(str, error.value.problems)
+        assert found == [str(gap) for gap in plan.gaps]
+        assert last == "the plan is not complete, so that nothing can be read yet."

@@ -156,7 +156,7 @@ class Loader:
         self.step = step
 
     def close(self) -> None:
-        """Let the threads of streams end; without streams there is nothing to close."""
+        """Let the threads of streams end; without streams nothing happens."""
         self.streams.close()
 
     def rows_in_memory(self, step: int) -> FoundRows | None:

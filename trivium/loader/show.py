@@ -18,7 +18,7 @@ SHOWN_SPANS = 6
 def show_rows(
     step: int, stage: PlannedStage, rows: list[RowAddress], decoder: Tokenizer | None, console: Console, *, full: bool
 ) -> None:
-    """Print rows with source, documents, spans and text; what is not learnt is dim."""
+    """Print rows with source, documents, spans and text; what does not count in the loss is dim."""
     head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.config.packing}"
     console.print(Text(head, style="bold"), highlight=False)
     for row in rows:
@@ -30,11 +30,11 @@ def show_rows(
 
 
 def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console, *, full: bool) -> None:
-    span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {learnt_spans(piece)}"
+    span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {loss_spans(piece)}"
     console.print(Text(f"  document {piece.document:,} in {piece.file}, {span}", style="cyan"), highlight=False)
     shown = len(piece.tokens) if full else min(SHOWN_TOKENS, len(piece.tokens))
     text = Text("    ")
-    # Runs of tokens that are learnt alike: the mask is seen in the text itself.
+    # Runs of tokens with the same loss mask: it is seen in the text itself.
     edges = [0, *(np.flatnonzero(np.diff(piece.loss_mask[:shown])) + 1).tolist(), shown]
     for first, last in pairwise(edges):
         tokens = piece.tokens[first:last].tolist()
@@ -45,12 +45,12 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
     console.print(text, highlight=False)
 
 
-def learnt_spans(piece: PieceAddress) -> str:
-    """`31 learnt (32 to 63)`: which tokens of the document have a target that is learnt."""
+def loss_spans(piece: PieceAddress) -> str:
+    """`31 in the loss (32 to 63)`: which tokens of the document have a target that counts."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], piece.loss_mask, [False])))).reshape(-1, 2)
     shown = [f"{piece.start + first:,} to {piece.start + stop:,}" for first, stop in edges[:SHOWN_SPANS].tolist()]
     more = [f"{len(edges) - SHOWN_SPANS:,} more"] if len(edges) > SHOWN_SPANS else []
-    count = f"{int(np.count_nonzero(piece.loss_mask)):,} learnt"
+    count = f"{int(np.count_nonzero(piece.loss_mask)):,} in the loss"
     return f"{count} ({', '.join(shown + more)})" if shown else count
 
 

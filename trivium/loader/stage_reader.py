@@ -80,7 +80,7 @@ class StreamRows:
 
 
 def files_of(blocks: Blocks, *, masks_loss: bool) -> Int64s:
-    """A source's files as `gather` takes them; without their loss bytes where all tokens are learnt."""
+    """A source's files as `gather` takes them; without their loss bytes where all tokens count in the loss."""
     table = blocks.table
     loss = table.loss if masks_loss else np.zeros_like(table.loss)
     return np.stack((table.tokens, table.itemsize, loss), axis=1)

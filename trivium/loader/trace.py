@@ -54,7 +54,7 @@ class PieceAddress(PieceOrigin):
 
     length: int  # tokens of the whole document
     tokens: NDArray[np.int32]
-    loss_mask: NDArray[np.bool_]  # whether each token's target is learnt
+    loss_mask: NDArray[np.bool_]  # whether each token's target counts in the loss
 
     @property
     def extent(self) -> str:
@@ -115,8 +115,8 @@ def rows_of(plan: Plan, step: int) -> list[RowAddress]:
 def origins_of(loader: Loader, step: int) -> list[RowOrigin]:
     """The documents of every row of a step that a loader has just read, all ranks' rows included.
 
-    It explains a step, and so never costs a run: no source is read again. A row that cannot be told from what is in
-    memory says so.
+    It explains a step, and so never costs a run: no source is read again. A row that is no longer
+    in memory has the reason in `unknown`.
     """
     origins = []
     for row, name, find in _row_finders(loader, step):

@@ -14,7 +14,7 @@ from trivium.sources.open import OpenSource
 def steps_of(stage: Stage, mixture: StageMixture | None, rows_to_read: Mapping[str, int]) -> int | None:
     """A stage's length in steps, rounded up; None where it counts epochs of a source of unknown size.
 
-    `rows_to_read` has, for each source that the budget counts, the rows after which it has been read so often.
+    `rows_to_read` has, for each source that the budget counts, the rows after which it has been read that often.
     """
     if stage.steps is not None:
         return stage.steps
@@ -51,9 +51,9 @@ def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -
 
 
 def _own_shares(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
-    said = stage.mixture if stage.mixture is not None else stage.weights
-    if said is not None:
-        shares = normalised({name: exact(float(share)) for name, share in said.items()})
+    weights = stage.mixture if stage.mixture is not None else stage.weights
+    if weights is not None:
+        shares = normalised({name: exact(float(weight)) for name, weight in weights.items()})
     else:
         names = own_sources(stage, config)
         if len(names) == 1:

@@ -49,7 +49,7 @@ class Line:
         return [Line(self.start + 1, self.steps - 1, self.value + self.slope, self.slope)]
 
     def reaches(self, value: Fraction) -> bool:
-        """Whether it would have this value at the step after its last; one step alone may go on anywhere."""
+        """Whether it would have this value at the step after its last; one step alone fits any value."""
         return self.steps == 1 or self.value + self.slope * self.steps == value
 
     def identity(self) -> list[object]:
@@ -87,7 +87,7 @@ class Formula:
                 return first / math.sqrt(part)
 
     def identity(self, start: int) -> tuple[object, ...]:
-        """The form, its ends, how far into it a step is, and how far it goes."""
+        """The form, its ends, the steps of it before `start`, and its length."""
         return (self.form, str(self.first), str(self.last), start - self.origin, self.length)
 
     def scaled(self, factor: Fraction) -> "Formula":
@@ -124,8 +124,8 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A formula, times a ramp where there is one, from `start` to the next piece."""
+class CurvePiece:
+    """A formula, times a ramp if it has one, from `start` to the next piece."""
 
     start: int
     formula: Formula
@@ -154,19 +154,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Pieces in order; the first starts at 0, the last goes on for ever."""
+    """Pieces in order; the first starts at 0, the last has no end."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CurvePiece, ...]
 
     def at(self, step: int) -> float:
         """The value at a step."""
         return self.pieces[bisect_right(self.pieces, step, key=lambda piece: piece.start) - 1].at(step)
 
-    def until(self, end: int) -> list[Piece]:
+    def until(self, end: int) -> list[CurvePiece]:
         """The pieces that begin before a step."""
         return [piece for piece in self.pieces if piece.start < end]
 
-    def between(self, start: int, end: int) -> list[Piece]:
+    def between(self, start: int, end: int) -> list[CurvePiece]:
         """The pieces of `[start, end)`, cut to it."""
         pieces = self.until(end)
         first = max(i for i, piece in enumerate(pieces) if piece.start <= start)
@@ -187,7 +187,7 @@ class Curve:
 
 
 def _drawn_on(before: list["Line | list[object]"], line: Line) -> list["Line | list[object]"]:
-    """The line after what came before it, which goes on as far as it can: 1 | 2, 3 | 5, 7 -> 1, 2, 3 | 5, 7."""
+    """The line after what came before it, which is lengthened while it can be: 1 | 2, 3 | 5, 7 -> 1, 2, 3 | 5, 7."""
     rest = [line]
     while rest and before and isinstance(last := before[-1], Line) and last.reaches(rest[0].value):
         (line,) = rest
@@ -206,9 +206,9 @@ def _root(number: Fraction) -> Fraction | None:
     return root if root * root == number else None
 
 
-def joined(pieces: Iterable[Piece]) -> Curve:
+def joined(pieces: Iterable[CurvePiece]) -> Curve:
     """A curve of these pieces; neighbours with the same formula become one."""
-    kept: list[Piece] = []
+    kept: list[CurvePiece] = []
     for piece in pieces:
         if not kept or (kept[-1].formula, kept[-1].ramp) != (piece.formula, piece.ramp):
             kept.append(piece)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
-CURVE_POINTS = 128  # of a piece of the learning rate that is no line
+CURVE_POINTS = 128  # of a piece of the learning rate that is not a line
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _inherited_json(plan: Plan) -> dict[str, Any] | None:
 
 
 def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
-    """Steps with the learning rate's multiplier, so many that the curve is straight between them to the eye."""
+    """Steps with the learning rate's multiplier, close enough that the curve looks straight between them."""
     if plan.learning_rate is None or not plan.known_steps:
         return None
     pieces = plan.learning_rate.until(plan.known_steps)
@@ -83,13 +83,13 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "lr_multiplier": {"first": first, "last": last},
         "uses": {
             name: {
-                "rows": given.rows,
-                "tokens": given.rows * stage.seq_len,
-                "loss_tokens": given.loss_tokens,
-                "figures": None if given.figures is None else asdict(given.figures),
-                "epochs": given.epochs,
-                "epochs_so_far": given.epochs_so_far,
+                "rows": use.rows,
+                "tokens": use.rows * stage.seq_len,
+                "loss_tokens": use.loss_tokens,
+                "figures": None if use.figures is None else asdict(use.figures),
+                "epochs": use.epochs,
+                "epochs_so_far": use.epochs_so_far,
             }
-            for name, given in stage.uses.items()
+            for name, use in stage.uses.items()
         },
     }

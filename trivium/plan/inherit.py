@@ -1,6 +1,6 @@
-"""What a run takes from the one that its weights come from, where its config does not say it.
+"""What a run takes from the one that its weights come from, where its config does not give it.
 
-A midtraining goes on as its base was trained: with its tokenizer, row length, batch size and rotary positions, and
+A midtraining continues as its base was trained: with its tokenizer, row length, batch size and rotary positions, and
 with its optimizer and learning rates where it names no other optimizer. Sources, stages and the schedule are its own.
 """
 
@@ -34,7 +34,7 @@ class Inherited:
 
 
 def inherited(config: Config) -> Inherited:
-    """The config with what its base run says; as it is where `model.init` names no run."""
+    """The config with what it takes from its base run; unchanged where `model.init` names no run."""
     if config.model.init is None:
         return Inherited(config)
     folder = Path(config.model.init)

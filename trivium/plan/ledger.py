@@ -1,6 +1,6 @@
 """What every source has given when a stage starts.
 
-A source that is read again with the same settings goes on at the next row. With another row length, packing
+A source that is read again with the same settings continues at the next row. With another row length, packing
 or seed a new reading begins with what the old one left unread, so that nothing is read twice and nothing lost.
 """
 
@@ -37,7 +37,7 @@ class Ledger:
         return Segment(Reading(blocks, settings, last.reading.after(last.start)), 0)
 
     def rows_to_read(self, stage: Stage, settings: RowSettings, names: list[str]) -> dict[str, int]:
-        """For each source that the stage's budget counts, the rows after which it has been read so often."""
+        """For each source that the stage's budget counts, the rows after which it has been read that often."""
         if stage.epochs is None:
             return {}
         counted = stage.epochs.of(names)
@@ -51,16 +51,16 @@ class Ledger:
         return rows
 
     def give(self, stage: Stage, settings: RowSettings, mixture: StageMixture, num_rows: int) -> dict[str, SourceUse]:
-        """Enter what a stage of so many rows takes of each source."""
-        given = {}
+        """Enter what a stage of `num_rows` rows takes of each source."""
+        uses = {}
         for name, rows in zip(mixture.names, mixture.count(num_rows).tolist(), strict=True):
             if name in self.sources:
-                # What the stage says of loss goes before what the source says; neither moves a row.
+                # The stage's loss_on goes before the source's; neither moves a row.
                 masks_loss = (stage.loss_on or self.sources[name].loss_on) != "all"
-                given[name] = replace(self._give_one(name, settings, rows), masks_loss=masks_loss)
+                uses[name] = replace(self._give_one(name, settings, rows), masks_loss=masks_loss)
             else:
-                given[name] = SourceUse(rows)
-        return given
+                uses[name] = SourceUse(rows)
+        return uses
 
     def _give_one(self, name: str, settings: RowSettings, rows: int) -> SourceUse:
         tokens = self.sources[name].tokens

@@ -60,7 +60,7 @@ def stage_configs(config: Config) -> list[Stage]:
 
 @dataclass(slots=True)
 class Builder:
-    """Goes through the stages once, in order; collects problems, warnings and what cannot be told."""
+    """Goes through the stages once, in order; collects problems, warnings and gaps."""
 
     config: Config
     sources: Mapping[str, OpenSource]
@@ -76,7 +76,7 @@ class Builder:
         model = self._model(planned)
         stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
-        self._check_learnt(stages)
+        self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self._check_muon()
         self._note_gaps(stages)
@@ -87,8 +87,8 @@ class Builder:
             self.problems.append(self.inherited.problem)
         if self.problems:
             raise PlanError(self.problems)
-        told = tuple(self.warnings), tuple(self.gaps)
-        return Plan(self.config, self.sources, stages, *curves, *told, self.inherited, model.spec)
+        notes = tuple(self.warnings), tuple(self.gaps)
+        return Plan(self.config, self.sources, stages, *curves, *notes, self.inherited, model.spec)
 
     def stage_configs(self) -> list[Stage]:
         """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
@@ -116,12 +116,12 @@ class Builder:
             to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
             steps = steps_of(stage, mixture, to_read)
             rows = None if steps is None else steps * stage.rows_of_step
-            given = (
+            uses = (
                 {}
                 if mixture is None or rows is None or start is None
                 else self._give(ledger, stage, settings, mixture, rows)
             )
-            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, given))
+            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses))
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
         return tuple(planned)
@@ -162,15 +162,15 @@ class Builder:
             )
             self.problems.append(Problem("run.anneal.start", what))
             return stages
-        said = {key: getattr(anneal, key) for key in anneal.model_fields_set - {"start"}}
-        if {"mixture", "weights"} & said.keys():
-            said = {
+        own = {key: getattr(anneal, key) for key in anneal.model_fields_set - {"start"}}
+        if {"mixture", "weights"} & own.keys():
+            own = {
                 "mixture": None,
                 "weights": None,
                 "sources": None,
                 "replay": None,
                 "temperature": anneal.temperature,
-            } | said
+            } | own
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
         fresh: dict[str, object] = {
@@ -184,13 +184,17 @@ class Builder:
             # The reference stays the model as it was when the whole stage began.
             kept = stages[-1].kl.model_copy(update={"reference": Reference(stage=stages[-1].name)})
             fresh["kl"] = kept
-        tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | said)
+        tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | own)
         return [*stages[:-1], last, tail]
 
     def _curves(self, stages: tuple[PlannedStage, ...]) -> tuple[Curve | None, Curve]:
         """Learning rate and momentum over the stages whose place is known."""
         schedule = self.config.schedule
-        spans = [self._span(stage) for stage in stages if stage.start is not None and stage.end is not None]
+        spans = [
+            self._span(stage, stage.start, stage.steps)
+            for stage in stages
+            if stage.start is not None and stage.steps is not None
+        ]
         total = stages[-1].end
         open_ended = schedule.shape in ("constant", "inverse-sqrt")
         by_fraction = schedule.warmup is not None and schedule.warmup.fraction is not None
@@ -212,18 +216,15 @@ class Builder:
     def _momentum(self, spans: Sequence[StageSpan]) -> Curve:
         return momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
 
-    def _span(self, stage: PlannedStage) -> StageSpan:
-        assert stage.start is not None
-        assert stage.end is not None
-        assert stage.steps is not None
-        lr, lengths = stage.config.lr, Lengths(stage.steps)
+    def _span(self, stage: PlannedStage, start: int, steps: int) -> StageSpan:
+        lr, lengths = stage.config.lr, Lengths(steps)
         if lr is not None:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
             lengths = self._lengths(
-                path, lr.shape, lr.warmup, decay, stage.steps, lambda tokens: -(-tokens // stage.step_tokens)
+                path, lr.shape, lr.warmup, decay, steps, lambda tokens: -(-tokens // stage.step_tokens)
             )
-        return StageSpan(stage.start, stage.end, lr, lengths, stage.config.reset_optimizer)
+        return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
 
     def _lengths(
         self,
@@ -245,12 +246,12 @@ class Builder:
             return Lengths(span)
         return Lengths(span, rise, fall)
 
-    def _check_learnt(self, stages: tuple[PlannedStage, ...]) -> None:
-        """A stage in which no token has a target learns nothing."""
+    def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
+        """A stage in which no token counts in the loss teaches nothing."""
         for stage in stages:
-            learnt = [given.loss_tokens for given in stage.uses.values() if given.rows]
-            if learnt and all(count == 0 for count in learnt):
-                what = "no token of it has a target, so that nothing is learnt. Look at its documents and loss masks."
+            counts = [use.loss_tokens for use in stage.uses.values() if use.rows]
+            if counts and all(count == 0 for count in counts):
+                what = "no token of it counts in the loss. Look at its documents and loss masks."
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
 
     def _check_fades(self, stages: tuple[PlannedStage, ...]) -> None:
@@ -273,32 +274,32 @@ class Builder:
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""
         for stage in stages:
-            for name, given in stage.uses.items():
-                if given.epochs is None or given.epochs_so_far is None or not given.rows:
+            for name, use in stage.uses.items():
+                if use.epochs is None or use.epochs_so_far is None or not use.rows:
                     continue
                 cap = self.config.sources[name].max_epochs
-                if cap is not None and given.epochs_so_far > cap + 1e-9 >= given.epochs_so_far - given.epochs:
-                    self._over(stage, name, cap, given.epochs_so_far, f"sources.{name}.max_epochs")
-                elif stage.config.max_epochs is not None and given.epochs > stage.config.max_epochs + 1e-9:
-                    self._over(stage, name, stage.config.max_epochs, given.epochs, "max_epochs")
-                elif cap is None and given.epochs_so_far > MANY_EPOCHS >= given.epochs_so_far - given.epochs:
+                if cap is not None and use.epochs_so_far > cap + 1e-9 >= use.epochs_so_far - use.epochs:
+                    self._over(stage, name, cap, use.epochs_so_far, f"sources.{name}.max_epochs")
+                elif stage.config.max_epochs is not None and use.epochs > stage.config.max_epochs + 1e-9:
+                    self._over(stage, name, stage.config.max_epochs, use.epochs, "max_epochs")
+                elif cap is None and use.epochs_so_far > MANY_EPOCHS >= use.epochs_so_far - use.epochs:
                     what = (
-                        f"is read {given.epochs_so_far:.1f} times by the end of this stage. "
+                        f"is read {use.epochs_so_far:.1f} times by the end of this stage. "
                         f"Set sources.{name}.max_epochs if that is meant."
                     )
                     self.warnings.append(Problem(self._share_path(stage, name), what))
 
     def _over(self, stage: PlannedStage, name: str, cap: float, epochs: float, key: str) -> None:
-        given, shares = stage.uses[name], stage.shares
-        assert given.epochs is not None
+        use, shares = stage.uses[name], stage.shares
+        assert use.epochs is not None
         assert shares is not None
-        room = max(0.0, cap - (epochs - given.epochs)) / given.epochs
+        room = max(0.0, cap - (epochs - use.epochs)) / use.epochs
         share = float(shares.get(name, 0))
         lower = int(share * room * 1000) / 1000
         fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
         if share == 1 or self._share_path(stage, name).endswith(f": {name}"):
             fix = f"Shorten the stage to {max(1, int((stage.steps or 1) * room)):,} steps, or set"
-        needed, there = given.rows * stage.seq_len, self.sources[name].tokens
+        needed, there = use.rows * stage.seq_len, self.sources[name].tokens
         what = (
             f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
             f"{epochs:.3g} epochs, over {key} = {cap:g}. {fix} {key} = {_rounded_up(epochs):g}."
@@ -335,7 +336,7 @@ def _rounded_up(epochs: float) -> float:
 
 
 def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:
-    """The first step at which the run has read so many tokens; beyond its end the last stage goes on."""
+    """The first step at which the run has read this many tokens; beyond its end by the last stage's steps."""
     steps = 0
     for stage in stages:
         whole = stage.tokens

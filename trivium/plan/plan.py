@@ -21,7 +21,7 @@ from trivium.text.tokenizer import open_tokenizer
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages that cover `[0, total)`, as far as what is on disk tells; says what it cannot tell in `gaps`."""
+    """Stages that cover `[0, total)`, as far as what is on disk tells; `gaps` are what is not known."""
 
     config: Config
     sources: Mapping[str, OpenSource]
@@ -125,9 +125,9 @@ class Plan:
                 break
             rows = (min(step, stage.end) - stage.start) * stage.batch_size
             counts = dict(zip(stage.mixture.names, stage.mixture.count(rows).tolist(), strict=True))
-            for name, given in stage.uses.items():
-                if given.epochs is not None and given.rows:
-                    epochs[name] = epochs.get(name, 0.0) + given.epochs * counts[name] / given.rows
+            for name, use in stage.uses.items():
+                if use.epochs is not None and use.rows:
+                    epochs[name] = epochs.get(name, 0.0) + use.epochs * counts[name] / use.rows
         return epochs
 
     def lr_ends(self, stage: PlannedStage) -> tuple[float | None, float | None]:

@@ -13,7 +13,7 @@ from typing import Literal
 from trivium.config.fields import Extent
 from trivium.config.schema import Momentum, Schedule
 from trivium.config.stages import Shape, StageLr
-from trivium.plan.curve import ONE, Curve, Formula, Piece, constant, exact, joined
+from trivium.plan.curve import ONE, Curve, CurvePiece, Formula, constant, exact, joined
 
 DEFAULT_DECAY = 0.2
 DecayShape = Literal["linear", "cosine", "1-sqrt"]
@@ -30,7 +30,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """Where a stage stands and what it does to the learning rate."""
+    """A stage's steps and what it does to the learning rate."""
 
     start: int
     end: int
@@ -41,63 +41,63 @@ class StageSpan:
 
 def shape_pieces(
     shape: Shape, decay_shape: DecayShape, to: float, lengths: Lengths, start: int, scale: Fraction
-) -> list[Piece]:
+) -> list[CurvePiece]:
     """The pieces of one shape from `start` on; after its span it stays where it ended."""
     end, warm = start + lengths.span, start + lengths.warmup
     last = exact(to)
-    pieces: list[Piece] = []
+    pieces: list[CurvePiece] = []
     if lengths.warmup:
         # Origin one step early: update 0 of w has 1/w, update w - 1 has 1.
-        pieces.append(Piece(start, Formula("linear", Fraction(0), ONE, start - 1, lengths.warmup)))
+        pieces.append(CurvePiece(start, Formula("linear", Fraction(0), ONE, start - 1, lengths.warmup)))
     match shape:
         case "constant":
-            pieces.append(Piece(warm, constant(ONE)))
+            pieces.append(CurvePiece(warm, constant(ONE)))
         case "inverse-sqrt":
-            pieces.append(Piece(warm, Formula("inverse-sqrt", ONE, ONE, start - 1, max(1, lengths.warmup))))
+            pieces.append(CurvePiece(warm, Formula("inverse-sqrt", ONE, ONE, start - 1, max(1, lengths.warmup))))
         case "linear" | "cosine":
             if end > warm:
-                pieces.append(Piece(warm, Formula(shape, ONE, last, warm, end - warm)))
-            pieces.append(Piece(max(end, warm), constant(last)))
+                pieces.append(CurvePiece(warm, Formula(shape, ONE, last, warm, end - warm)))
+            pieces.append(CurvePiece(max(end, warm), constant(last)))
         case "wsd":
             fall = end - lengths.decay
             if fall > warm:
-                pieces.append(Piece(warm, constant(ONE)))
+                pieces.append(CurvePiece(warm, constant(ONE)))
             if lengths.decay:
-                pieces.append(Piece(fall, Formula(decay_shape, ONE, last, fall, lengths.decay)))
-            pieces.append(Piece(end, constant(last)))
-    return [Piece(piece.start, piece.formula.scaled(scale)) for piece in pieces]
+                pieces.append(CurvePiece(fall, Formula(decay_shape, ONE, last, fall, lengths.decay)))
+            pieces.append(CurvePiece(end, constant(last)))
+    return [CurvePiece(piece.start, piece.formula.scaled(scale)) for piece in pieces]
 
 
 def learning_rate(schedule: Schedule, lengths: Lengths, stages: Sequence[StageSpan]) -> Curve:
     """The multiplier of `optimizer.lr` at every step of the run."""
     run = joined(shape_pieces(schedule.shape, schedule.decay_shape, schedule.to, lengths, 0, ONE))
-    pieces: list[Piece] = []
+    pieces: list[CurvePiece] = []
     for stage in stages:
         pieces.extend(_stage_pieces(run, stage))
     return joined(pieces)
 
 
-def _stage_pieces(run: Curve, stage: StageSpan) -> list[Piece]:
+def _stage_pieces(run: Curve, stage: StageSpan) -> list[CurvePiece]:
     if stage.lr is None:
         return run.between(stage.start, stage.end)
     scale = exact(stage.lr.scale)
     if stage.lr.shape is not None:
         own = joined(shape_pieces(stage.lr.shape, stage.lr.decay_shape, stage.lr.to, stage.lengths, stage.start, scale))
         return own.until(stage.end)
-    scaled = [Piece(piece.start, piece.formula.scaled(scale)) for piece in run.between(stage.start, stage.end)]
+    scaled = [CurvePiece(piece.start, piece.formula.scaled(scale)) for piece in run.between(stage.start, stage.end)]
     return [piece for piece in _ramped(scaled, stage.start, stage.lengths.warmup) if piece.start < stage.end]
 
 
-def _ramped(pieces: list[Piece], start: int, steps: int) -> list[Piece]:
+def _ramped(pieces: list[CurvePiece], start: int, steps: int) -> list[CurvePiece]:
     """The same pieces, rising from zero over the first steps."""
     if steps < 2:  # a rise over one step is over with it
         return pieces
     ramp = Formula("linear", Fraction(0), ONE, start - 1, steps)
     end = start + steps
-    rising = [Piece(piece.start, piece.formula, ramp) for piece in pieces if piece.start < end]
+    rising = [CurvePiece(piece.start, piece.formula, ramp) for piece in pieces if piece.start < end]
     after = [piece for piece in pieces if piece.start >= end]
     if not after or after[0].start > end:
-        after.insert(0, Piece(end, rising[-1].formula))
+        after.insert(0, CurvePiece(end, rising[-1].formula))
     return [*rising, *after]
 
 
@@ -107,14 +107,14 @@ def momentum(settings: Momentum, stages: Sequence[StageSpan], *, warm: bool = Fa
     An optimizer that starts warm, with the state of another run's, has its warm-up behind it.
     """
     begins = [0, *(stage.start for stage in stages if stage.resets and stage.start > 0)]
-    pieces: list[Piece] = []
+    pieces: list[CurvePiece] = []
     for begin, until in zip(begins, [*begins[1:], None], strict=True):
         first, last = exact(settings.start), exact(settings.end)
         steps = 0 if warm and begin == 0 else settings.steps
         if steps:
-            pieces.append(Piece(begin, Formula("linear", first, last, begin, steps)))
+            pieces.append(CurvePiece(begin, Formula("linear", first, last, begin, steps)))
         if until is None or begin + steps < until:
-            pieces.append(Piece(begin + steps, constant(last)))
+            pieces.append(CurvePiece(begin + steps, constant(last)))
     return joined(pieces)
 
 

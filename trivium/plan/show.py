@@ -57,13 +57,13 @@ def stage_table(plan: Plan) -> Table:
 
 def source_table(plan: Plan) -> Table:
     """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
-    headers = ("stage", "source", "share", "tokens", "learnt", "epochs", "so far", "padding", "cut", "dropped")
+    headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "so far", "padding", "cut", "dropped")
     table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
         names = list(stage.uses) or list(shares) or [UNKNOWN]
         for number, name in enumerate(names):
-            given = stage.uses.get(name)
+            use = stage.uses.get(name)
             share = _share(shares.get(name)) if shares else UNKNOWN
             fading = " (fading)" if shares and name not in shares else ""
             _add(
@@ -71,16 +71,16 @@ def source_table(plan: Plan) -> Table:
                 stage.name if number == 0 else "",
                 name + fading,
                 share,
-                _count(given.rows * stage.seq_len if given else None),
-                _count(given.loss_tokens if given else None),
-                *_epochs(given),
-                *_packed(stage, given),
+                _count(use.rows * stage.seq_len if use else None),
+                _count(use.loss_tokens if use else None),
+                *_epochs(use),
+                *_packed(stage, use),
             )
     return table
 
 
 def roundings(plan: Plan) -> list[str]:
-    """Budgets in tokens that are no whole number of steps: what was asked and what is taken."""
+    """Budgets in tokens that are not a whole number of steps: what was asked and what is taken."""
     lines = []
     for stage in plan.stages:
         asked, taken = stage.config.tokens, stage.tokens
@@ -141,21 +141,21 @@ def _share(share: object) -> str:
     return f"{percent:.4g}%"
 
 
-def _epochs(given: SourceUse | None) -> tuple[str, str]:
-    if given is None or given.epochs is None or given.epochs_so_far is None:
+def _epochs(use: SourceUse | None) -> tuple[str, str]:
+    if use is None or use.epochs is None or use.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
-    return _times(given.epochs), _times(given.epochs_so_far)
+    return _times(use.epochs), _times(use.epochs_so_far)
 
 
 def _times(epochs: float) -> str:
     return f"{epochs:.2f}" if epochs < 100 else f"{epochs:,.0f}"
 
 
-def _packed(stage: PlannedStage, given: SourceUse | None) -> tuple[str, str, str]:
-    """Slots that stay open, pieces whose document goes on elsewhere, tokens that are dropped."""
-    if given is None or given.figures is None:
+def _packed(stage: PlannedStage, use: SourceUse | None) -> tuple[str, str, str]:
+    """Slots that stay empty, pieces whose document continues elsewhere, tokens that are dropped."""
+    if use is None or use.figures is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
-    figures = given.figures
+    figures = use.figures
     slots = figures.rows * (stage.seq_len + (stage.config.packing == "crop"))
     dropped = figures.consumed - figures.tokens
     return (

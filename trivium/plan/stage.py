@@ -32,7 +32,7 @@ class SourceUse:
 
     @property
     def loss_tokens(self) -> int | None:
-        """Tokens that are learnt; where loss is on all, those too that the source's loss bytes leave out."""
+        """Tokens that count in the loss; with loss on all, those too that the source's loss bytes mask."""
         if self.figures is None:
             return None
         return self.figures.unmasked if self.masks_loss else self.figures.loss_tokens
