@@ -176,9 +176,9 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, st
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr(Table, "__getattribute__", noted)
         patch.setattr(Table, "__iter__", noted_all)
-        for command, config in (("train", TRAINED), ("plan", PLANNED)):
+        for command, config in ((("train",), TRAINED), (("plan", "--prepare"), PLANNED)):
             (folder / "run.toml").write_text(config)
-            code, _, problems = run_command(folder, command, "run.toml")
+            code, _, problems = run_command(folder, *command, "run.toml")
             assert code == 0, problems
         yield found
 

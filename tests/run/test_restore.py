@@ -34,9 +34,9 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     assert not Path("out").exists()
     shape = last.engine / "engine.json"
     shape.write_text(shape.read_text()[:40])
-    with pytest.raises(ResumeError) as error:
+    with pytest.raises(PlanError) as refused:
         start_from_run()
-    assert str(error.value) == f"{shape}: is corrupt: truncated, or changed since it was written. Put it back."
+    assert str(refused.value) == f"model.init: {shape}: is corrupt: truncated, or changed since it was written. Put it back."
     state = last.path / "state.json"
     state.write_text("")
     with pytest.raises(ResumeError) as error:

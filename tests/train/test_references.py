@@ -102,8 +102,8 @@ def test_each_stage_has_the_reference_it_asks_for_and_none_is_held_where_none_is
     held = trained[1].held
     assert [name for name, reference in held.items() if reference is None] == ["general", "free"]
     assert held["same"] is held["anchored"]
-    assert held["anchored"].said.reference == step_folder(5) / "engine"
-    assert held["fresh"].said.reference == step_folder(14) / "engine"
+    assert held["anchored"].folder == step_folder(5) / "engine"
+    assert held["fresh"].folder == step_folder(14) / "engine"
     figures = extras("base")
     assert figures[5] == figures[18] == {}
     assert all(set(figures[step]) == {"kl", "reference_loss", "objective"} for step in range(6, 18))
@@ -167,7 +167,7 @@ def test_references_stay_whatever_else_goes() -> None:
 def test_the_first_stage_holds_to_the_weights_it_starts_from() -> None:
     overrides = ("model={ init = 'runs/base', vocab = 512 }", "stages.0.kl={ beta = 0.5 }")
     trainer = run(*overrides)
-    assert trainer.held["general"].said.reference == step_folder(0) / "engine"
+    assert trainer.held["general"].folder == step_folder(0) / "engine"
     assert weights_in(step_folder(0) / "engine") == weights_of("base")
     assert extras()[1]["kl"] == pytest.approx(0, abs=1e-6)
     run(*overrides, "run.name=parts", stop_at=3)
@@ -198,14 +198,14 @@ def test_a_given_reference_stays_what_it_was_when_the_run_it_is_in_goes_on(folde
     run("run.name=base", longer)  # its last checkpoint is another now
     shutil.copytree("kept", step_folder(20, "base"), dirs_exist_ok=True)
     resumed = run(given, "run.name=parts")
-    assert resumed.held["general"].said.reference == step_folder(20, "base") / "engine"
+    assert resumed.held["general"].folder == step_folder(20, "base") / "engine"
     assert weights_of("parts") == weights_of("whole")
 
 
 @pytest.mark.usefixtures("base")
 def test_a_step_of_a_run_may_be_given() -> None:
     trainer = run("stages.0.kl={ beta = 0.5, reference = { path = 'runs/base', step = 5 } }", stop_at=2)
-    assert trainer.held["general"].said.reference == step_folder(5, "base") / "engine"
+    assert trainer.held["general"].folder == step_folder(5, "base") / "engine"
 
 
 def refusal(*overrides: str) -> str:
@@ -326,5 +326,5 @@ def test_lines_of_steps_say_how_far_the_reference_is(folder: Path, capsys: pytes
 
 def test_an_anneal_holds_to_the_model_as_it_was_when_the_stage_it_ends_began(folder: Path) -> None:
     trainer = run("run.anneal={ start = 0.95, lr = { shape = 'linear' } }", "stages.4.kl={ beta = 0.1 }")
-    assert trainer.held["free"].said.reference == step_folder(17) / "engine"
+    assert trainer.held["free"].folder == step_folder(17) / "engine"
     assert trainer.held["anneal"] is trainer.held["free"]
