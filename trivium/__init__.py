@@ -2,8 +2,8 @@
 
     config = trivium.load_config("run.toml", overrides=["stages.0.steps=10"])
     plan = trivium.make_plan(config)
-    loader = trivium.Loader(plan, rank=0, world_size=1)
-    batch = loader.batch(41_337)
+    with trivium.Loader(plan, rank=0, world_size=1) as loader:
+        batch = loader.batch(41_337)
     trivium.Trainer("run.toml").run()
 
 Names are imported when they are first used, so that `import trivium` costs nothing.
@@ -15,25 +15,61 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trivium.config.load import load_config as load_config
     from trivium.config.schema import Config as Config
+    from trivium.engine.base import Engine as Engine
+    from trivium.engine.base import EvalStats as EvalStats
+    from trivium.engine.base import OptimizerSettings as OptimizerSettings
+    from trivium.engine.base import StageSettings as StageSettings
+    from trivium.engine.base import StepSettings as StepSettings
+    from trivium.engine.base import StepStats as StepStats
+    from trivium.errors import ConfigError as ConfigError
+    from trivium.errors import GuardError as GuardError
+    from trivium.errors import PlanError as PlanError
+    from trivium.errors import Problem as Problem
+    from trivium.errors import RankError as RankError
+    from trivium.errors import ResumeError as ResumeError
+    from trivium.errors import SaveError as SaveError
+    from trivium.errors import SourceError as SourceError
+    from trivium.errors import TriviumError as TriviumError
+    from trivium.errors import UsageError as UsageError
     from trivium.loader.loader import Loader as Loader
     from trivium.plan.make import make_plan as make_plan
+    from trivium.plan.plan import CompletePlan as CompletePlan
     from trivium.plan.plan import Plan as Plan
+    from trivium.plan.stage import CompleteStage as CompleteStage
+    from trivium.plan.stage import PlannedStage as PlannedStage
     from trivium.rows.batch import Batch as Batch
+    from trivium.train.session import Session as Session
     from trivium.train.trainer import Trainer as Trainer
 
 _HOMES = {
-    "Batch": "trivium.rows.batch",
-    "Config": "trivium.config.schema",
-    "Loader": "trivium.loader.loader",
-    "Trainer": "trivium.train.trainer",
-    "Plan": "trivium.plan.plan",
-    "load_config": "trivium.config.load",
-    "make_plan": "trivium.plan.make",
+    "trivium.config.load": ("load_config",),
+    "trivium.config.schema": ("Config",),
+    "trivium.engine.base": ("Engine", "EvalStats", "OptimizerSettings", "StageSettings", "StepSettings", "StepStats"),
+    "trivium.errors": (
+        "ConfigError",
+        "GuardError",
+        "PlanError",
+        "Problem",
+        "RankError",
+        "ResumeError",
+        "SaveError",
+        "SourceError",
+        "TriviumError",
+        "UsageError",
+    ),
+    "trivium.loader.loader": ("Loader",),
+    "trivium.plan.make": ("make_plan",),
+    "trivium.plan.plan": ("CompletePlan", "Plan"),
+    "trivium.plan.stage": ("CompleteStage", "PlannedStage"),
+    "trivium.rows.batch": ("Batch",),
+    "trivium.train.session": ("Session",),
+    "trivium.train.trainer": ("Trainer",),
 }
-__all__ = ["Batch", "Config", "Loader", "Plan", "Trainer", "load_config", "make_plan"]
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'trivium' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
