@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from tests.support.events import step, steps_taken
-from trivium.run.events import EventFile, Said, Started, as_event, read_events
+from trivium.run.events import EventFile, Notice, Started, as_event, read_events
 from trivium.train.sinks import figures
 
 
@@ -50,7 +50,7 @@ def test_a_step_that_was_taken_again_counts_by_its_last_record(tmp_path: Path) -
 def test_lines_for_the_terminal() -> None:
     assert step(41, 4.12345).line() == ("step 41 (10%)  general  loss 4.1235  lr 0.02  norm 0.5  4,096 tokens/s")
     assert started(4, True).line() == "r: resumes at step 4 of 10"
-    assert Said(step=7, text="something").line() == "step 7: something"
+    assert Notice(step=7, text="something").line() == "step 7: something"
 
 
 def test_trackers_get_figures_by_name() -> None:
@@ -83,11 +83,11 @@ def test_several_threads_write_every_event_once(tmp_path: Path) -> None:
 
 
 def test_a_record_is_an_object_of_its_class_unless_it_lacks_a_field(tmp_path: Path) -> None:
-    said = Said(step=3, text="told to stop")
+    said = Notice(step=3, text="told to stop")
     file = EventFile(tmp_path / "events.jsonl")
     file.write(said)
     file.close()
     (record,) = read_events(tmp_path / "events.jsonl")
     assert as_event(record) == said
     assert as_event({**record, "added_later": 1}) == said
-    assert as_event({"event": "said", "step": 3}) is None
+    assert as_event({"event": "notice", "step": 3}) is None

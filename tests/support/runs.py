@@ -15,7 +15,7 @@ from trivium.run.events import (
     Evaluated,
     Event,
     EventFile,
-    Said,
+    Notice,
     Sampled,
     Saved,
     Skipped,
@@ -254,7 +254,7 @@ def eventful_run(folder: Path, name: str = "made", lr: float = 1e-3, seed: int =
     rows = RunFolder(folder).write_rows(154, [row_of("web", 812, 97), row_of("code", 7), row_of("web", 97, 5)])
     run.tell(Spiked(step=155, stage="long", loss=9.5, limit=3.2, rows=rows))
     run.tell(Skipped(step=156, stage="long", why="the loss is nan"))
-    run.tell(Said(step=160, text=f"told to stop {BREAKS_OUT}"))
+    run.tell(Notice(step=160, text=f"told to stop {BREAKS_OUT}"))
     run.take(160, 200)
     run.end(200)
     run.start(200, {"stages[2].mixture.talk": "0.7 -> 0.75"})

@@ -256,7 +256,7 @@ def troubles() -> dict[str, Any]:
     found["slow"] = launch(2, lagging)
     events = list(read_events(Path("runs/slow/events.jsonl")))
     found["slowest"] = [event["slowest_rank"] for event in events if event["event"] == "step"]
-    found["said"] = [event["text"] for event in events if event["event"] == "said"]
+    found["said"] = [event["text"] for event in events if event["event"] == "notice"]
     return found
 
 

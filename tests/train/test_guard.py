@@ -311,7 +311,7 @@ def test_a_full_disk_while_rows_are_written_down_ends_no_run(small_disk: Path, f
     assert trainer.finished
     events = list(read_events(small_disk / "run/events.jsonl"))
     assert [event["rows"] for event in events if event["event"] == "skipped"] == [None, None]
-    assert [event["text"] for event in events if event["event"] == "said"] == [
+    assert [event["text"] for event in events if event["event"] == "notice"] == [
         f"the rows of step {step} are not written down: No space left on device; "
         f"trivium inspect {small_disk}/run --step {step} shows them"
         for step in (5, 6)
@@ -340,7 +340,7 @@ def test_checkpoints_are_copied_to_a_second_place_and_fetched_from_there(folder:
         (checkpoint.path / "COMPLETE").unlink()
     trainer = train("checkpoint.copy_to=backup")
     assert trainer.finished
-    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "notice"]
     assert said == ["checkpoint of step 19 copied from backup/run"]
 
 
@@ -356,7 +356,7 @@ def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Pat
     Stopped("run.toml", [kl, "checkpoint.copy_to=backup"], show=False).run()
     shutil.rmtree("runs/run")
     train(kl, "checkpoint.copy_to=backup")
-    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "notice"]
     assert said == [f"checkpoint of step {step} copied from backup/run" for step in (6, 10)]
     assert {step: loss for step, loss in losses("whole").items() if step > 10} == losses()
 
@@ -364,5 +364,5 @@ def test_the_references_of_stages_with_kl_are_copied_and_fetched_too(folder: Pat
 def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:
     Path("backup").write_text("a file")
     assert train("checkpoint.copy_to=backup").finished
-    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "said"]
+    said = [event["text"] for event in read_events(EVENTS) if event["event"] == "notice"]
     assert said[0].startswith("not copied to backup: ")

@@ -102,7 +102,7 @@ def test_stopped_and_resumed_it_takes_the_same_steps(folder: Path) -> None:
     assert len(losses("calm")) == 13
     assert losses("stopped") == losses("calm")
     assert weights("stopped") == weights("calm")
-    said = [event["text"] for event in read_events(Path("runs/calm/events.jsonl")) if event["event"] == "said"]
+    said = [event["text"] for event in read_events(Path("runs/calm/events.jsonl")) if event["event"] == "notice"]
     assert said[0] == "stream web: all lanes have ended: starts over, epoch 2"
     state = json.loads((RunFolder(Path("runs/calm")).checkpoints()[-1].path / "state.json").read_text())
     assert len(state["loader"]["lanes"]["web"]["lanes"]) == 3

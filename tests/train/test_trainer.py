@@ -206,7 +206,7 @@ def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
     train("run.name=base")
     train("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
     assert losses("more")[1] < losses("base")[1]
-    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "said"]
+    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "notice"]
     assert said[0]["text"] == "weights from runs/base/checkpoints/step-00000019/engine"
 
 

@@ -4,10 +4,10 @@ import re
 
 from trivium.report.charts import Block, PageTable, Section, Text, by_key, long_table, moment, show_value
 from trivium.report.run import ShownRun
-from trivium.run.events import Ended, Event, Preempted, Said, Sampled, Saved, SaveFailed, StageBegan, Started
+from trivium.run.events import Ended, Event, Notice, Preempted, Sampled, Saved, SaveFailed, StageBegan, Started
 
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-LISTED = (StageBegan, Saved, SaveFailed, Said, Preempted, Ended)  # in the table of events, one by one
+LISTED = (StageBegan, Saved, SaveFailed, Notice, Preempted, Ended)  # in the table of events, one by one
 
 
 def texts_section(runs: list[ShownRun]) -> Section:
@@ -84,7 +84,7 @@ def _details(event: Event) -> str:
             return f"{event.reason}: {event.why}"
         case Preempted():
             return event.signal
-        case Said():
+        case Notice():
             return event.text
         case Ended():
             return "finished" if event.finished else "stopped"

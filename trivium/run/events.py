@@ -250,10 +250,10 @@ class Saved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said(Event):
+class Notice(Event):
     """Something a user should know."""
 
-    kind: ClassVar[str] = "said"
+    kind: ClassVar[str] = "notice"
     text: str
 
     def line(self) -> str:
@@ -294,7 +294,7 @@ EVENTS = (
     Sampled,
     Saved,
     SaveFailed,
-    Said,
+    Notice,
     Ended,
 )
 KINDS = {kind.kind: kind for kind in EVENTS}

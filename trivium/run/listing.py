@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trivium.errors import UsageError
-from trivium.run.events import Ended, Said, StageBegan, Started, StepTaken, as_event, read_events
+from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import RunFolder
 
 
@@ -41,7 +41,7 @@ def run_state(path: Path) -> RunState:
     state = "new"
     records = read_events(folder.events) if folder.events.is_file() else ()
     for event in filter(None, map(as_event, records)):
-        step = event.step if not isinstance(event, Said) else step
+        step = event.step if not isinstance(event, Notice) else step
         match event:
             case Started():
                 total, state = event.total_steps, "broken off"

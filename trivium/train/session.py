@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
-from trivium.run.events import Evaluated, Event, EventFile, Said
+from trivium.run.events import Evaluated, Event, EventFile, Notice
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
 from trivium.run.saver import Cadence, Retention, Saver
@@ -113,7 +113,7 @@ def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: S
     retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps, config.checkpoint.keep_every)
 
     def say(text: str) -> None:
-        sinks.write(Said(step=trainer.step, text=text))
+        sinks.write(Notice(step=trainer.step, text=text))
 
     reader = trainer.loader.rank, trainer.loader.world_size
     session = Session(
@@ -164,6 +164,6 @@ def _mirror(trainer: "Trainer", sinks: Sinks) -> Mirror | None:
         return None
 
     def failed(checkpoint: Checkpoint, why: str) -> None:
-        sinks.write(Said(step=checkpoint.step, text=f"not copied to {target}: {why}"))
+        sinks.write(Notice(step=checkpoint.step, text=f"not copied to {target}: {why}"))
 
     return Mirror(RunFolder(Path(target) / (trainer.config.run.name or "run")), failed)
