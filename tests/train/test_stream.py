@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from tests.support.corpus import write_source
 from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
 from tests.support.streams import write_jsonl
+from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import ResumeError
 from trivium.files import hash_file
+from trivium.loader.streams import Streams
+from trivium.rows.batch import Batch
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
@@ -123,6 +128,30 @@ def test_a_rehearsal_does_not_read_what_lies_between_stages(folder: Path) -> Non
     with (folder / "table.txt").open("w") as file:
         rehearse_run(Path("run.toml"), overrides, Console(file=file, width=120), dialect=None, world_size=1)
     assert [line.split()[0] for line in (folder / "table.txt").read_text().splitlines()] == ["stage", "one", "two"]
+
+
+def test_the_rows_of_a_skipped_step_are_listed_without_reading_the_stream_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poisoned(Trainer):
+        def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+            stats = super().train_step(batch, now)
+            return replace(stats, skipped="poisoned") if now.step == 3 else stats
+
+    made: list[str] = []
+    open_streams = Streams.__init__
+
+    def counted(self: Streams, *arguments: Any) -> None:
+        made.append("streams")
+        open_streams(self, *arguments)
+
+    monkeypatch.setattr(Streams, "__init__", counted)
+    Poisoned("run.toml", show=False).run()
+    assert made == ["streams"]
+    (skipped,) = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "skipped"]
+    rows = json.loads((Path("runs/run") / skipped["rows"]).read_text())
+    assert {row["source"] for row in rows} == {"web", "code"}
+    assert all(row["pieces"] for row in rows)
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """A run from its first step to its last, stopped and resumed in every way."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.support.training import losses, train
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load_config
 from trivium.config.schema import Config
+from trivium.engine.torch.engine import TorchEngine
 from trivium.errors import ResumeError, UsageError
 from trivium.rows.batch import IGNORED, Batch
 from trivium.run.events import read_events
@@ -224,6 +227,22 @@ def test_a_rehearsal_goes_through_every_stage_and_leaves_nothing(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["stage", "one", "two", "three", "four"]
     assert sorted(path.name for path in folder.iterdir()) == ["code", "run.toml", "web"]
+
+
+def test_a_rehearsal_saves_where_all_ranks_see_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks may be on many machines: what rank 0 alone has, such as its own temporary folder, is not seen by all."""
+    saved: list[Path] = []
+    save = TorchEngine.save
+
+    def noted(self: TorchEngine, to: Path, *, background: bool = True) -> Any:
+        saved.append(to)
+        return save(self, to, background=background)
+
+    monkeypatch.setattr(TorchEngine, "save", noted)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    rehearse_run(Path("run.toml"), [], Console(file=io.StringIO()), dialect=None, world_size=1)
+    assert len(saved) == 4
+    assert all(to.parent.name.startswith(".dry-run-") for to in saved)
 
 
 def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folder: Path) -> None:
