@@ -1,19 +1,74 @@
-"""A config and its plan -> the engine of a run."""
+"""A config, and what a Trainer overrides of it -> the plan's input and the engine of a run.
+
+An optimizer or schedule that is given by name changes the config; one that is an object enters the plan's record by its
+settings or its name, so that a resume notices another one.
+"""
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.make import make_engine
+from trivium.engine.make import join_ranks, make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
+from trivium.errors import Problem
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
+
+Optimizer = str | OptimizerSettings | OwnOptimizer | None
+Schedule = str | Callable[[int], float] | None
+
+
+def join_launched_ranks(config: Config | str | Path, overrides: Sequence[str]) -> Ranks:
+    """The ranks of this launch; they are joined before any of them may refuse the config."""
+    engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
+    return join_ranks(engine.name, engine.device)
+
+
+def load_given(
+    config: Config | str | Path, overrides: Sequence[str], dialect: str | None, world_size: int
+) -> tuple[Config, tuple[Problem, ...]]:
+    """A config that is given, or that of a file, with the notes of its translation."""
+    if isinstance(config, Config):
+        return config, ()
+    loaded = load(config, overrides, dialect=dialect, world_size=world_size)
+    return loaded.config, loaded.warnings
+
+
+def configured(config: Config, optimizer: Optimizer, schedule: Schedule) -> Config:
+    """The config with an optimizer and a schedule that are given by name."""
+    if isinstance(optimizer, str):
+        named = type(config.optimizer).model_validate({**config.optimizer.model_dump(), "name": optimizer})
+        config = config.model_copy(update={"optimizer": named})
+    if isinstance(schedule, str):
+        config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"shape": schedule})})
+    return config
+
+
+def own_record(optimizer: Optimizer, schedule: Schedule) -> Mapping[str, Any]:
+    """What the plan's record keeps of those that are given as objects: settings by key, functions by their name."""
+    entries: dict[str, Any] = {}
+    if isinstance(optimizer, OptimizerSettings):
+        entries |= {f"Trainer.optimizer.{key}": value for key, value in asdict(optimizer).items()}
+    elif callable(optimizer):
+        entries["Trainer.optimizer"] = _name(optimizer)
+    if callable(schedule):
+        entries["Trainer.schedule"] = _name(schedule)
+    return entries
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """`WithSgd.optimizer.make`: the same in every launch, whichever module it is run from."""
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name.replace(".<locals>", "")
 
 
 def run_engine(

@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config
 from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
-from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
@@ -26,9 +24,9 @@ from trivium.rows.batch import Batch
 from trivium.run.events import Evaluated
 from trivium.run.folder import RunFolder
 from trivium.train.loop import train
-from trivium.train.overrides import configured, own_record
 from trivium.train.resume import checkpoint_state, restore
 from trivium.train.session import Session, open_session
+from trivium.train.setup import configured, join_launched_ranks, load_given, own_record
 from trivium.train.validation import evaluate, validation_batches
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
@@ -47,15 +45,11 @@ class Trainer:
         dry_run: bool = False,
         show: bool = True,
     ) -> None:
-        self.ranks = join_ranks(*_engine_and_device(config, overrides))
+        self.ranks = join_launched_ranks(config, overrides)
         with self.ranks.as_one():
             devices = world_size or self.ranks.size * self.ranks.local_devices
-            loaded = (
-                None if isinstance(config, Config) else load(config, overrides, dialect=dialect, world_size=devices)
-            )
-            self.notes = () if loaded is None else loaded.warnings
+            given, self.notes = load_given(config, overrides, dialect, devices)
             self.own_optimizer, self.own_schedule = self.optimizer(), self.schedule()
-            given = config if isinstance(config, Config) else loaded.config  # type: ignore[union-attr]
             asked = configured(given, self.own_optimizer, self.own_schedule)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
@@ -244,9 +238,3 @@ class Trainer:
             self._ahead.close()  # type: ignore[attr-defined]
             self._ahead = None
         self.loader.close()
-
-
-def _engine_and_device(config: Config | str | Path, overrides: Sequence[str]) -> tuple[str, str | None]:
-    """What decides how ranks are joined, which is before any of them may refuse the config."""
-    engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
-    return engine.name, engine.device
