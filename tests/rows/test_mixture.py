@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from trivium.rows.mixture import (
     _SERIES,
+    FEW_SOURCES,
     MAX_FADE_ROWS,
     MAX_ROWS,
     Mixture,
     Shape,
     StageMixture,
+    _count_many,
     normalised,
     tempered,
 )
@@ -94,6 +96,18 @@ def test_counting_descending_and_dealing_agree(stage: StageMixture, first: int, 
         assert stage.descend(first + place) == (sources[place], source_rows[place])
         if stage.old is None:
             assert stage.new.descend(first + place) == (sources[place], source_rows[place])
+
+
+@given(stages(), row_numbers | st.integers(0, MAX_ROWS))
+def test_many_sources_are_counted_by_a_kernel_as_few_are_by_python(stage: StageMixture, num_rows: int) -> None:
+    assert len(stage.names) <= FEW_SOURCES
+    assert stage.count(num_rows).tolist() == _count_many(*stage._trees, num_rows).tolist()
+
+
+def test_many_sources_are_counted() -> None:
+    stage = StageMixture(Mixture.from_shares({f"{n:03d}": Fraction(1, 100) for n in range(100)}))
+    assert len(stage.names) > FEW_SOURCES
+    assert stage.count(1000).tolist() == [10] * 100
 
 
 @settings(deadline=None)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.rows.kernels import address_of, carray, compiled, pointer
+from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.order import uniform, uniforms
 from trivium.rows.piece import file_of, is_in_last, length_of, pack_word
 from trivium.seeds import derive_key
@@ -274,7 +274,7 @@ def _find_spans(
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
         begin = (blocks[index] - first_block[file]) * block_tokens
-        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        ends = array_at(ends_at[file], (num_documents[file],), np.int64)
         first_document[index] = _first_above(ends, begin)
         most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
     pieces = np.empty((most, 2), np.int64)
@@ -282,7 +282,7 @@ def _find_spans(
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
         begin = (blocks[index] - first_block[file]) * block_tokens
-        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        ends = array_at(ends_at[file], (num_documents[file],), np.int64)
         number = first_document[index]
         start = ends[number - 1] if number else 0
         while number < ends.size:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.kernels import carray, compiled, pointer
+from trivium.rows.kernels import array_at, compiled
 from trivium.rows.piece import continues, file_of, length_of
 from trivium.rows.window import Window
 
@@ -79,7 +79,7 @@ def _unmasked(loss: int, first: int, count: int) -> int:
     """Of some targets those whose loss byte is not 0; all of them where there are no such bytes."""
     if loss == 0:
         return count
-    learnt = carray(pointer(loss + first), (count,), np.uint8)
+    learnt = array_at(loss + first, (count,), np.uint8)
     found = 0
     for index in range(count):
         found += learnt[index] != 0

@@ -24,13 +24,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.kernels import compiled
+from trivium.rows.kernels import compiled, formula
 
 Shape = Literal["linear", "cosine"]
 
 MAX_ROWS = 2**62
 MAX_FADE_ROWS = 2**31 - 1
 MAX_RELATIVE_ERROR = Fraction(1, 10**6)
+FEW_SOURCES = 16  # are counted without a kernel
 
 # A tree is an array of nodes, each above its children, the root first. A node's columns: p, q, and the left
 # and right child, which is the number of a node, or ~source where a source hangs.
@@ -111,13 +112,13 @@ def _shares_of(nodes: Nodes, num_sources: int) -> tuple[Fraction, ...]:
     return tuple(shares)
 
 
-@compiled
+@formula
 def _to_left(rows: np.int64, p: np.int64, q: np.int64) -> np.int64:
     """floor(rows * p / q + 1/2), without a product that overflows."""
     return rows // q * p + (2 * (rows % q) * p + q) // (2 * q)
 
 
-@compiled
+@formula
 def _spread(nodes: Nodes, rows: int | np.int64, num_sources: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many of a tree's first rows each node has seen, and how many each source has given."""
     seen = np.zeros(len(nodes), np.int64)
@@ -210,7 +211,7 @@ _WORD_HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
 
 
-@compiled
+@formula
 def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
     """The upper 64 bits of a product: a and b are fractions in units of 2**-64, and so is the result."""
     a_high, a_low = a >> _WORD_HALF, a & _LOW_HALF
@@ -220,7 +221,7 @@ def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
     return a_high * b_high + (cross >> _WORD_HALF) + (other >> _WORD_HALF)
 
 
-@compiled
+@formula
 def _cosine_start(row: int, fade_rows: int) -> np.int64:
     """The integral of (1 - cos(pi x / N)) / 2 up to a row of the fade's first half, in units of 2**-32 rows.
 
@@ -245,7 +246,7 @@ Fade = NDArray[np.int64]
 _OLD_ROWS, _FADE_ROWS, _IS_COSINE = range(3)
 
 
-@compiled
+@formula
 def _new_rows(num_rows: int, fade: Fade) -> np.int64:
     """How many of a stage's first rows the new mixture gives; each row adds 0 or 1."""
     fade_rows = fade[_FADE_ROWS]
@@ -283,16 +284,21 @@ def _next_source(nodes: Nodes, carried: NDArray[np.int64]) -> np.int64:
     return ~node
 
 
-@compiled
+@formula
 def _count(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
     """How many of a stage's first rows each source gives."""
     given = np.int64(_new_rows(num_rows, fade))
     _, counts = _spread(new, given, num_sources)
     if given < num_rows:
         _, before = _spread(old, fade[_OLD_ROWS], num_sources)
-        _, after = _spread(old, fade[_OLD_ROWS] + num_rows - given, num_sources)
+        _, after = _spread(old, fade[_OLD_ROWS] + (num_rows - given), num_sources)
         counts += after - before
     return counts
+
+
+@compiled
+def _count_many(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
+    return _count(new, old, fade, num_sources, num_rows)
 
 
 @compiled
@@ -353,7 +359,9 @@ class StageMixture:
 
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""
-        return _count(*self._trees, num_rows)
+        # Python counts a few sources in the time that a plan would otherwise wait for numba to be imported.
+        count = _count if len(self.names) <= FEW_SOURCES else _count_many
+        return count(*self._trees, num_rows)
 
     def descend(self, row: int) -> tuple[int, int]:
         """The source that gives this row, and how many rows of it the stage gave before."""

@@ -172,14 +172,19 @@ class Reading:
     def position_after(self, start: int, tokens: int) -> int:
         """The first position before which, from `start` on, so many tokens have been read or dropped."""
         wanted = tokens + int(self._figures_before(start)[CONSUMED])
+        known = self._table.find_marked(wanted)
+        if known is not None:
+            return known
         self._reach(CONSUMED, wanted)
-        consumed = self._table.sums[:, CONSUMED]
-        number = int(np.searchsorted(consumed, wanted, side="left")) - 1
+        number = int(np.searchsorted(self._table.sums[:, CONSUMED], wanted, side="left")) - 1
         if number < 0:
             return start
-        within = np.cumsum(row_figures(self.window(number), self.blocks.table.loss)[:, CONSUMED])
-        row = int(np.searchsorted(within, wanted - consumed[number], side="left"))
-        return self.rows_before(number) + row + 1
+        sums = self._table.sums[number] + np.cumsum(row_figures(self.window(number), self.blocks.table.loss), axis=0)
+        row = int(np.searchsorted(sums[:, CONSUMED], wanted, side="left"))
+        position = self.rows_before(number) + row + 1
+        self._table.mark(position - 1, sums[row - 1] if row else self._table.sums[number])
+        self._table.mark(position, sums[row])
+        return position
 
     def after(self, position: int) -> Unread:
         """What is unread once the rows before a position have been read."""
