@@ -97,7 +97,7 @@ class Packing:
 
 def pack(policy: Policy, lengths: NDArray[np.integer], seq_len: int) -> Packing:
     """Lay spans of these lengths, each at least 1, into rows of `seq_len` tokens (`crop`: one more)."""
-    spans = np.require(lengths, np.int64, "CW")  # a read-only array would need kernels of its own
+    spans = np.require(lengths, np.int64, ("C", "W"))  # a read-only array would need kernels of its own
     assert spans.ndim == 1
     assert len(spans) == 0 or (spans.min() >= 1 and spans.max() <= LONGEST_SPAN)
     assert 1 <= seq_len < LONGEST_SPAN - 1
