@@ -284,7 +284,7 @@ def test_the_series_of_the_cosine_is_what_its_comment_says() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_a_fade_the_old_mixture_goes_on_and_the_new_one_begins(shape: Shape) -> None:
+def test_in_a_fade_the_old_mixture_continues_and_the_new_one_begins(shape: Shape) -> None:
     old = Mixture.from_shares(shares(web="0.8", code="0.2"))
     new = Mixture.from_shares(shares(chat="0.7", math="0.3"))
     faded = named(StageMixture(new, old, 1001, 100, shape), 0, 300)
@@ -309,7 +309,7 @@ def test_fades_follow_one_another_without_a_mixture_starting_over() -> None:
 
 def test_a_fade_needs_something_to_fade_from_and_ends() -> None:
     web = Mixture.from_shares(shares(web="1"))
-    with pytest.raises(ValueError, match=r"^fade: there is no mixture to fade from\. Leave it out of the first"):
+    with pytest.raises(ValueError, match=r"^fade: the first stage has no mixture to fade from\. Remove its fade\.$"):
         StageMixture(web, fade_rows=10)
     with pytest.raises(ValueError, match=r"^fade: 2,147,483,648 rows is not within 0 to 2,147,483,647\. Shorten"):
         StageMixture(web, web, 0, 2**31)

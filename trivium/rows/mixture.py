@@ -5,7 +5,7 @@ sent `floor(m * p / q + 1/2)` of them to its left. After any n rows every source
 give or take 1.68, for any number of sources: each split is off by half a row at most, and in a Huffman tree
 the splits above a source weigh 1, 1, 1/2, 1/3, 1/5, 1/8, ... at most, the reciprocal Fibonacci numbers.
 
-A fade is one more split, between the old stage's mixture going on and the new one. A stage with a fade is
+A fade is one more split, between the old stage's mixture, which continues, and the new one. A stage with a fade is
 within 5.54 rows: 1.68 of the new mixture, twice that of the old one, which starts somewhere inside, and the
 half row by which the fade itself is rounded.
 
@@ -161,7 +161,7 @@ class Mixture:
         """The mixture that gives these shares, which add up to 1.
 
         Exact for shares of up to nine decimals. Others may need a denominator over 2**31 in a split, and the
-        nearest fraction with a smaller one takes its place: `Mixture.shares` says what came of it. A share
+        nearest fraction with a smaller one takes its place: `Mixture.shares` has the shares that it gives. A share
         that would be off by more than a millionth of itself is refused.
         """
         names = tuple(sorted(shares))
@@ -323,9 +323,9 @@ def _deal(
 
 @dataclass(frozen=True, slots=True)
 class StageMixture:
-    """A stage's mixture, faded in from the old stage's where there is one.
+    """A stage's mixture, faded in from the old stage's if it has a fade.
 
-    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which goes on after
+    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which continues after
     the `old_rows` it gave in its own stage. `names` are those of both, sorted; a source is its index there,
     and its rows are counted within this stage, from both mixtures together. `StageMixture(mixture)` is a
     stage without a fade. A fade may be longer than its stage; the next stage fades from the new mixture.
@@ -343,7 +343,7 @@ class StageMixture:
         if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
             raise ValueError(f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
         if self.fade_rows and self.old is None:
-            raise ValueError("fade: there is no mixture to fade from. Leave it out of the first stage.")
+            raise ValueError("fade: the first stage has no mixture to fade from. Remove its fade.")
         old = self.old or self.new
         names = tuple(sorted({*self.new.names, *old.names}))
         set_field = object.__setattr__
@@ -377,7 +377,7 @@ class StageMixture:
         return _deal(*self._trees, first, count)
 
     def first_row_reaching(self, source: str, rows: int) -> int | None:
-        """The smallest number of rows among which the source has given so many; None if it never does."""
+        """The smallest number of rows among which the source has given `rows`; None if it never does."""
         index = self.names.index(source)
         if self.count(MAX_ROWS)[index] < rows:
             return None

@@ -164,7 +164,7 @@ class Permutation:
         return _walk_all(numbers.reshape(-1), self.schedule, False).reshape(numbers.shape)
 
     def inverse(self, values: ArrayLike) -> NDArray[np.int64]:
-        """The indices at which these values stand: `inverse(take(indices))` is `indices`."""
+        """The indices at which these values are: `inverse(take(indices))` is `indices`."""
         numbers = self._in_range(values)
         return _walk_all(numbers.reshape(-1), self.schedule, True).reshape(numbers.shape)
 

@@ -25,7 +25,7 @@ from trivium.rows.window_table import WindowTable
 from trivium.seeds import derive_key
 
 Int64s = NDArray[np.int64]
-MOST_EPOCHS = 100_000  # of one reading: beyond it is a mistake, and would be planned for ever
+MOST_EPOCHS = 100_000  # of one reading: beyond it is a mistake, and would be planned without end
 WINDOWS = WindowCache(64 << 20)  # of all readings of a process; a loader holds those it reads from besides
 
 
@@ -86,7 +86,7 @@ class Unread:
 
     epoch: int
     order: BlockOrder
-    key: str  # tells this state from any other
+    key: str  # differs from the key of any other state
     leftover: Callable[[], Spans] | None = None  # found when it is needed, for it costs a window
 
     @classmethod
@@ -170,7 +170,7 @@ class Reading:
         return sums
 
     def position_after(self, start: int, tokens: int) -> int:
-        """The first position before which, from `start` on, so many tokens have been read or dropped."""
+        """The first position before which, from `start` on, `tokens` have been read or dropped."""
         wanted = tokens + int(self._figures_before(start)[CONSUMED])
         known = self._table.find_marked(wanted)
         if known is not None:
@@ -203,7 +203,7 @@ class Reading:
         return Unread(epoch + 1, self.order_of(epoch + 1), key)
 
     def _reach(self, column: int, amount: int) -> None:
-        """Make the table reach so many rows or tokens; what is added is kept for the next time."""
+        """Extend the table until its sum in a column is at least `amount`; the file keeps what is added."""
         with self._lock:
             reached = int(self._table.sums[-1, column])
             added: list[Int64s] = []
