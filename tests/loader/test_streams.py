@@ -115,7 +115,7 @@ def test_steps_are_read_forward_and_the_last_ones_again(plan: Plan) -> None:
     loader.batch(23)
     with pytest.raises(SourceError) as error:
         loader.batch(5)
-    assert str(error.value).startswith("step 5: source web, row 15: a stream is read forward: it stands at row ")
+    assert str(error.value).startswith("step 5: source web, row 15: a stream is read forward: it is at row ")
 
 
 def test_without_a_state_it_reads_from_the_start(plan: Plan) -> None:

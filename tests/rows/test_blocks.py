@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.support.corpus import make_blocks
 from trivium.errors import SourceError
 from trivium.rows.blocks import FileBlocks, HoldOut, Spans
+from trivium.rows.piece import file_of, is_in_last, length_of
 
 FILES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=4).filter(
     lambda files: all(sum(lengths) for lengths in files)
@@ -15,8 +16,8 @@ FILES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size
 
 
 def as_tuples(spans: Spans) -> list[tuple[int, int, int, bool]]:
-    columns = (spans.file.tolist(), spans.offset.tolist(), spans.length.tolist(), spans.is_last.tolist())
-    return list(zip(*columns, strict=True))
+    """File, offset, length, and whether it is its document's last."""
+    return [(file_of(word), offset, length_of(word), is_in_last(word)) for offset, word in spans.pieces.tolist()]
 
 
 def test_a_block_has_the_documents_that_start_in_it() -> None:

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from trivium.rows.mixture import (
     _SERIES,
+    FEW_SOURCES,
     MAX_FADE_ROWS,
     MAX_ROWS,
     Mixture,
     Shape,
     StageMixture,
+    _count_many,
     normalised,
     tempered,
 )
@@ -110,6 +112,18 @@ def test_counting_descending_and_dealing_agree(stage: StageMixture, first: int, 
         assert counts[0][sources[place]] == source_rows[place]
         if stage.old is None:
             assert descend(stage.new, row) == (sources[place], source_rows[place])
+
+
+@given(stages(), row_numbers | st.integers(0, MAX_ROWS))
+def test_many_sources_are_counted_by_a_kernel_as_few_are_by_python(stage: StageMixture, num_rows: int) -> None:
+    assert len(stage.names) <= FEW_SOURCES
+    assert stage.count(num_rows).tolist() == _count_many(*stage._trees, num_rows).tolist()
+
+
+def test_many_sources_are_counted() -> None:
+    stage = StageMixture(Mixture.from_shares({f"{n:03d}": Fraction(1, 100) for n in range(100)}))
+    assert len(stage.names) > FEW_SOURCES
+    assert stage.count(1000).tolist() == [10] * 100
 
 
 @settings(deadline=None)
@@ -286,7 +300,7 @@ def test_the_series_of_the_cosine_is_what_its_comment_says() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_a_fade_the_old_mixture_goes_on_and_the_new_one_begins(shape: Shape) -> None:
+def test_in_a_fade_the_old_mixture_continues_and_the_new_one_begins(shape: Shape) -> None:
     old = Mixture.from_shares(shares(web="0.8", code="0.2"))
     new = Mixture.from_shares(shares(chat="0.7", math="0.3"))
     faded = named(StageMixture(new, old, 1001, 100, shape), 0, 300)
@@ -311,7 +325,7 @@ def test_fades_follow_one_another_without_a_mixture_starting_over() -> None:
 
 def test_a_fade_needs_something_to_fade_from_and_ends() -> None:
     web = Mixture.from_shares(shares(web="1"))
-    with pytest.raises(ValueError, match=r"^fade: there is no mixture to fade from\. Leave it out of the first"):
+    with pytest.raises(ValueError, match=r"^fade: the first stage has no mixture to fade from\. Remove its fade\.$"):
         StageMixture(web, fade_rows=10)
     with pytest.raises(ValueError, match=r"^fade: 2,147,483,648 rows is not within 0 to 2,147,483,647\. Shorten"):
         StageMixture(web, web, 0, 2**31)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from trivium.rows.kernels import compiled
 from trivium.rows.order import (
     MAX_SIZE,
     ROUNDS,
@@ -158,4 +160,18 @@ def test_a_held_out_share_is_met_and_stays_when_documents_are_added() -> None:
     held_out = uniforms(key, np.arange(1_000_000)) < limit
     assert abs(np.count_nonzero(held_out) - 1000) < 5 * np.sqrt(1000)
     assert np.array_equal(held_out[:1000], uniforms(key, np.arange(1000)) < limit)
-    assert uniform(np.uint64(key), 5) == uniforms(key, [5])[0]
+
+
+@given(st.integers(0, 2**64 - 1), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_a_kernel_draws_what_a_column_draws(key: int, numbers: list[int]) -> None:
+    drawn = uniforms(key, numbers)
+    assert drawn.dtype == np.uint64
+    assert drawn_in_a_kernel(np.uint64(key), np.array(numbers)).tolist() == drawn.tolist()
+
+
+@compiled
+def drawn_in_a_kernel(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    drawn = np.empty(numbers.size, np.uint64)
+    for index in range(numbers.size):
+        drawn[index] = uniform(key, numbers[index])
+    return drawn

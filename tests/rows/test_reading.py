@@ -1,6 +1,8 @@
 """Nothing twice, nothing lost: whatever the settings, and however often they change."""
 
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
@@ -152,6 +154,22 @@ def test_position_after_is_the_first_with_so_many_tokens(
     position = reading.position_after(first, tokens)
     assert reading.figures(first, position).consumed >= tokens
     assert reading.figures(first, position - 1).consumed < tokens
+
+
+@given(FILES, SETTINGS, st.integers(0, 20), st.lists(st.integers(1, 300), min_size=1, max_size=4))
+def test_a_position_that_was_found_before_is_read_from_the_table(
+    files: list[list[int]], stage: RowSettings, first: int, tokens: list[int]
+) -> None:
+    blocks = make_blocks(files)
+    with tempfile.TemporaryDirectory() as folder:
+        readings = [Reading(blocks, stage, Unread.all_of(blocks, stage.seed), Path(folder)) for _ in range(2)]
+        readings[0].figures(0, first)
+        found = [readings[0].position_after(first, count) for count in tokens]
+        again = Reading(blocks, stage, Unread.all_of(blocks, stage.seed), Path(folder))
+        again._make_window = None  # type: ignore[assignment]
+        again.window = None  # type: ignore[assignment]
+        assert [again.position_after(first, count) for count in tokens] == found
+        assert [readings[1].position_after(first, count) for count in reversed(tokens)] == found[::-1]
 
 
 def test_one_epoch_ends_with_the_row_that_reads_the_last_token() -> None:

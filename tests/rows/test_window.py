@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.corpus import make_blocks
 from trivium.rows.blocks import FileBlocks, Spans
 from trivium.rows.packing import Policy, pack
-from trivium.rows.piece import continues, is_in_last
+from trivium.rows.piece import continues, file_of, is_in_last, length_of, pack_word
 from trivium.rows.window import Window, WindowCache, make_window, shuffled
 
 FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
@@ -25,7 +25,7 @@ def all_spans(blocks: FileBlocks) -> Spans:
 
 def tokens_of(spans: Spans) -> Counter[tuple[int, int]]:
     """(file, token), which every span has once."""
-    found = zip(spans.file.tolist(), spans.offset.tolist(), spans.length.tolist(), strict=True)
+    found = ((file_of(word), offset, length_of(word)) for offset, word in spans.pieces.tolist())
     return Counter((file, token) for file, offset, length in found for token in range(offset, offset + length))
 
 
@@ -101,15 +101,14 @@ def test_a_window_of_which_nothing_was_read_leaves_its_documents_whole(
     blocks = make_blocks(files)
     left = make_window(all_spans(blocks), policy, seq_len, 0).leftover(0)
     assert left.length.tolist() == [length for lengths in files for length in lengths]
-    assert left.is_last.all()
+    assert is_in_last(left.pieces[:, 1]).all()
 
 
 def test_what_is_left_of_a_document_in_the_middle_continues() -> None:
     spans = all_spans(make_blocks([[12]], block_tokens=64))
     window = next(w for w in (make_window(spans, "concat", 4, key) for key in range(99)) if w.pieces[0, 0] == 8)
     left = window.leftover(1)  # its end was read first
-    assert (left.offset.tolist(), left.length.tolist(), left.is_last.tolist()) == ([0], [8], [False])
-    assert continues(left.pieces[:, 1]).tolist() == [True]
+    assert left.pieces.tolist() == [[0, pack_word(0, 8, False, True)]]
 
 
 @given(st.integers(0, 300), st.integers(0, 2**64 - 1))

@@ -17,8 +17,8 @@ from tests.support.corpus import make_config, write_source
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.rows.batch import Batch
-from trivium.sources.stream.ahead import Patience
-from trivium.sources.stream.dataset import Stream
+from trivium.sources.stream.dataset import StreamDataset
+from trivium.sources.stream.prefetch import Retries
 from trivium.text.tokenizer import ByteTokenizer
 
 BATCH_FIELDS = ("tokens", "targets", "segments", "positions", "source")
@@ -45,10 +45,10 @@ def write_jsonl(folder: Path, files: Sequence[Sequence[int]]) -> Path:
     return folder
 
 
-def make_stream(dataset: Path | str, patience: Patience | None = None, **said: Any) -> Stream:
+def make_stream(dataset: Path | str, retries: Retries | None = None, **settings: Any) -> StreamDataset:
     """A stream of bytes, called web."""
-    source = StreamSource.model_validate({"kind": "stream", "dataset": str(dataset), **said})
-    return Stream("web", source, ByteTokenizer(), patience)
+    source = StreamSource.model_validate({"kind": "stream", "dataset": str(dataset), **settings})
+    return StreamDataset("web", source, ByteTokenizer(), retries)
 
 
 class Server(ThreadingHTTPServer):
@@ -68,7 +68,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/data.jsonl"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no news."""
+        """A client that hung up is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from trivium.plan.stage import CompleteStage, SourceUse
 from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
-from trivium.rows.kernels import address_of, carray, compiled, pointer
+from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.reading import Reading
 from trivium.rows.window import Window
@@ -187,7 +187,7 @@ def _find(
         for slot in range(slots.shape[1]):
             if slots[source, slot, SLOT_FIRST] <= position < slots[source, slot, SLOT_END]:
                 within = position - slots[source, slot, SLOT_FIRST]
-                row_starts = carray(pointer(slots[source, slot, SLOT_ROW_STARTS]), (within + 2,), np.int64)
+                row_starts = array_at(slots[source, slot, SLOT_ROW_STARTS], (within + 2,), np.int64)
                 rows[row, ROW_ADDRESS] = slots[source, slot, SLOT_PIECES] + row_starts[within] * PIECE_BYTES
                 rows[row, ROW_PIECES] = row_starts[within + 1] - row_starts[within]
                 rows[row, ROW_FILES] = slots[source, slot, SLOT_FILES]

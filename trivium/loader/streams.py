@@ -7,7 +7,7 @@ from trivium.config.sources import StreamSource
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.plan.plan import ReadablePlan
 from trivium.plan.stage import CompleteStage
-from trivium.sources.stream.dataset import Stream
+from trivium.sources.stream.dataset import StreamDataset
 from trivium.sources.stream.lanes import Lanes, Stretch
 from trivium.text.tokenizer import open_tokenizer
 
@@ -28,7 +28,7 @@ class Streams:
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
             _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
             try:
-                stream = Stream(name, source, tokenizer)
+                stream = StreamDataset(name, source, tokenizer)
             except SourceError as error:
                 raise PlanError([Problem(f"sources.{name}", str(error))]) from error
             self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)

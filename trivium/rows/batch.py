@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORED = -100  # a target that must not be learnt: across documents, in padding, outside loss spans
+IGNORED = -100  # a target that does not count in the loss: across documents, in padding, outside loss spans
 PADDING = -1  # the segment of a slot that holds no token
 
 
@@ -22,7 +22,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        """Rows in this batch."""
+        """B, the rows of this batch."""
         return len(self.source)
 
     @property
@@ -31,7 +31,7 @@ class Batch:
         return int(self.tokens.shape[1])
 
     def loss_tokens(self) -> int:
-        """Targets that are learnt."""
+        """Targets that count in the loss."""
         return int(np.count_nonzero(self.targets != IGNORED))
 
     def rows(self, start: int, stop: int) -> "Batch":

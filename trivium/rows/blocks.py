@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.rows.kernels import address_of, carray, compiled, pointer
+from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.order import uniform, uniforms
-from trivium.rows.piece import file_of, is_in_last, length_of, pack_word
+from trivium.rows.piece import length_of, pack_word
 from trivium.seeds import derive_key
 from trivium.tokenfiles.open import TokenFile
 
@@ -39,25 +39,9 @@ class Spans:
         return len(self.pieces)
 
     @property
-    def file(self) -> Int64s:
-        """The file of each."""
-        return file_of(self.pieces[:, 1])
-
-    @property
-    def offset(self) -> Int64s:
-        """Its first token, counted from the file's start."""
-        return self.pieces[:, 0]
-
-    @property
     def length(self) -> Int64s:
         """Tokens of each."""
         return length_of(self.pieces[:, 1])
-
-    @property
-    def is_last(self) -> NDArray[np.bool_]:
-        """Whether its document ends with it."""
-        flags: NDArray[np.bool_] = is_in_last(self.pieces[:, 1])
-        return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,7 @@ class FileTable:
 
     tokens: Int64s  # address of the tokens
     itemsize: Int64s  # bytes of a token
-    loss: Int64s  # address of the loss bytes; 0 where every token is learnt
+    loss: Int64s  # address of the loss bytes; 0 where every token counts in the loss
 
 
 class Blocks(Protocol):
@@ -202,7 +186,7 @@ class FileBlocks:
         return int(self._first_document[file]) + number, int(ends[number - 1]) if number else 0
 
     def document_span(self, document: int) -> tuple[int, int, int]:
-        """A document's file, first token and end; IndexError where there is no such document."""
+        """A document's file, first token and end; IndexError where the source has no such document."""
         if not 0 <= document < self._first_document[-1]:
             raise IndexError(document)
         file = int(np.searchsorted(self._first_document, document, side="right")) - 1
@@ -274,7 +258,7 @@ def _find_spans(
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
         begin = (blocks[index] - first_block[file]) * block_tokens
-        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        ends = array_at(ends_at[file], (num_documents[file],), np.int64)
         first_document[index] = _first_above(ends, begin)
         most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
     pieces = np.empty((most, 2), np.int64)
@@ -282,7 +266,7 @@ def _find_spans(
     for index in range(blocks.size):
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
         begin = (blocks[index] - first_block[file]) * block_tokens
-        ends = carray(pointer(ends_at[file]), (num_documents[file],), np.int64)
+        ends = array_at(ends_at[file], (num_documents[file],), np.int64)
         number = first_document[index]
         start = ends[number - 1] if number else 0
         while number < ends.size:

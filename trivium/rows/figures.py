@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.kernels import carray, compiled, pointer
+from trivium.rows.kernels import array_at, compiled
 from trivium.rows.piece import continues, file_of, length_of
 from trivium.rows.window import Window
 
@@ -25,7 +25,7 @@ class Figures:
     unmasked: int = 0  # those of them that the source's loss bytes let through
 
 
-ROWS, TOKENS, CONSUMED, PIECES, CUT, LEARNT, UNMASKED = range(7)
+ROWS, TOKENS, CONSUMED, PIECES, CUT, LOSS_TOKENS, UNMASKED = range(7)
 COLUMNS = len(fields(Figures))
 
 
@@ -66,7 +66,7 @@ def _count(
             column += inputs
             into[TOKENS] += length
             into[CUT] += continues(word)
-            into[LEARNT] += targeted
+            into[LOSS_TOKENS] += targeted
             into[UNMASKED] += _unmasked(loss[file_of(word)], pieces[piece, 0] + 1, targeted)
             into[CONSUMED] += length
         into[ROWS] += 1
@@ -76,11 +76,11 @@ def _count(
 
 @compiled
 def _unmasked(loss: int, first: int, count: int) -> int:
-    """Of some targets those whose loss byte is not 0; all of them where there are no such bytes."""
+    """Of some targets those whose loss byte is not 0; all of them where the file has no such bytes."""
     if loss == 0:
         return count
-    learnt = carray(pointer(loss + first), (count,), np.uint8)
+    loss_bytes = array_at(loss + first, (count,), np.uint8)
     found = 0
     for index in range(count):
-        found += learnt[index] != 0
+        found += loss_bytes[index] != 0
     return found

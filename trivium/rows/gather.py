@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.rows.batch import IGNORED, PADDING
-from trivium.rows.kernels import carray, compiled, pointer
+from trivium.rows.kernels import array_at, compiled
 from trivium.rows.piece import continues, file_of, length_of
 
 Int64s = NDArray[np.int64]
@@ -24,12 +24,12 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
     """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions; `rows` is (rows, 3) as above."""
     seq_len = arrays.shape[2]
     for row in range(rows.shape[0]):
-        pieces = carray(pointer(rows[row, ROW_ADDRESS]), (rows[row, ROW_PIECES], 2), np.int64)
+        pieces = array_at(rows[row, ROW_ADDRESS], (rows[row, ROW_PIECES], 2), np.int64)
         tokens, targets, segments, positions = arrays[0, row], arrays[1, row], arrays[2, row], arrays[3, row]
         column = 0
         for piece in range(pieces.shape[0]):
             word = pieces[piece, 1]
-            file = carray(pointer(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES), (3,), np.int64)
+            file = array_at(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES, (3,), np.int64)
             length = length_of(word)
             # Of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
@@ -53,19 +53,19 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
 def _copy(address: int, itemsize: int, offset: int, out: Int32s) -> None:
     """Tokens of any integer type into int32. One loop for each type, so that each is vectorised."""
     if itemsize == 2:
-        tokens16 = carray(pointer(address + offset * 2), out.shape, np.uint16)
+        tokens16 = array_at(address + offset * 2, out.shape, np.uint16)
         for index in range(out.size):
             out[index] = np.int32(tokens16[index])
     elif itemsize == 4:
-        tokens32 = carray(pointer(address + offset * 4), out.shape, np.int32)
+        tokens32 = array_at(address + offset * 4, out.shape, np.int32)
         for index in range(out.size):
             out[index] = tokens32[index]
     elif itemsize == 8:
-        tokens64 = carray(pointer(address + offset * 8), out.shape, np.int64)
+        tokens64 = array_at(address + offset * 8, out.shape, np.int64)
         for index in range(out.size):
             out[index] = np.int32(tokens64[index])
     else:
-        tokens8 = carray(pointer(address + offset), out.shape, np.uint8)
+        tokens8 = array_at(address + offset, out.shape, np.uint8)
         for index in range(out.size):
             out[index] = np.int32(tokens8[index])
 
@@ -73,7 +73,7 @@ def _copy(address: int, itemsize: int, offset: int, out: Int32s) -> None:
 @compiled
 def _mask(address: int, targets: Int32s) -> None:
     """Ignore the targets whose loss byte is 0."""
-    loss = carray(pointer(address), targets.shape, np.uint8)
+    loss = array_at(address, targets.shape, np.uint8)
     for index in range(targets.size):
         if loss[index] == 0:
             targets[index] = IGNORED

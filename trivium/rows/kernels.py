@@ -1,44 +1,100 @@
-"""What kernels are made of: functions compiled by numba, and arrays by their address.
+"""What kernels are made of: functions that numba compiles when they are first called, and arrays by their address.
 
 `compiled` caches a function on disk, frees it of the interpreter's lock and keeps its type, so that a kernel reads
-and checks like any other function. An address lets one kernel call read from thousands of mapped files: it is a
-number, and whoever passes it on keeps the array alive. Inside a kernel, `carray(pointer(address), length, dtype)` is
-the array again; its bounds are not checked.
+and checks like any other function. numba is imported with the first call: a command that calls no kernel does not
+wait half a second for it. An address lets one kernel call read from thousands of mapped files: it is a number, and
+whoever passes it on keeps the array alive. Inside a kernel, `array_at(address, shape, dtype)` is the array again; its
+bounds are not checked.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import cgutils, types
-from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., object])
-carray = cast(Callable[..., Any], numba.carray)  # type: ignore[attr-defined]
+
+
+class _Kernel:
+    """Takes a function's place until it is called; then numba's dispatcher takes its place in the caller's module."""
+
+    def __init__(self, function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> None:
+        self.function = function
+        self._make = make
+        self._made: dict[str, Any] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        names, name = sys._getframe(1).f_globals, self.function.__name__
+        if names.get(name) is self:
+            names[name] = self.dispatcher  # from now on a call from there costs what numba's does
+        return self.dispatcher(*arguments, **named)
+
+    @property
+    def dispatcher(self) -> Any:
+        """What numba made of the function; two threads that ask at once get the same."""
+        if not self._made:
+            self._made.setdefault("dispatcher", self._make(self.function))
+        return self._made["dispatcher"]
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks for when it compiles a kernel that calls this one."""
+        return self.dispatcher._numba_type_
+
+
+class _Formula(_Kernel):
+    """A kernel to other kernels; called from Python, the function itself."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def _njit(function: Callable[..., Any]) -> Any:
+    import numba
+
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
 def compiled(function: Function) -> Function:
     """Compile with numba on first use; bounds are not checked, so callers must pass arrays that fit."""
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(Function, _Kernel(function, _njit))
 
 
 def formula(function: Function) -> Function:
     """One definition for two uses: kernels inline it, and Python calls it with numbers or with whole arrays."""
-    return register_jitable(function)
+    return cast(Function, _Formula(function, _njit))
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    """A number as a pointer."""
+def _compile_array_at(_: Callable[..., Any]) -> Any:
+    import numba
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
 
-    def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+    @intrinsic
+    def pointer(context: Any, address: Any) -> Any:
+        """A number as a pointer."""
 
-    return types.voidptr(types.int64), make
+        def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+        return types.voidptr(types.int64), make
+
+    carray = numba.carray  # type: ignore[attr-defined]
+
+    @numba.njit(nogil=True, error_model="numpy")
+    def array_at(address: Any, shape: Any, dtype: Any) -> Any:
+        return carray(pointer(address), shape, dtype)  # type: ignore[call-arg]
+
+    return array_at
 
 
-pointer = cast(Callable[[Any], Any], _pointer)
+def _array_at(address: int, shape: Any, dtype: Any) -> NDArray[Any]:
+    """The array that begins at an address; inside of kernels only."""
+    raise NotImplementedError
+
+
+array_at = cast(Callable[[Any, Any, Any], NDArray[Any]], _Kernel(_array_at, _compile_array_at))
 
 
 def address_of(array: NDArray[Any]) -> int:

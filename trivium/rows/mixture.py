@@ -5,7 +5,7 @@ sent `floor(m * p / q + 1/2)` of them to its left. After any n rows every source
 give or take 1.68, for any number of sources: each split is off by half a row at most, and in a Huffman tree
 the splits above a source weigh 1, 1, 1/2, 1/3, 1/5, 1/8, ... at most, the reciprocal Fibonacci numbers.
 
-A fade is one more split, between the old stage's mixture going on and the new one. A stage with a fade is
+A fade is one more split, between the old stage's mixture, which continues, and the new one. A stage with a fade is
 within 5.54 rows: 1.68 of the new mixture, twice that of the old one, which starts somewhere inside, and the
 half row by which the fade itself is rounded.
 
@@ -24,13 +24,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.kernels import compiled
+from trivium.rows.kernels import compiled, formula
 
 Shape = Literal["linear", "cosine"]
 
 MAX_ROWS = 2**62
 MAX_FADE_ROWS = 2**31 - 1
 MAX_RELATIVE_ERROR = Fraction(1, 10**6)
+FEW_SOURCES = 16  # are counted without a kernel
 
 # A tree is an array of nodes, each above its children, the root first. A node's columns: p, q, and the left
 # and right child, which is the number of a node, or ~source where a source hangs.
@@ -111,13 +112,13 @@ def _shares_of(nodes: Nodes, num_sources: int) -> tuple[Fraction, ...]:
     return tuple(shares)
 
 
-@compiled
+@formula
 def _to_left(rows: np.int64, p: np.int64, q: np.int64) -> np.int64:
     """floor(rows * p / q + 1/2), without a product that overflows."""
     return rows // q * p + (2 * (rows % q) * p + q) // (2 * q)
 
 
-@compiled
+@formula
 def _spread(nodes: Nodes, rows: int | np.int64, num_sources: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many of a tree's first rows each node has seen, and how many each source has given."""
     seen = np.zeros(len(nodes), np.int64)
@@ -146,7 +147,7 @@ class Mixture:
         """The mixture that gives these shares, which add up to 1.
 
         Exact for shares of up to nine decimals. Others may need a denominator over 2**31 in a split, and the
-        nearest fraction with a smaller one takes its place: `Mixture.shares` says what came of it. A share
+        nearest fraction with a smaller one takes its place: `Mixture.shares` has the shares that it gives. A share
         that would be off by more than a millionth of itself is refused.
         """
         names = tuple(sorted(shares))
@@ -191,7 +192,7 @@ _WORD_HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
 
 
-@compiled
+@formula
 def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
     """The upper 64 bits of a product: a and b are fractions in units of 2**-64, and so is the result."""
     a_high, a_low = a >> _WORD_HALF, a & _LOW_HALF
@@ -201,7 +202,7 @@ def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
     return a_high * b_high + (cross >> _WORD_HALF) + (other >> _WORD_HALF)
 
 
-@compiled
+@formula
 def _cosine_start(row: int, fade_rows: int) -> np.int64:
     """The integral of (1 - cos(pi x / N)) / 2 up to a row of the fade's first half, in units of 2**-32 rows.
 
@@ -226,7 +227,7 @@ Fade = NDArray[np.int64]
 _OLD_ROWS, _FADE_ROWS, _IS_COSINE = range(3)
 
 
-@compiled
+@formula
 def _new_rows(num_rows: int, fade: Fade) -> np.int64:
     """How many of a stage's first rows the new mixture gives; each row adds 0 or 1."""
     fade_rows = fade[_FADE_ROWS]
@@ -264,16 +265,21 @@ def _next_source(nodes: Nodes, carried: NDArray[np.int64]) -> np.int64:
     return ~node
 
 
-@compiled
+@formula
 def _count(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
     """How many of a stage's first rows each source gives."""
     given = np.int64(_new_rows(num_rows, fade))
     _, counts = _spread(new, given, num_sources)
     if given < num_rows:
         _, before = _spread(old, fade[_OLD_ROWS], num_sources)
-        _, after = _spread(old, fade[_OLD_ROWS] + num_rows - given, num_sources)
+        _, after = _spread(old, fade[_OLD_ROWS] + (num_rows - given), num_sources)
         counts += after - before
     return counts
+
+
+@compiled
+def _count_many(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
+    return _count(new, old, fade, num_sources, num_rows)
 
 
 @compiled
@@ -298,9 +304,9 @@ def _deal(
 
 @dataclass(frozen=True, slots=True)
 class StageMixture:
-    """A stage's mixture, faded in from the old stage's where there is one.
+    """A stage's mixture, faded in from the old stage's if it has a fade.
 
-    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which goes on after
+    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which continues after
     the `old_rows` it gave in its own stage. `names` are those of both, sorted; a source is its index there,
     and its rows are counted within this stage, from both mixtures together. `StageMixture(mixture)` is a
     stage without a fade. A fade may be longer than its stage; the next stage fades from the new mixture.
@@ -318,7 +324,7 @@ class StageMixture:
         if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
             raise ValueError(f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
         if self.fade_rows and self.old is None:
-            raise ValueError("fade: there is no mixture to fade from. Leave it out of the first stage.")
+            raise ValueError("fade: the first stage has no mixture to fade from. Remove its fade.")
         old = self.old or self.new
         names = tuple(sorted({*self.new.names, *old.names}))
         set_field = object.__setattr__
@@ -334,14 +340,16 @@ class StageMixture:
 
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""
-        return _count(*self._trees, num_rows)
+        # Python counts a few sources in the time that a plan would otherwise wait for numba to be imported.
+        count = _count if len(self.names) <= FEW_SOURCES else _count_many
+        return count(*self._trees, num_rows)
 
     def deal(self, first: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """For `count` rows from the first one on: the source of each, and how many rows of it the stage gave before."""
         return _deal(*self._trees, first, count)
 
     def first_row_reaching(self, source: str, rows: int) -> int | None:
-        """The smallest number of rows among which the source has given so many; None if it never does."""
+        """The smallest number of rows among which the source has given `rows`; None if it never does."""
         index = self.names.index(source)
         if self.count(MAX_ROWS)[index] < rows:
             return None

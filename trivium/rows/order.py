@@ -11,11 +11,12 @@ passes on average). Four rounds would not do: indices a power of two apart would
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trivium.rows.kernels import compiled
+from trivium.rows.kernels import compiled, formula
 
 MAX_SIZE = 2**62
 # Raised whenever the rows of a position change: with the permutation, the packing or the shuffle of a window.
@@ -32,7 +33,7 @@ _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _WORD_BITS = np.uint64(64)
 
 
-@compiled
+@formula
 def _mix(value: np.uint64) -> np.uint64:
     """Every bit of the value changes every bit of the result: the finaliser of splitmix64, a bijection."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
@@ -40,25 +41,17 @@ def _mix(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(31))
 
 
-@compiled
-def uniform(key: np.uint64, number: int | np.int64) -> np.uint64:
+@formula
+def uniform(key: np.uint64, number: Any) -> Any:
     """A number's own draw from range(2**64): below `share * 2**64` for that share of all numbers."""
     # Two passes, so that neither neighbouring numbers nor neighbouring keys give related draws.
     return _mix(_mix(np.uint64(number) + _GOLDEN) ^ np.uint64(key))
 
 
-@compiled
-def _uniforms(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    draws = np.empty(numbers.size, np.uint64)
-    for place in range(numbers.size):
-        draws[place] = uniform(key, numbers[place])
-    return draws
-
-
 def uniforms(key: int, numbers: ArrayLike) -> NDArray[np.uint64]:
     """`uniform` of each number."""
-    flat = np.ascontiguousarray(numbers, np.int64)
-    return _uniforms(np.uint64(key), flat.reshape(-1)).reshape(flat.shape)
+    draws: NDArray[np.uint64] = uniform(np.uint64(key), np.ascontiguousarray(numbers, np.int64))
+    return draws
 
 
 def make_schedule(size: int, key: int, rounds: int = ROUNDS) -> NDArray[np.uint64]:
@@ -147,7 +140,7 @@ class Permutation:
         return _walk_all(numbers.reshape(-1), self.schedule, False).reshape(numbers.shape)
 
     def inverse(self, values: ArrayLike) -> NDArray[np.int64]:
-        """The indices at which these values stand: `inverse(take(indices))` is `indices`."""
+        """The indices at which these values are: `inverse(take(indices))` is `indices`."""
         numbers = self._in_range(values)
         return _walk_all(numbers.reshape(-1), self.schedule, True).reshape(numbers.shape)
 

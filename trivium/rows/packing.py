@@ -1,4 +1,4 @@
-"""Lengths -> rows: which piece of which span stands where. The policies.
+"""Lengths -> rows: which piece of which span is in which row. The policies.
 
 Nothing is read here. `pack` takes the lengths of a window's spans and gives a `Packing`: for each row
 its pieces, each a (span, start, length). Spans of 5, 11, 3 and 2 tokens in rows of 8, where `1+8:3` is
@@ -63,7 +63,7 @@ class Packing:
 
 def pack(policy: Policy, lengths: NDArray[np.integer], seq_len: int) -> Packing:
     """Lay spans of these lengths, each at least 1, into rows of `seq_len` tokens (`crop`: one more)."""
-    spans = np.array(lengths, dtype=np.int64)  # a copy: a read-only array would need kernels of its own
+    spans = np.require(lengths, np.int64, ("C", "W"))  # a read-only array would need kernels of its own
     assert spans.ndim == 1
     assert len(spans) == 0 or (spans.min() >= 1 and spans.max() <= LONGEST_SPAN)
     assert 1 <= seq_len < LONGEST_SPAN - 1
@@ -174,7 +174,7 @@ def _lay_crop(
     nanochat's rule to the letter: the buffer is filled up before every choice, and among spans of one
     length the first that came is taken. At the window's end it drains, and the last row may stay open.
     """
-    num_spans = len(lengths)  # every span is laid once, so there are as many pieces
+    num_spans = len(lengths)  # every span is laid once, as one piece
     row_starts = np.empty(num_spans + 1, np.int64)
     span = np.empty(num_spans, np.int32)
     start = np.zeros(num_spans, np.int32)
@@ -182,7 +182,7 @@ def _lay_crop(
     row = piece = 0
 
     shelves = _empty_shelves(num_shelves, num_spans)
-    arrived = 0  # so many spans have come into the buffer, and `piece` of them have left it
+    arrived = 0  # spans that have come into the buffer; `piece` of them have left it
     while piece < num_spans:
         row_starts[row] = piece
         space = capacity
@@ -208,12 +208,12 @@ class _Shelves(NamedTuple):
     """Spans that wait to be laid, on each shelf a queue, and a tree of marks: which shelves hold any.
 
     The marks are words of 32 bits. Those from `lowest` on have a bit for each shelf; above them, bit b of
-    word w says that word 32 w + b + 1 has any bit set, up to word 0. With 2,048 shelves the lowest word is
+    word w marks that word 32 w + b + 1 has any bit set, up to word 0. With 2,048 shelves the lowest word is
     33, and a span on shelf 70 sets bit 6 of word 35, bit 2 of word 1 and bit 0 of word 0.
     """
 
     first: Int32s  # (shelves) the span that has waited longest, or NOTHING
-    last: Int32s  # (shelves) the span that came last, where there is any
+    last: Int32s  # (shelves) the span that came last, where any waits
     behind: Int32s  # (spans) the span behind it on the same shelf, or NOTHING
     marks: Int64s  # (words) int64 with 32 bits in use, so that no sign and no overflow is ever met
     lowest: int  # the first word of the lowest level

@@ -25,7 +25,7 @@ from trivium.rows.window_table import WindowTable
 from trivium.seeds import derive_key
 
 Int64s = NDArray[np.int64]
-MOST_EPOCHS = 100_000  # of one reading: beyond it is a mistake, and would be planned for ever
+MOST_EPOCHS = 100_000  # of one reading: beyond it is a mistake, and would be planned without end
 WINDOWS = WindowCache(64 << 20)  # of all readings of a process; a loader holds those it reads from besides
 
 
@@ -86,7 +86,7 @@ class Unread:
 
     epoch: int
     order: BlockOrder
-    key: str  # tells this state from any other
+    key: str  # differs from the key of any other state
     leftover: Callable[[], Spans] | None = None  # found when it is needed, for it costs a window
 
     @classmethod
@@ -170,16 +170,21 @@ class Reading:
         return sums
 
     def position_after(self, start: int, tokens: int) -> int:
-        """The first position before which, from `start` on, so many tokens have been read or dropped."""
+        """The first position before which, from `start` on, `tokens` have been read or dropped."""
         wanted = tokens + int(self._figures_before(start)[CONSUMED])
+        known = self._table.find_marked(wanted)
+        if known is not None:
+            return known
         self._reach(CONSUMED, wanted)
-        consumed = self._table.sums[:, CONSUMED]
-        number = int(np.searchsorted(consumed, wanted, side="left")) - 1
+        number = int(np.searchsorted(self._table.sums[:, CONSUMED], wanted, side="left")) - 1
         if number < 0:
             return start
-        within = np.cumsum(row_figures(self.window(number), self.blocks.table.loss)[:, CONSUMED])
-        row = int(np.searchsorted(within, wanted - consumed[number], side="left"))
-        return self.rows_before(number) + row + 1
+        sums = self._table.sums[number] + np.cumsum(row_figures(self.window(number), self.blocks.table.loss), axis=0)
+        row = int(np.searchsorted(sums[:, CONSUMED], wanted, side="left"))
+        position = self.rows_before(number) + row + 1
+        self._table.mark(position - 1, sums[row - 1] if row else self._table.sums[number])
+        self._table.mark(position, sums[row])
+        return position
 
     def after(self, position: int) -> Unread:
         """What is unread once the rows before a position have been read."""
@@ -198,7 +203,7 @@ class Reading:
         return Unread(epoch + 1, self.order_of(epoch + 1), key)
 
     def _reach(self, column: int, amount: int) -> None:
-        """Make the table reach so many rows or tokens; what is added is kept for the next time."""
+        """Extend the table until its sum in a column is at least `amount`; the file keeps what is added."""
         with self._lock:
             reached = int(self._table.sums[-1, column])
             added: list[Int64s] = []

@@ -55,7 +55,7 @@ class Window:
         return self.pieces[self.row_starts[row] : self.row_starts[row + 1]]
 
     def leftover(self, first_row: int) -> Spans:
-        """The spans of the rows from `first_row` on, of which there is one; neighbouring pieces are joined again."""
+        """The spans that are unread when `first_row` comes next; neighbouring pieces of a document are joined."""
         start = self.row_starts[first_row]
         offsets, words = self.pieces[start:].T
         lengths, continued = length_of(words), continues(words)
@@ -69,7 +69,7 @@ class Window:
 
 
 class WindowCache:
-    """The windows that were asked for last, up to so many bytes."""
+    """The windows that were asked for last, up to `max_bytes` of memory."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -78,7 +78,7 @@ class WindowCache:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[str, int], make: Callable[[], Window]) -> Window:
-        """A window by its key; made where it is not at hand."""
+        """A window by its key; made where it is not kept."""
         with self._lock:
             found = self._windows.get(key)
             if found is not None:

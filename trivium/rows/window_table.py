@@ -11,7 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from trivium.files import cached_draft
-from trivium.rows.figures import COLUMNS, ROWS
+from trivium.rows.figures import COLUMNS, CONSUMED, ROWS
 
 Int64s = NDArray[np.int64]
 HASH_BYTES = 16
@@ -48,6 +48,14 @@ class WindowTable:
     def marked(self, position: int) -> Int64s | None:
         """The figures of all rows before a position, where that was marked."""
         return self._marks.get(position)
+
+    def find_marked(self, consumed: int) -> int | None:
+        """The first position before which this many tokens are consumed, where it and the one before are marked."""
+        for position, figures in self._marks.items():
+            before = self._marks.get(position - 1)
+            if before is not None and before[CONSUMED] < consumed <= figures[CONSUMED]:
+                return position
+        return None
 
     def mark(self, position: int, figures: Int64s) -> None:
         """Keep the figures of all rows before a position."""

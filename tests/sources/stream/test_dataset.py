@@ -11,16 +11,16 @@ import pytest
 
 from tests.support.streams import Server, make_stream, serving, text_of, write_jsonl
 from trivium.errors import SourceError
-from trivium.sources.stream.ahead import Patience
-from trivium.sources.stream.dataset import CHUNK_EXAMPLES, Part, Place, Stream
+from trivium.sources.stream.dataset import BUILDERS, CHUNK_EXAMPLES, LanePart, LanePosition, StreamDataset
 from trivium.sources.stream.lane import LaneState, read_windows
+from trivium.sources.stream.prefetch import Retries
 
 BODY_TEXTS = 3000
 BODY_LENGTH = 9000
 
 
-def read(stream: Stream, lane: int = 0, place: Place | None = None) -> list[tuple[int, int, str]]:
-    chunks = stream.read(stream.part(lane), place or Place())
+def read(stream: StreamDataset, lane: int = 0, start: LanePosition | None = None) -> list[tuple[int, int, str]]:
+    chunks = stream.read(stream.part(lane), start or LanePosition())
     return [
         (chunk.file, example, text)
         for chunk in chunks
@@ -39,14 +39,20 @@ def write_parquet(folder: Path, files: list[int]) -> Path:
 
 def test_with_more_files_than_lanes_a_lane_reads_every_nth_file(tmp_path: Path) -> None:
     stream = make_stream(write_jsonl(tmp_path / "web", [[9]] * 5), lanes=2)
-    assert [stream.part(lane) for lane in range(2)] == [Part((0, 2, 4), 1, 0), Part((1, 3), 1, 0)]
+    assert [stream.part(lane) for lane in range(2)] == [LanePart((0, 2, 4), 1, 0), LanePart((1, 3), 1, 0)]
     assert [text for _, _, text in read(stream, 1)] == [text_of(1, 0, 9), text_of(3, 0, 9)]
 
 
 def test_with_fewer_files_lanes_share_a_file_by_examples(tmp_path: Path) -> None:
     stream = make_stream(write_jsonl(tmp_path / "web", [[9] * 7, [9] * 4]), lanes=5)
     parts = [stream.part(lane) for lane in range(5)]
-    assert parts == [Part((0,), 3, 0), Part((1,), 2, 0), Part((0,), 3, 1), Part((1,), 2, 1), Part((0,), 3, 2)]
+    assert parts == [
+        LanePart((0,), 3, 0),
+        LanePart((1,), 2, 0),
+        LanePart((0,), 3, 1),
+        LanePart((1,), 2, 1),
+        LanePart((0,), 3, 2),
+    ]
     read_by = [[text for _, _, text in read(stream, lane)] for lane in range(5)]
     assert read_by[2] == [text_of(0, example, 9) for example in (1, 4)]
     everything = [text_of(file, example, 9) for file, count in ((0, 7), (1, 4)) for example in range(count)]
@@ -54,19 +60,24 @@ def test_with_fewer_files_lanes_share_a_file_by_examples(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_from_any_place_on_the_rest_is_read(tmp_path: Path, lanes: int) -> None:
+def test_from_any_position_on_the_rest_is_read(tmp_path: Path, lanes: int) -> None:
     stream = make_stream(write_parquet(tmp_path / "web", [25, CHUNK_EXAMPLES + 7]), lanes=lanes)
     for lane in range(lanes):
         whole = read(stream, lane)
         for file, example, _ in whole[::11]:
-            found = read(stream, lane, Place(file, example))
+            found = read(stream, lane, LanePosition(file, example))
             assert found == [each for each in whole if each[:2] >= (file, example)]
 
 
-def test_places_of_chunks_are_where_the_next_one_begins(tmp_path: Path) -> None:
+def test_a_chunk_knows_the_position_where_the_next_one_begins(tmp_path: Path) -> None:
     stream = make_stream(write_jsonl(tmp_path / "web", [[9] * 600, [9] * 3]), lanes=1)
-    chunks = list(stream.read(stream.part(0), Place(0, 300)))
-    assert [chunk.after for chunk in chunks] == [Place(0, 256), Place(0, 512), Place(0, 600), Place(1, 3)]
+    chunks = list(stream.read(stream.part(0), LanePosition(0, 300)))
+    assert [chunk.after for chunk in chunks] == [
+        LanePosition(0, 256),
+        LanePosition(0, 512),
+        LanePosition(0, 600),
+        LanePosition(1, 3),
+    ]
     assert [len(chunk.texts) for chunk in chunks] == [0, 212, 88, 3]
 
 
@@ -89,7 +100,9 @@ def test_a_documents_end_is_marked(tmp_path: Path) -> None:
     [(["bos"], [257, 97]), (["eos", "bos"], [257, 97, 256]), ([], [97])],
     ids=["bos", "both", "none"],
 )
-def test_around_a_document_stands_what_is_asked_for(tmp_path: Path, add: list[str], tokens: list[int]) -> None:
+def test_a_document_has_the_special_tokens_that_are_asked_for(
+    tmp_path: Path, add: list[str], tokens: list[int]
+) -> None:
     assert make_stream(tmp_path, add=add).encode(["a"])[0].tolist() == tokens
 
 
@@ -118,7 +131,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         ),
         (
             make_stream(strange),
-            f"dataset: {strange} is no file that can be read. Give one of .jsonl, .json, .parquet, .txt, .csv, .arrow.",
+            f"dataset: {strange} is not a file that can be read. Give one of {', '.join(BUILDERS)}.",
         ),
         (
             make_stream(folder, split="test"),
@@ -145,11 +158,11 @@ def server(body: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def examples_read(server: Server, faults: dict[int, str], patience: Patience, said: list[str]) -> list[int]:
-    stream = make_stream(server.url, patience, lanes=1, shuffle_buffer=700)
+def examples_read(server: Server, faults: dict[int, str], retries: Retries, logged: list[str]) -> list[int]:
+    stream = make_stream(server.url, retries, lanes=1, shuffle_buffer=700)
     stream.part(0)  # opened without faults
     server.requests, server.faults = 0, faults
-    windows = read_windows(stream, 0, LaneState(), said.append)
+    windows = read_windows(stream, 0, LaneState(), logged.append)
     return [example for documents in windows for example in documents.examples.tolist()]
 
 
@@ -158,19 +171,19 @@ def examples_read(server: Server, faults: dict[int, str], patience: Patience, sa
 def test_a_remote_that_fails_for_a_while_is_waited_for(server: Server, fault: str) -> None:
     faults = {2: fault, 5: fault, 6: fault}
     pauses: list[float] = []
-    said: list[str] = []
-    patience = Patience((1, 2, 4), stall_seconds=1.0, sleep=pauses.append)
-    assert examples_read(server, faults, patience, said) == list(range(BODY_TEXTS))
+    logged: list[str] = []
+    retries = Retries((1, 2, 4), stall_seconds=1.0, sleep=pauses.append)
+    assert examples_read(server, faults, retries, logged) == list(range(BODY_TEXTS))
     assert pauses[0] == 1
     reason = "TimeoutError: nothing came for 1 s" if fault == "stall" else "ConnectionError: Server Disconnected"
-    assert said[0] == f"failed with {reason}; reads on in 1 s"
+    assert logged[0] == f"failed with {reason}; retries in 1 s"
 
 
 def test_a_remote_that_stays_away_is_an_error_that_says_how_far_it_got(server: Server) -> None:
     faults = dict.fromkeys(range(2, 1000), "500")
     pauses: list[float] = []
     with pytest.raises(SourceError) as error:
-        examples_read(server, faults, Patience((1, 2, 4), sleep=pauses.append), [])
+        examples_read(server, faults, Retries((1, 2, 4), sleep=pauses.append), [])
     assert str(error.value) == (
         "lane 0, after 1,024 documents of it: failed 4 times in a row, "
         "the last time with ConnectionError: Server Disconnected"
@@ -182,7 +195,7 @@ def test_a_remote_that_never_answers_is_an_error() -> None:
     with serving(b"") as server:
         url = server.url  # and now it is gone
     pauses: list[float] = []
-    stream = make_stream(url, Patience((1, 2), sleep=pauses.append))
+    stream = make_stream(url, Retries((1, 2), sleep=pauses.append))
     with pytest.raises(SourceError) as error:
         read(stream)
     assert str(error.value) == (

@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("web"), FILES)
 
 
-def make_lanes(dataset: Path, *stretches: Stretch, said: list[str] | None = None, **source: Any) -> Lanes:
-    heard: list[str] = [] if said is None else said
+def make_lanes(dataset: Path, *stretches: Stretch, logged: list[str] | None = None, **source: Any) -> Lanes:
+    heard: list[str] = [] if logged is None else logged
     stream = make_stream(dataset, **({"lanes": 2, "shuffle_buffer": 3} | source))
     return Lanes(stream, stretches or (Stretch(0, PLAIN),), heard.append)
 
@@ -105,21 +105,21 @@ def test_a_state_at_any_position_gives_the_rows_that_follow(folder: Path) -> Non
 
 
 def test_the_state_does_not_grow_with_the_run(folder: Path) -> None:
-    lanes = make_lanes(folder, said=[])
+    lanes = make_lanes(folder, logged=[])
     sizes = [len(json.dumps(lanes.state_at(position))) for position in range(0, 600, 100)]
     assert max(sizes) < min(sizes) + 60, "but for a digit more, and rows that were taken"
 
 
-def test_epochs_are_shuffled_in_other_orders_and_said(folder: Path) -> None:
-    said: list[str] = []
+def test_epochs_are_shuffled_in_other_orders_and_logged(folder: Path) -> None:
+    logged: list[str] = []
     rows: list[Row] = []
-    lanes = make_lanes(folder, said=said)
+    lanes = make_lanes(folder, logged=logged)
     while not rows or rows[-1][0] < 2:
         rows += read(lanes, 1)
     orders = [[pieces for found, pieces in rows if found == epoch] for epoch in (0, 1)]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])
-    assert said == [f"stream web: all lanes have ended: starts over, epoch {epoch}" for epoch in (2, 3)]
+    assert logged == [f"stream web: all lanes have ended: starts over, epoch {epoch}" for epoch in (2, 3)]
 
 
 def test_uneven_lanes_are_all_read_to_their_end_first(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_uneven_lanes_are_all_read_to_their_end_first(tmp_path: Path) -> None:
     assert read(lanes, 1)[0][0] == 1
 
 
-def test_a_lane_without_documents_is_passed_over(tmp_path: Path) -> None:
+def test_a_lane_without_documents_is_skipped(tmp_path: Path) -> None:
     lanes = make_lanes(write_jsonl(tmp_path / "web", [[10, 10]]), lanes=5)
     assert tokens_of(read(lanes, 2), 0) == all_tokens([[10, 10]])
     assert read(lanes, 1)[0][0] == 1
@@ -143,7 +143,7 @@ def test_a_stream_without_any_document_is_an_error(tmp_path: Path) -> None:
     assert str(error.value) == (f"{folder} holds no document with any text, in no lane. Name another split or column.")
 
 
-def test_a_window_ends_with_so_many_documents_or_tokens(tmp_path: Path) -> None:
+def test_a_window_ends_with_its_number_of_documents_or_tokens(tmp_path: Path) -> None:
     folder = write_jsonl(tmp_path / "web", [[9] * 20])
     by_documents = make_lanes(folder, lanes=1, shuffle_buffer=4).at(0, 20)
     by_tokens = make_lanes(folder, lanes=1, shuffle_buffer=10, block_tokens=10, window_blocks=2).at(0, 20)
@@ -170,14 +170,14 @@ def test_it_goes_back_to_what_is_kept_and_no_further(folder: Path) -> None:
     with pytest.raises(SourceError) as error:
         lanes.at(9, 10)
     assert str(error.value) == (
-        "a stream is read forward: it stands at row 20 and can go back to row 10, not to 9. "
+        "a stream is read forward: it is at row 20 and can go back to row 10, not to 9. "
         "Load a state of that step, or start with a new loader."
     )
     with pytest.raises(SourceError, match="can go back to row 10, not to 2"):
         lanes.state_at(2)
 
 
-def test_what_lies_between_is_passed_over(folder: Path) -> None:
+def test_what_lies_between_is_skipped(folder: Path) -> None:
     assert addresses(make_lanes(folder).at(50, 55)) == read(make_lanes(folder), 55)[50:]
 
 

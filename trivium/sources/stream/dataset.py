@@ -1,9 +1,9 @@
 """A Hugging Face dataset read as a stream, in lanes: which lane reads what, and from where on.
 
-The dataset comes in files (its shards). With as many files as lanes or more, lane i reads files i, i + lanes,
+The dataset comes in files (its shards). With at least one file for each lane, lane i reads files i, i + lanes,
 and so on. With fewer, lane i reads file i mod files, and of that every nth example, where n lanes share it: the
-file is then fetched n times. A place is a file of the lane and the number of an example in it, two integers;
-to read from a place, the file is read from its start and what is before the place is passed over.
+file is then fetched n times. A lane's position is one of its files and the number of an example in it, two integers;
+to resume there, the file is read from its start and the examples before the position are skipped.
 """
 
 import threading
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trivium.config.sources import StreamSource
 from trivium.errors import SourceError
-from trivium.sources.stream.ahead import Patience, described
+from trivium.sources.stream.prefetch import Retries, described
 from trivium.text.tokenizer import Tokenizer, added_tokens
 
 CHUNK_EXAMPLES = 256  # fetched and tokenised at a time
@@ -26,18 +26,18 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """Where a lane reads on: a file of the lane, and an example of the file."""
+class LanePosition:
+    """Where a lane resumes: a file of the lane, and an example of the file."""
 
     file: int = 0  # among those of the lane
     example: int = 0
 
 
-START = Place()
+START = LanePosition()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LanePart:
     """What a lane reads: files, and of each every nth example."""
 
     files: tuple[int, ...]
@@ -46,23 +46,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some texts of one file, those that are not empty; none where examples were passed over."""
+class TextChunk:
+    """Some texts of one file, those that are not empty; none where all examples were skipped."""
 
     texts: list[str]
     examples: list[int]
     file: int  # among those of the lane
-    after: Place
+    after: LanePosition
 
 
-class Stream:
+class StreamDataset:
     """A streaming dataset; opened when it is first asked for."""
 
-    def __init__(self, name: str, source: StreamSource, tokenizer: Tokenizer, patience: Patience | None = None) -> None:
+    def __init__(self, name: str, source: StreamSource, tokenizer: Tokenizer, retries: Retries | None = None) -> None:
         self.name = name
         self.source = source
         self.tokenizer = tokenizer
-        self.patience = Patience() if patience is None else patience
+        self.retries = Retries() if retries is None else retries
         self._around = added_tokens(tokenizer, source.add)
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
@@ -81,21 +81,20 @@ class Stream:
         """Files of the dataset, as `datasets` counts them."""
         return int(self.dataset.num_shards)
 
-    def part(self, lane: int) -> Part:
+    def part(self, lane: int) -> LanePart:
         """What a lane reads."""
         files, lanes = self.num_files, self.source.lanes
         if files >= lanes:
-            return Part(tuple(range(lane, files, lanes)), 1, 0)
+            return LanePart(tuple(range(lane, files, lanes)), 1, 0)
         file = lane % files
-        return Part((file,), len(range(file, lanes, files)), lane // files)
+        return LanePart((file,), len(range(file, lanes, files)), lane // files)
 
-    def read(self, part: Part, place: Place) -> Iterator[Chunk]:
-        """The texts of a part from a place on."""
-        for file in range(place.file, len(part.files)):
-            start = place.example if file == place.file else 0
-            yield from self._read_file(part, file, start)
+    def read(self, part: LanePart, start: LanePosition) -> Iterator[TextChunk]:
+        """The texts of a part from a position on."""
+        for file in range(start.file, len(part.files)):
+            yield from self._read_file(part, file, start.example if file == start.file else 0)
 
-    def _read_file(self, part: Part, file: int, start: int) -> Iterator[Chunk]:
+    def _read_file(self, part: LanePart, file: int, start: int) -> Iterator[TextChunk]:
         shard = self.dataset.shard(self.num_files, part.files[file], contiguous=False).with_format("arrow")
         example = 0
         for table in shard.iter(batch_size=CHUNK_EXAMPLES):
@@ -105,10 +104,11 @@ class Stream:
             wanted = range(begin + (part.first - begin) % part.every, example, part.every)
             texts = self._texts(table, [number - first for number in wanted])
             found = [(text, number) for text, number in zip(texts, wanted, strict=True) if text]
-            yield Chunk([text for text, _ in found], [number for _, number in found], file, Place(file, example))
+            after = LanePosition(file, example)
+            yield TextChunk([text for text, _ in found], [number for _, number in found], file, after)
 
     def _texts(self, table: Any, wanted: list[int]) -> list[str | None]:
-        """The column of some examples; None where there is no text."""
+        """The column of some examples; None where an example has no text."""
         column = self.source.column
         if column not in table.column_names:
             has = ", ".join(table.column_names)
@@ -131,11 +131,11 @@ class Stream:
             import datasets
         except ImportError:
             raise SourceError("the package datasets is not installed: pip install 'trivium[hf]'.") from None
-        path, files = self._place_of_files()
+        path, files = self._builder_and_files()
         options = {"name": self.source.subset, "split": self.source.split, "data_files": files}
         return self._tried(lambda: datasets.load_dataset(path, streaming=True, **options))
 
-    def _place_of_files(self) -> tuple[str, dict[str, str] | None]:
+    def _builder_and_files(self) -> tuple[str, dict[str, str] | None]:
         """A name on the Hub or a folder; or, for data files, what reads them, and the files."""
         where = self.source.where
         if "://" not in where and not Path(where).is_file():
@@ -143,22 +143,22 @@ class Stream:
         suffixes = [suffix for suffix in Path(where).suffixes if suffix not in COMPRESSED]
         builder = BUILDERS.get(suffixes[-1] if suffixes else "")
         if builder is None:
-            raise SourceError(f"dataset: {where} is no file that can be read. Give one of {', '.join(BUILDERS)}.")
+            raise SourceError(f"dataset: {where} is not a file that can be read. Give one of {', '.join(BUILDERS)}.")
         return builder, {self.source.split: where}
 
     def _tried(self, open_it: Callable[[], Any]) -> Any:
-        """Opened, after some pauses where the remote does not answer."""
-        where, pauses = self.source.where, self.patience.pauses
+        """What `open_it` returns; after each pause it is called again where the remote does not answer."""
+        where, pauses = self.source.where, self.retries.pauses
         for failures in range(len(pauses) + 1):
             try:
                 return open_it()
             except Exception as error:
-                # Of an address, the library says that it found nothing when nobody answered.
+                # Of an address, the library reports that it found nothing when nobody answered.
                 may_answer = isinstance(error, OSError if "://" in where else (ConnectionError, TimeoutError))
                 if not may_answer:
                     raise SourceError(f"dataset: {where} cannot be opened: {described(error)}") from error
                 if failures == len(pauses):
                     tries = f"did not answer {failures + 1} times"
                     raise SourceError(f"dataset: {where} {tries}, the last time with {described(error)}") from error
-            self.patience.sleep(pauses[failures])
+            self.retries.sleep(pauses[failures])
         raise AssertionError("the last try returns or raises")

@@ -1,8 +1,8 @@
 """One lane of a stream: windows of documents, one after the other, each packed into rows.
 
-A window ends with so many documents, or with the document that fills so many tokens. Its rows are packed and
+A window ends after `shuffle_buffer` documents, or with the document that fills its tokens. Its rows are packed and
 shuffled as those of any window; where a stage changes how rows are made, what is left of the window is packed
-anew. Nothing of the tokens is state: a lane that goes on reads its window again, and passes over the rows that
+again. Nothing of the tokens is state: a lane that resumes reads its window again, and skips the rows that
 were taken. While a window is read from, the next one is made in a thread.
 """
 
@@ -20,15 +20,15 @@ from trivium.rows.piece import MAX_LENGTH, make_pieces, pack_word
 from trivium.rows.reading import RowSettings
 from trivium.rows.window import Window, make_window
 from trivium.seeds import derive_key
-from trivium.sources.stream.ahead import Ahead, patiently
-from trivium.sources.stream.dataset import START, Part, Place, Stream
+from trivium.sources.stream.dataset import START, LanePart, LanePosition, StreamDataset
+from trivium.sources.stream.prefetch import Prefetcher, read_with_retries
 
 Int64s = NDArray[np.int64]
-LOOK_SECONDS = 0.5  # between two looks at what there is to say while a window is waited for
+LOOK_SECONDS = 0.5  # between two looks at the notes of threads while a window is waited for
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenRows:
     """Rows of a window that were taken in a row under the same settings."""
 
     settings: RowSettings
@@ -37,19 +37,19 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """Where a lane stands: at a window, some rows of which were taken."""
+    """Where a lane is: at a window, some rows of which were taken."""
 
-    place: Place = START  # where its window begins
+    start: LanePosition = START  # where its window begins
     window: int = 0  # within the epoch
     document: int = 0  # those of the lane in the epoch before the window
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[TakenRows, ...] = ()
     ended: bool = False  # nothing of its part is left in this epoch
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "file": self.place.file,
-            "example": self.place.example,
+            "file": self.start.file,
+            "example": self.start.example,
             "window": self.window,
             "document": self.document,
             "taken": [[t.settings.seq_len, t.settings.packing, t.settings.seed, t.rows] for t in self.taken],
@@ -59,13 +59,13 @@ class LaneState:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "LaneState":
         """What `plain` gave."""
-        taken = tuple(Taken(RowSettings(int(n), packing, int(s)), int(r)) for n, packing, s, r in plain["taken"])
-        place = Place(int(plain["file"]), int(plain["example"]))
-        return cls(place, int(plain["window"]), int(plain["document"]), taken, bool(plain["ended"]))
+        taken = tuple(TakenRows(RowSettings(int(n), packing, int(s)), int(r)) for n, packing, s, r in plain["taken"])
+        start = LanePosition(int(plain["file"]), int(plain["example"]))
+        return cls(start, int(plain["window"]), int(plain["document"]), taken, bool(plain["ended"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Documents:
+class WindowDocuments:
     """The documents of one window, tokenised."""
 
     lane: int
@@ -75,8 +75,8 @@ class Documents:
     ends: Int64s  # of each document
     files: Int64s  # of the dataset, for each document
     examples: Int64s  # and within it
-    start: Place
-    after: Place
+    start: LanePosition
+    after: LanePosition
 
     @property
     def spans(self) -> Spans:
@@ -91,26 +91,28 @@ class LaneRow:
     """A row, and the documents that its pieces point into."""
 
     pieces: Int64s
-    documents: Documents
+    documents: WindowDocuments
 
 
 class Lane:
     """A sequential reader of one part of a stream, epoch by epoch."""
 
-    def __init__(self, stream: Stream, number: int, note: Callable[[str], None], attend: Callable[[], None]) -> None:
+    def __init__(
+        self, stream: StreamDataset, number: int, note: Callable[[str], None], attend: Callable[[], None]
+    ) -> None:
         self.stream = stream
         self.number = number
         self.epoch = 0
         self.state = LaneState()
         self._note = note  # called in threads
         self._attend = attend  # called while a window is waited for
-        self._coming: Ahead[Documents] | None = None
-        self._documents: Documents | None = None
-        self._of: tuple[int, int] | None = None  # the epoch and window of what is at hand
+        self._coming: Prefetcher[WindowDocuments] | None = None
+        self._documents: WindowDocuments | None = None
+        self._of: tuple[int, int] | None = None  # the epoch and window of `_documents`
         self._packed: tuple[object, Window] | None = None
 
-    def load_checkpoint(self, epoch: int, state: LaneState) -> None:
-        """Go on from there; what is at hand of the same window is kept."""
+    def move_to(self, epoch: int, state: LaneState) -> None:
+        """Resume from a state; a window that is already loaded is kept where the state is at the same one."""
         if (epoch, state.window) != self._of or state.ended:
             self.close()
         self.epoch, self.state = epoch, state
@@ -124,7 +126,7 @@ class Lane:
     def start(self) -> None:
         """Begin to read where nothing is being read yet."""
         if self._coming is None and not self.state.ended:
-            self._coming = Ahead(self._windows(self.state))
+            self._coming = Prefetcher(self._windows(self.state))
 
     def take(self, settings: RowSettings) -> LaneRow | None:
         """The next row; None where the lane's part has ended in this epoch."""
@@ -133,19 +135,19 @@ class Lane:
             return None
         state, taken = self.state, self.state.taken
         if not taken or taken[-1].settings != settings:
-            taken = (*taken, Taken(settings, 0))
+            taken = (*taken, TakenRows(settings, 0))
         packed = self._pack(documents, taken)
         row = taken[-1].rows
         if row + 1 < packed.num_rows:
-            taken = (*taken[:-1], Taken(settings, row + 1))
-            self.state = LaneState(state.place, state.window, state.document, taken)
+            taken = (*taken[:-1], TakenRows(settings, row + 1))
+            self.state = LaneState(state.start, state.window, state.document, taken)
         else:
             document = state.document + len(documents.ends)
             self.state = LaneState(documents.after, state.window + 1, document)
         return LaneRow(packed.row_pieces(row), documents)
 
-    def _loaded(self) -> Documents | None:
-        """The documents of the window that the state stands at."""
+    def _loaded(self) -> WindowDocuments | None:
+        """The documents of the window that the state is at."""
         if self.state.ended:
             return None
         if self._of != (self.epoch, self.state.window):
@@ -154,10 +156,10 @@ class Lane:
             self._of = (self.epoch, self.state.window)
             if self._documents is None:
                 self.close()
-                self.state = LaneState(self.state.place, self.state.window, self.state.document, ended=True)
+                self.state = LaneState(self.state.start, self.state.window, self.state.document, ended=True)
         return self._documents
 
-    def _next_window(self) -> Documents | None:
+    def _next_window(self) -> WindowDocuments | None:
         self.start()
         assert self._coming is not None, "a lane that has not ended is read"
         while True:
@@ -168,7 +170,7 @@ class Lane:
             except Empty:
                 self._attend()
 
-    def _pack(self, documents: Documents, taken: tuple[Taken, ...]) -> Window:
+    def _pack(self, documents: WindowDocuments, taken: tuple[TakenRows, ...]) -> Window:
         """The window under the last settings: of what those before left over."""
         identity = (self.epoch, documents.window, taken[:-1], taken[-1].settings)
         if self._packed is None or self._packed[0] != identity:
@@ -183,19 +185,21 @@ class Lane:
             self._packed = identity, window
         return self._packed[1]
 
-    def _windows(self, state: LaneState) -> Iterator[Documents]:
+    def _windows(self, state: LaneState) -> Iterator[WindowDocuments]:
         """Every window of the epoch from a state on; runs in a thread."""
         stream, number, note, epoch = self.stream, self.number, self._note, self.epoch
         return read_windows(stream, number, state, lambda text: note(f"lane {number}, epoch {epoch + 1}: {text}"))
 
 
-def read_windows(stream: Stream, lane: int, state: LaneState, say: Callable[[str], None]) -> Iterator[Documents]:
+def read_windows(
+    stream: StreamDataset, lane: int, state: LaneState, log: Callable[[str], None]
+) -> Iterator[WindowDocuments]:
     """Every window of a lane's part from a state on, tokenised."""
     source, part = stream.source, stream.part(lane)
     most_tokens = source.block_tokens * source.window_blocks
-    window = _Growing(lane, state.window, state.document, state.place)
+    window = _Growing(lane, state.window, state.document, state.start)
     try:
-        for chunk in patiently(lambda place: stream.read(part, place), state.place, stream.patience, say):
+        for chunk in read_with_retries(lambda start: stream.read(part, start), state.start, stream.retries, log):
             for tokens, example in zip(stream.encode(chunk.texts), chunk.examples, strict=True):
                 window.add(tokens, chunk.file, example)
                 if len(window.tokens) >= source.shuffle_buffer or window.num_tokens >= most_tokens:
@@ -211,37 +215,37 @@ def read_windows(stream: Stream, lane: int, state: LaneState, say: Callable[[str
 class _Growing:
     """A window that documents are added to."""
 
-    def __init__(self, lane: int, window: int, first: int, start: Place) -> None:
+    def __init__(self, lane: int, window: int, first: int, start: LanePosition) -> None:
         self.lane, self.window, self.first, self.start = lane, window, first, start
         self.tokens: list[NDArray[Any]] = []
-        self.places: list[Place] = []
+        self.positions: list[LanePosition] = []
         self.num_tokens = 0
 
     def add(self, tokens: NDArray[Any], file: int, example: int) -> None:
-        """One more document."""
+        """Append a document, and where it is in the lane."""
         self.tokens.append(tokens)
-        self.places.append(Place(file, example))
+        self.positions.append(LanePosition(file, example))
         self.num_tokens += len(tokens)
 
     @property
-    def after(self) -> Place:
+    def after(self) -> LanePosition:
         """Behind the last document."""
-        return Place(self.places[-1].file, self.places[-1].example + 1)
+        return LanePosition(self.positions[-1].file, self.positions[-1].example + 1)
 
     def following(self) -> "_Growing":
         """The window after this one."""
         return _Growing(self.lane, self.window + 1, self.first + len(self.tokens), self.after)
 
-    def whole(self, part: Part) -> Documents:
-        """As it is read from."""
-        return Documents(
+    def whole(self, part: LanePart) -> WindowDocuments:
+        """The documents as arrays."""
+        return WindowDocuments(
             self.lane,
             self.window,
             self.first,
             np.concatenate(self.tokens),
             np.cumsum([len(each) for each in self.tokens], dtype=np.int64),
-            np.array([part.files[place.file] for place in self.places], np.int64),
-            np.array([place.example for place in self.places], np.int64),
+            np.array([part.files[position.file] for position in self.positions], np.int64),
+            np.array([position.example for position in self.positions], np.int64),
             self.start,
             self.after,
         )

@@ -4,7 +4,7 @@ Row after row comes from the next lane that has any left in this epoch; when all
 over. So every document is read once before any is read again, however uneven the lanes are. The order depends
 on the dataset and the settings of the stages alone: every rank goes through all lanes and takes its own rows.
 
-The state of a lane is a place and a few counts, under 200 bytes of JSON, and 40 more for each change of row
+The state of a lane is a position and a few counts, under 200 bytes of JSON, and 40 more for each change of row
 length, packing or seed within its window; it does not grow with the run.
 """
 
@@ -23,8 +23,8 @@ from trivium.rows.kernels import address_of
 from trivium.rows.piece import make_pieces, with_file
 from trivium.rows.reading import RowSettings
 from trivium.rows.window import Window
-from trivium.sources.stream.dataset import Stream
-from trivium.sources.stream.lane import Documents, Lane, LaneRow, LaneState
+from trivium.sources.stream.dataset import StreamDataset
+from trivium.sources.stream.lane import Lane, LaneRow, LaneState, WindowDocuments
 
 Int64s = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class LanesState:
-    """Where a stream stands: everything that decides its next rows."""
+    """Where a stream is: everything that decides its next rows."""
 
     position: int
     epoch: int
@@ -66,29 +66,29 @@ class LanesState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneRows:
-    """Rows of a stream that stand side by side, as a window whose files are the lanes' documents."""
+    """Neighbouring rows of a stream, as a window whose files are the lanes' documents."""
 
     first: int  # position of the first row
     window: Window
-    documents: tuple[Documents, ...]  # by the number of the file in a piece
+    documents: tuple[WindowDocuments, ...]  # by the number of the file in a piece
     epochs: tuple[int, ...]  # of each row
 
 
 class Lanes:
-    """All lanes of a stream, and where they stand."""
+    """All lanes of a stream, and where they are."""
 
     def __init__(
-        self, stream: Stream, stretches: Sequence[Stretch], say: Callable[[str], None], keep_rows: int = 1024
+        self, stream: StreamDataset, stretches: Sequence[Stretch], log: Callable[[str], None], keep_rows: int = 1024
     ) -> None:
         self.stream = stream
-        self.keep_rows = keep_rows  # that can be gone back
+        self.keep_rows = keep_rows  # how many rows back `at` can go
         self._stretches = tuple(stretches)
-        self._say = say
+        self._log = log
         self._notes: SimpleQueue[str] = SimpleQueue()
         count = stream.source.lanes
-        self._lanes = [Lane(stream, number, self._notes.put, self._tell_notes) for number in range(count)]
+        self._lanes = [Lane(stream, number, self._notes.put, self._log_notes) for number in range(count)]
         self._epoch = self._turn = 0
-        # The states at the positions from the first that is kept to where the lanes stand.
+        # The states at the positions from the first that is kept to where the lanes are.
         self._states = deque([LanesState(0, 0, 0, (LaneState(),) * count)])
 
     @property
@@ -102,7 +102,7 @@ class Lanes:
         return self._states[0].position
 
     def at(self, position: int, stop: int) -> LaneRows:
-        """The rows from one position to another; what lies between is read and passed over."""
+        """The rows from one position to another; rows up to the first are read and skipped."""
         self._go_to(position)
         taken, epochs = [], []
         while self.position < stop:
@@ -119,7 +119,7 @@ class Lanes:
         return self._states[position - self.first_kept].plain(self.stream.num_files)
 
     def load(self, plain: dict[str, Any]) -> None:
-        """Stand where a state says."""
+        """Resume from a state."""
         name, lanes = self.stream.name, self._lanes
         try:
             state, files = LanesState.from_plain(plain), int(plain["files"])
@@ -132,7 +132,7 @@ class Lanes:
             where = self.stream.source.where
             what = f"stream {name}: {where} had {files:,} files, has {self.stream.num_files:,}"
             raise ResumeError(f"{what}. What a lane reads depends on it: put the files back.")
-        self._stand_at(state)
+        self._move_to(state)
 
     def jump(self, position: int) -> None:
         """Call the next row that of another position: for a rehearsal, where any rows will do."""
@@ -148,20 +148,20 @@ class Lanes:
         if position < self.first_kept:
             raise self._too_far_back(position)
         if position < self.position:
-            self._stand_at(self._states[position - self.first_kept])
+            self._move_to(self._states[position - self.first_kept])
         while self.position < position:
             self._take()
 
     def _too_far_back(self, position: int) -> SourceError:
         return SourceError(
-            f"a stream is read forward: it stands at row {self.position:,} and can go back to row "
+            f"a stream is read forward: it is at row {self.position:,} and can go back to row "
             f"{self.first_kept:,}, not to {position:,}. Load a state of that step, or start with a new loader."
         )
 
-    def _stand_at(self, state: LanesState) -> None:
+    def _move_to(self, state: LanesState) -> None:
         self._epoch, self._turn = state.epoch, state.turn
         for lane, lane_state in zip(self._lanes, state.lanes, strict=True):
-            lane.load_checkpoint(state.epoch, lane_state)
+            lane.move_to(state.epoch, lane_state)
         while self._states and self._states[-1].position >= state.position:
             self._states.pop()
         if self._states and self._states[-1].position != state.position - 1:
@@ -188,7 +188,7 @@ class Lanes:
                     self._states.append(LanesState(position + 1, self._epoch, self._turn, states))
                     if len(self._states) > self.keep_rows + 1:
                         self._states.popleft()
-                    self._tell_notes()
+                    self._log_notes()
                     return row
             self._start_over()
 
@@ -199,14 +199,14 @@ class Lanes:
             raise SourceError(f"{where} holds no document with any text, in no lane. Name another split or column.")
         self._epoch, self._turn = self._epoch + 1, 0
         for lane in self._lanes:
-            lane.load_checkpoint(self._epoch, LaneState())
+            lane.move_to(self._epoch, LaneState())
         self._notes.put(f"all lanes have ended: starts over, epoch {self._epoch + 1}")
 
-    def _tell_notes(self) -> None:
-        """Say what was noted, in the thread that reads."""
+    def _log_notes(self) -> None:
+        """Log what threads noted, in the thread that reads."""
         while True:
             try:
-                self._say(f"stream {self.stream.name}: {self._notes.get_nowait()}")
+                self._log(f"stream {self.stream.name}: {self._notes.get_nowait()}")
             except Empty:
                 return
 
@@ -214,7 +214,7 @@ class Lanes:
 def _side_by_side(first: int, seq_len: int, taken: list[LaneRow], epochs: tuple[int, ...]) -> LaneRows:
     """Rows of several lanes as one window: each lane's documents are a file of it."""
     number_of: dict[int, int] = {}
-    documents: list[Documents] = []
+    documents: list[WindowDocuments] = []
     pieces = []
     for row in taken:
         key = id(row.documents)
@@ -228,6 +228,6 @@ def _side_by_side(first: int, seq_len: int, taken: list[LaneRow], epochs: tuple[
     return LaneRows(first, window, tuple(documents), epochs)
 
 
-def file_table(documents: Sequence[Documents]) -> Int64s:
+def file_table(documents: Sequence[WindowDocuments]) -> Int64s:
     """Where the tokens are, as the gather reads it: address, bytes of a token, no loss bytes."""
     return np.array([[address_of(each.tokens), each.tokens.itemsize, 0] for each in documents], np.int64)

@@ -1,8 +1,8 @@
 """An iterator that runs in a thread, some items ahead; and one that waits for a remote that fails or stalls.
 
-`Ahead` is the thread: what the iterator raises comes up where its items are taken. `patiently` reads from a
-place on, in such a thread; after a failure, or when nothing came for too long, it pauses and reads on from
-the last place that was reached, each pause twice as long as the one before.
+`Prefetcher` is the thread: what the iterator raises comes up where its items are taken. `read_with_retries` reads
+in such a thread; after a failure, or when nothing came for too long, it pauses and resumes behind the last item that
+it gave, each pause twice as long as the one before.
 """
 
 import atexit
@@ -17,10 +17,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from trivium.errors import SourceError
 
 Item = TypeVar("Item")
-EXIT_SECONDS = 5.0  # that the end of the process waits for threads
+EXIT_SECONDS = 5.0  # the longest wait for threads when the process ends
 
 
-class Ahead(Generic[Item]):
+class Prefetcher(Generic[Item]):
     """An iterator in a thread of its own, at most `depth` items and one more ahead."""
 
     def __init__(self, items: Iterable[Item], depth: int = 1) -> None:
@@ -36,7 +36,7 @@ class Ahead(Generic[Item]):
         """The next item; StopIteration at the end, `queue.Empty` where none came in time."""
         item = self._queue.get(timeout=timeout)
         if isinstance(item, _End):
-            self._queue.put(item)  # whoever asks again gets the same answer
+            self._queue.put(item)  # a second call gets the same answer
             raise StopIteration if item.error is None else item.error
         return item
 
@@ -54,7 +54,7 @@ class _End:
     error: Exception | None
 
 
-_ALIVE: "weakref.WeakSet[Ahead[Any]]" = weakref.WeakSet()
+_ALIVE: "weakref.WeakSet[Prefetcher[Any]]" = weakref.WeakSet()
 
 
 def _run(items: Iterable[Item], queue: "Queue[Item | _End]", closed: threading.Event) -> None:
@@ -92,67 +92,67 @@ def _close_all() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for a remote: the pauses after failures in a row, and what counts as a stall."""
+class Retries:
+    """How a remote that fails is asked again: the pauses after failures in a row, and what counts as a stall."""
 
     pauses: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64)
     stall_seconds: float = 120.0
     sleep: Callable[[float], object] = time.sleep
 
 
-class Reached(Protocol):
-    """An item that knows the place behind it."""
+class Resumable(Protocol):
+    """An item that knows where reading resumes behind it."""
 
     @property
     def after(self) -> Any:
-        """Where to read on."""
+        """What `read` takes to give the items that follow."""
 
 
-ReachedItem = TypeVar("ReachedItem", bound=Reached)
+ResumableItem = TypeVar("ResumableItem", bound=Resumable)
 
 
-def patiently(
-    read: Callable[[Any], Iterable[ReachedItem]],
-    place: Any,
-    patience: Patience,
-    say: Callable[[str], None],
-) -> Iterator[ReachedItem]:
-    """The items of `read(place)`; after a failure those from the last place on, until too many came in a row."""
+def read_with_retries(
+    read: Callable[[Any], Iterable[ResumableItem]],
+    start: Any,
+    retries: Retries,
+    log: Callable[[str], None],
+) -> Iterator[ResumableItem]:
+    """The items of `read(start)`; after a failure those behind the last item, until every pause failed in a row."""
     failures = 0
     while True:
-        ahead = Ahead(read(place), depth=2)
+        ahead = Prefetcher(read(start), depth=2)
         try:
             while True:
-                item = _next_item(ahead, patience)
+                item = _next_item(ahead, retries)
                 if item is None:
                     return
-                place, failures = item.after, 0
+                start, failures = item.after, 0
                 yield item
         except SourceError:
-            raise  # what no second try would mend
+            raise  # what no second try would fix
         except Exception as error:
             reason = described(error)
-            if failures == len(patience.pauses):
+            if failures == len(retries.pauses):
                 tries = f"failed {failures + 1} times in a row"
                 raise SourceError(f"{tries}, the last time with {reason}") from error
         finally:
             ahead.close()
-        pause = patience.pauses[failures]
+        pause = retries.pauses[failures]
         failures += 1
-        say(f"failed with {reason}; reads on in {pause:g} s")
-        patience.sleep(pause)
+        log(f"failed with {reason}; retries in {pause:g} s")
+        retries.sleep(pause)
 
 
-def _next_item(ahead: Ahead[ReachedItem], patience: Patience) -> ReachedItem | None:
+def _next_item(ahead: Prefetcher[ResumableItem], retries: Retries) -> ResumableItem | None:
     try:
-        return ahead.get(timeout=patience.stall_seconds)
+        return ahead.get(timeout=retries.stall_seconds)
     except StopIteration:
         return None
     except Empty:
-        raise TimeoutError(f"nothing came for {patience.stall_seconds:g} s") from None
+        raise TimeoutError(f"nothing came for {retries.stall_seconds:g} s") from None
 
 
 def described(error: BaseException) -> str:
-    """`ConnectionError: the server said nothing`, in one line."""
+    """`ConnectionError: the server did not answer`, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,7 +9,7 @@ from queue import Empty
 import pytest
 
 from trivium.errors import SourceError
-from trivium.sources.stream.ahead import Ahead, Patience, patiently
+from trivium.sources.stream.prefetch import Prefetcher, Retries, read_with_retries
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Number:
         return self.value + 1
 
 
-def numbers(place: int, stop: int = 6) -> Iterator[Number]:
-    return (Number(value) for value in range(place, stop))
+def numbers(start: int, stop: int = 6) -> Iterator[Number]:
+    return (Number(value) for value in range(start, stop))
 
 
 def test_items_come_in_order_and_then_the_end_again_and_again() -> None:
-    ahead = Ahead(range(5))
+    ahead = Prefetcher(range(5))
     assert [ahead.get() for _ in range(5)] == [0, 1, 2, 3, 4]
     for _ in range(2):
         with pytest.raises(StopIteration):
@@ -38,7 +38,7 @@ def test_an_error_comes_up_where_items_are_taken() -> None:
         yield 1
         raise OSError("gone")
 
-    ahead = Ahead(failing())
+    ahead = Prefetcher(failing())
     assert ahead.get() == 1
     with pytest.raises(OSError, match="gone"):
         ahead.get()
@@ -46,7 +46,7 @@ def test_an_error_comes_up_where_items_are_taken() -> None:
 
 def test_nothing_in_time_is_empty() -> None:
     waits = threading.Event()
-    ahead = Ahead(iter(waits.wait, True))
+    ahead = Prefetcher(iter(waits.wait, True))
     with pytest.raises(Empty):
         ahead.get(timeout=0.05)
     waits.set()
@@ -54,7 +54,7 @@ def test_nothing_in_time_is_empty() -> None:
 
 def test_a_reader_that_is_closed_or_let_go_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())  # of earlier tests some may end meanwhile
-    closed, let_go = Ahead(iter(int, 1)), Ahead(iter(int, 1))
+    closed, let_go = Prefetcher(iter(int, 1)), Prefetcher(iter(int, 1))
     closed.get()
     closed.close()
     del let_go
@@ -64,34 +64,34 @@ def test_a_reader_that_is_closed_or_let_go_leaves_no_thread_behind() -> None:
     assert not set(threading.enumerate()) - before
 
 
-def test_after_a_failure_it_reads_on_from_the_last_place_with_growing_pauses() -> None:
-    places: list[int] = []
+def test_after_a_failure_it_resumes_behind_the_last_item_with_growing_pauses() -> None:
+    starts: list[int] = []
     pauses: list[float] = []
-    said: list[str] = []
+    logged: list[str] = []
 
-    def read(place: int) -> Iterator[Number]:
-        places.append(place)
-        yield from numbers(place, 3)
-        if len(places) < 4:
+    def read(start: int) -> Iterator[Number]:
+        starts.append(start)
+        yield from numbers(start, 3)
+        if len(starts) < 4:
             raise ConnectionError("reset by peer")
-        yield from numbers(max(place, 3))
+        yield from numbers(max(start, 3))
 
-    patience = Patience((1, 2, 4), sleep=pauses.append)
-    assert [item.value for item in patiently(read, 0, patience, said.append)] == [0, 1, 2, 3, 4, 5]
-    assert places == [0, 3, 3, 3]
+    retries = Retries((1, 2, 4), sleep=pauses.append)
+    assert [item.value for item in read_with_retries(read, 0, retries, logged.append)] == [0, 1, 2, 3, 4, 5]
+    assert starts == [0, 3, 3, 3]
     assert pauses == [1, 2, 4]
-    assert said[0] == "failed with ConnectionError: reset by peer; reads on in 1 s"
+    assert logged[0] == "failed with ConnectionError: reset by peer; retries in 1 s"
 
 
 def test_progress_makes_patient_again() -> None:
     pauses: list[float] = []
 
-    def read(place: int) -> Iterator[Number]:
-        yield Number(place)
-        if place < 5:
+    def read(start: int) -> Iterator[Number]:
+        yield Number(start)
+        if start < 5:
             raise ConnectionError
 
-    items = patiently(read, 0, Patience((1, 2), sleep=pauses.append), lambda text: None)
+    items = read_with_retries(read, 0, Retries((1, 2), sleep=pauses.append), lambda text: None)
     assert [item.value for item in items] == [0, 1, 2, 3, 4, 5]
     assert pauses == [1] * 5
 
@@ -99,11 +99,11 @@ def test_progress_makes_patient_again() -> None:
 def test_too_many_failures_in_a_row_are_an_error_with_the_last_reason() -> None:
     pauses: list[float] = []
 
-    def read(place: int) -> Iterator[Number]:
-        yield from numbers(place, 2)
+    def read(start: int) -> Iterator[Number]:
+        yield from numbers(start, 2)
         raise ConnectionError("no route")
 
-    items = patiently(read, 0, Patience((1, 2), sleep=pauses.append), lambda text: None)
+    items = read_with_retries(read, 0, Retries((1, 2), sleep=pauses.append), lambda text: None)
     assert [next(items).value for _ in range(2)] == [0, 1]
     with pytest.raises(SourceError) as error:
         next(items)
@@ -114,23 +114,23 @@ def test_too_many_failures_in_a_row_are_an_error_with_the_last_reason() -> None:
 def test_a_stall_is_a_failure() -> None:
     stalled = threading.Event()
 
-    def read(place: int) -> Iterator[Number]:
-        yield from numbers(place, 2)
-        if place == 0:
+    def read(start: int) -> Iterator[Number]:
+        yield from numbers(start, 2)
+        if start == 0:
             stalled.wait()
-        yield from numbers(max(place, 2))
+        yield from numbers(max(start, 2))
 
-    said: list[str] = []
-    patience = Patience((0,), stall_seconds=0.2)
-    assert [item.value for item in patiently(read, 0, patience, said.append)] == [0, 1, 2, 3, 4, 5]
-    assert said == ["failed with TimeoutError: nothing came for 0.2 s; reads on in 0 s"]
+    logged: list[str] = []
+    retries = Retries((0,), stall_seconds=0.2)
+    assert [item.value for item in read_with_retries(read, 0, retries, logged.append)] == [0, 1, 2, 3, 4, 5]
+    assert logged == ["failed with TimeoutError: nothing came for 0.2 s; retries in 0 s"]
     stalled.set()
 
 
-def test_what_no_second_try_would_mend_is_not_tried_again() -> None:
-    def read(place: int) -> Iterator[Number]:
-        yield Number(place)
+def test_what_no_second_try_would_fix_is_not_tried_again() -> None:
+    def read(start: int) -> Iterator[Number]:
+        yield Number(start)
         raise SourceError("no such column")
 
     with pytest.raises(SourceError, match="no such column"):
-        list(patiently(read, 0, Patience((1,), sleep=lambda pause: pytest.fail("it paused")), lambda text: None))
+        list(read_with_retries(read, 0, Retries((1,), sleep=lambda pause: pytest.fail("it paused")), lambda text: None))
