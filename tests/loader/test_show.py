@@ -101,11 +101,11 @@ def test_verify_keeps_a_manifest_and_finds_a_flipped_byte(tmp_path: Path) -> Non
     counts = "web: 1 file, 4 documents, 15 tokens"
     assert trivium(tmp_path, "verify", "run.toml") == (
         0,
-        f"{counts}: readable; there is no manifest.json to compare them with (--write keeps one).\n",
+        f"{counts}: readable; no manifest.json to compare them with (--write writes one).\n",
         "",
     )
     assert trivium(tmp_path, "verify", "run.toml", "--write")[0] == 0
-    assert trivium(tmp_path, "verify", "run.toml") == (0, f"{counts}: as manifest.json says.\n", "")
+    assert trivium(tmp_path, "verify", "run.toml") == (0, f"{counts}: match manifest.json.\n", "")
     tokens = np.fromfile(tmp_path / "web/a.ds", "<u2")
     tokens[3] ^= 1
     tokens.tofile(tmp_path / "web/a.ds")

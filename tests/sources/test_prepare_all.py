@@ -51,8 +51,8 @@ def test_a_config_is_prepared_planned_verified_and_searched(folder: Path, own_ca
     code, out, err = trivium(folder, "verify", "run.toml")
     assert (code, err) == (0, "")
     assert out == (
-        "web: 1 file, 3 documents, 46 tokens: as manifest.json says.\n"
-        "talk: 1 file, 1 documents, 15 tokens: as manifest.json says.\n"
+        "web: 1 file, 3 documents, 46 tokens: match manifest.json.\n"
+        "talk: 1 file, 1 documents, 15 tokens: match manifest.json.\n"
     )
     code, out, err = trivium(folder, "inspect", "run.toml", "--find", "heron", "--most", "2")
     assert (code, err) == (0, "")

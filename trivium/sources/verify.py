@@ -1,4 +1,4 @@
-"""All content of a config's token files, read again and held against what is known of it."""
+"""All content of a config's token files, read again and compared with its manifest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from trivium.tokenfiles.open import TokenFile
 
 
 def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
-    """A line for each source that matches its manifest; PlanError with every file that is not."""
+    """A line for each source that matches its manifest; PlanError with every file that does not."""
     problems: list[Problem] = []
     for name, _, located in locate_sources(config, problems):
         if located.gap is not None:
@@ -31,7 +31,7 @@ def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
 def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:
     if folder is not None and (folder / MANIFEST_NAME).is_file():
         manifest = read_manifest(folder / MANIFEST_NAME)
-        return verify(manifest, files), f"{_counts(manifest)}: as {MANIFEST_NAME} says."
+        return verify(manifest, files), f"{_counts(manifest)}: match {MANIFEST_NAME}."
     manifest = measure(files)
     if folder is None:
         return (
@@ -41,7 +41,7 @@ def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: boo
     if not write:
         return (
             (),
-            f"{_counts(manifest)}: readable; there is no {MANIFEST_NAME} to compare them with (--write keeps one).",
+            f"{_counts(manifest)}: readable; no {MANIFEST_NAME} to compare them with (--write writes one).",
         )
     write_manifest(manifest, folder / MANIFEST_NAME)
     return (), f"{_counts(manifest)}: readable; written to {folder / MANIFEST_NAME}."
