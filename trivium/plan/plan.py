@@ -47,6 +47,8 @@ class Plan:
     def stage_at(self, step: int) -> PlannedStage:
         """The stage that a step belongs to."""
         number = bisect_right(self._ends, step)
+        if not self._ends and self.gaps:
+            raise PlanError(self.gaps)
         if step < 0 or number == len(self._ends):
             what = f"there is no step {step:,}: the last of the {self.known_steps:,} is step {self.known_steps - 1:,}."
             raise PlanError([*(self.gaps if self.total_steps is None else ()), Problem("", what)])

@@ -57,7 +57,7 @@ def stage_table(plan: Plan) -> Table:
 
 def source_table(plan: Plan) -> Table:
     """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
-    headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "so far", "padding", "cut", "dropped")
+    headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "so far", "pad", "cut", "dropped")
     table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}

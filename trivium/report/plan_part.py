@@ -188,8 +188,8 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
 def _use_rows(stage: Record) -> list[list[str]]:
     shares = stage["shares"] or {}
     rows = []
-    for number, name in enumerate(list(stage["uses"]) or list(shares)):
-        use = stage["uses"].get(name, {})
+    for number, name in enumerate(list(stage.get("uses", {})) or list(shares)):
+        use = stage.get("uses", {}).get(name, {})
         rows.append(
             [
                 stage["name"] if number == 0 else "",

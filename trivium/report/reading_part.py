@@ -81,7 +81,7 @@ def planned_shares(plan: Record) -> list[tuple[int, dict[str, float]]]:
 
 
 def _loss_tokens_of_row(stage: Record, name: str) -> float:
-    use = stage["uses"].get(name) or {}
+    use = stage.get("uses", {}).get(name) or {}
     if use.get("loss_tokens") is None or not use["rows"]:
         return float(stage["seq_len"])
     return float(use["loss_tokens"] / use["rows"])
@@ -107,7 +107,7 @@ def _read_table(run: ShownRun) -> PageTable:
         inside = (steps > stage["start"]) & (steps <= stage["end"])
         if not inside.any():
             continue
-        names = [name for name in run.sources if (stage["uses"].get(name) or {}).get("rows")]
+        names = [name for name in run.sources if (stage.get("uses", {}).get(name) or {}).get("rows")]
         read = {name: float(np.nansum(columns.column(f"loss_tokens_by_source/{name}")[inside])) for name in names}
         planned = {name: stage["uses"][name]["loss_tokens"] for name in names}
         whole = int(inside.sum()) == stage["steps"]

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from trivium.model.huggingface import their_name, write_config
+from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.model.tensor_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 
 
 def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part, whole
 from trivium.model.huggingface import their_name, write_config
+from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 from trivium.model.spec import RopeSpec
-from trivium.model.tensor_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
 
 
 @torch.no_grad()
