@@ -1,4 +1,4 @@
-"""A plain torch loop over a plan: batches, document masks, learning rate, stop and go on.
+"""A plain torch loop over a plan: batches, document masks, learning rate, stop and resume.
 
     python examples/torch_loop.py
 
@@ -56,7 +56,7 @@ class Model(nn.Module):
 
 
 def train(model: Model, loader: trivium.Loader, until: int) -> float:
-    """Steps from where the loader stands; the last loss."""
+    """Take steps from the loader's current one on; returns the last loss."""
     optimizer = torch.optim.AdamW(model.parameters())
     loss = torch.zeros(())
     for step, batch in loader.batches():
@@ -66,7 +66,7 @@ def train(model: Model, loader: trivium.Loader, until: int) -> float:
             torch.from_numpy(array) for array in (batch.tokens, batch.targets, batch.segments, batch.positions)
         )
         logits = model(tokens, positions, segments)
-        # Summed over tokens, divided by all that are learnt; -100 is what cross_entropy ignores.
+        # Summed over tokens, divided by the number that count in the loss; cross_entropy ignores -100.
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.long().flatten(), reduction="sum")
         loss = loss / max(1, batch.loss_tokens())
         optimizer.zero_grad()
@@ -93,7 +93,7 @@ def main() -> None:
 
     loader = trivium.Loader(plan)
     loader.load_state_dict(saved)
-    print(f"going on at step {loader.step}, stage {saved['stage_name']}")
+    print(f"resuming at step {loader.step}, stage {saved['stage_name']}")
     loss = train(model, loader, until=12)
     print(f"after {loader.step} steps: loss {loss:.2f}")
 

@@ -230,3 +230,11 @@ def test_the_design_page_names_files_that_exist() -> None:
 def test_the_design_page_has_the_rooms_as_they_are() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert load_script("docs", "make_rooms.py").with_rooms(page) == page, "run: python docs/make_rooms.py"
+
+
+def test_the_reliability_page_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(named) >= 25
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name

@@ -12,7 +12,7 @@ from trivium.config.load import load
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = {
-    "torch_loop.py": "going on at step 6, stage general",
+    "torch_loop.py": "resuming at step 6, stage general",
     "hf_trainer.py": "6 steps; stopped at 3 and resumed: the same weights",
 }
 

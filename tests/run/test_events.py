@@ -2,10 +2,12 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.support.events import step, steps_taken
-from trivium.run.events import EventFile, Notice, Started, as_event, read_events
+from trivium.run.events import Evaluated, EventFile, Notice, Started, as_event, read_events
 from trivium.train.sinks import figures
 
 
@@ -51,6 +53,17 @@ def test_lines_for_the_terminal() -> None:
     assert step(41, 4.12345).line() == ("step 41 (10%)  general  loss 4.1235  lr 0.02  norm 0.5  4,096 tokens/s")
     assert started(4, True).line() == "r: resumes at step 4 of 10"
     assert Notice(step=7, text="something").line() == "step 7: something"
+
+
+def test_a_line_has_the_scores_of_an_evaluator_beside_the_validation_loss() -> None:
+    nothing_held_out = Evaluated.without_validation(8, "general")
+    found: dict[str, Any] = {"loss": 2.0, "bits_per_byte": 1.5, "loss_by_source": {"web": 2.0}}
+    alone = replace(nothing_held_out, scores={"accuracy": 0.5})
+    assert alone.line() == "step 8: accuracy 0.5"
+    assert replace(nothing_held_out, **found).line() == "step 8: validation 2.0000, 1.5000 bits per byte (web 2.0000)"
+    assert replace(alone, **found).line() == (
+        "step 8: validation 2.0000, 1.5000 bits per byte (web 2.0000), accuracy 0.5"
+    )
 
 
 def test_trackers_get_figures_by_name() -> None:

@@ -42,8 +42,11 @@ def _mix(value: np.uint64) -> np.uint64:
 
 
 @formula
-def uniform(key: np.uint64, number: Any) -> Any:
-    """A number's own draw from range(2**64): below `share * 2**64` for that share of all numbers."""
+def uniform(key: Any, number: Any) -> Any:
+    """A number's own draw from range(2**64): below `share * 2**64` for that share of all numbers.
+
+    Called from Python it takes arrays: NumPy warns of a scalar that wraps around.
+    """
     # Two passes, so that neither neighbouring numbers nor neighbouring keys give related draws.
     return _mix(_mix(np.uint64(number) + _GOLDEN) ^ np.uint64(key))
 

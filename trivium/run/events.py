@@ -184,12 +184,14 @@ class Evaluated(Event):
         return cls(step=step, stage=stage, loss_by_source={}, bits_per_byte_by_source={}, **nothing)
 
     def line(self) -> str:
-        """`step 500: validation 3.2100 (web 3.1, code 3.4)`."""
+        """`step 500: validation 3.2100 (web 3.1, code 3.4), accuracy 0.5`."""
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
         if self.loss is None:
-            return f"step {self.step:,}: " + ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
+            return f"step {self.step:,}: {scores}"
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
         bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
-        return f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
+        shown = f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
+        return f"{shown}, {scores}" if scores else shown
 
 
 class ScoreFigures(TypedDict):

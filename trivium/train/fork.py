@@ -25,7 +25,10 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     """Start another run from a run's checkpoint; returns a sentence that says where it is."""
     checkpoint = find_checkpoint(run, step)
     asked = load(config, overrides).config
-    plan = make_plan(asked, file=config.name, prepare=True).complete()
+    state = checkpoint.state()
+    # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
+    own = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
+    plan = make_plan(asked, file=config.name, prepare=True, own=own).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:
@@ -33,7 +36,6 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     fault = checkpoint.verify()
     if fault is not None:
         raise ResumeError(f"{fault}. Fork from another checkpoint.")
-    state = checkpoint.state()
     refuse_other_past(state, plan, str(own))
     needed = References(plan, new).boundaries
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]

@@ -37,8 +37,8 @@ def row_key(seed: int, prompt: int, sample: int) -> int:
 
 def draws_of(keys: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:
     """For each row, by its key and its place, a number of [0, 1)."""
-    drawn = [uniform(np.uint64(key), place) for key, place in zip(keys, places, strict=True)]
-    return (np.array(drawn, np.uint64) >> np.uint64(11)).astype(np.float64) / 2**53
+    drawn: NDArray[np.uint64] = uniform(np.array(keys, np.uint64), np.array(places, np.int64))
+    return (drawn >> np.uint64(11)).astype(np.float64) / 2**53
 
 
 def choose(logits: NDArray[np.float32], draws: NDArray[np.float64], how: Sampling) -> NDArray[np.int64]:
