@@ -50,18 +50,18 @@ def documents(text: str) -> list[int]:
 
 
 def write_ds(path: Path, texts: list[list[int]], loss: list[list[int]] | None = None) -> None:
-    """datatrove's form: tokens, document ends, metadata, and a loss byte for each token where some are not learnt."""
+    """datatrove's form: tokens, document ends, metadata, and a loss byte for each token if `loss` is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.array([token for text in texts for token in text], "<u2").tofile(path)
     np.cumsum([len(text) for text in texts]).astype("<u8").tofile(f"{path}.index")
     count = sum(len(text) for text in texts)
     Path(f"{path}.metadata").write_text(f"bytes|2\n{count}\n{count} T")
     if loss is not None:
-        np.array([learnt for text in loss for learnt in text], "u1").tofile(f"{path}.loss")
+        np.array([byte for text in loss for byte in text], "u1").tofile(f"{path}.loss")
 
 
 def conversations(draw: random.Random, count: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Tokens and loss bytes: only the answer and the end are learnt."""
+    """Tokens and loss bytes: only the answer and the end count in the loss."""
     for _ in range(count):
         question = f"Q: What does {draw.choice(SUBJECTS)} do?\nA: "
         answer = sentence(draw)

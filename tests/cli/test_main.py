@@ -91,7 +91,7 @@ def test_a_plan_is_plain_text_of_80_columns_when_piped(folder: Path) -> None:
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
     for word in ("general", "long", "chat", "[0, 3,815)", "[3,815, 4,197)", "web", "code", "256 x 2,048"):
         assert word in ran.stdout
-    assert "general: 2,000,000,000 tokens asked, 2,000,158,720 taken (3,815 whole steps)." in ran.stdout
+    assert "general: 2,000,000,000 tokens requested, 2,000,158,720 planned (3,815 steps)." in ran.stdout
     assert names_in(folder) == ["run.toml"]
 
 

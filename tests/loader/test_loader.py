@@ -348,7 +348,7 @@ def test_a_plan_with_unknown_sources_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as error:
         Loader(make_plan(config))
     assert str(error.value) == (
-        f"sources.web: {tmp_path / 'nowhere'} is not there: its size and epochs are not known.\n"
+        f"sources.web: {tmp_path / 'nowhere'} does not exist: its size and epochs are not known.\n"
         "model.vocab: is missing, and no tokenizer gives it. Write it, or name a tokenizer.\n"
         "the plan is not complete, so that nothing can be read yet."
     )

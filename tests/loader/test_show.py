@@ -59,7 +59,7 @@ def test_the_loss_mask_is_seen_when_piped_too(tmp_path: Path) -> None:
     write_ds(tmp_path / "web/a.ds", [[10, 11, 12, 13, 14, 15]], loss=[1, 1, 0, 0, 1, 1])
     config(tmp_path, 'path = "web"')
     _, out, _ = trivium(tmp_path, "inspect", "run.toml", "--step", "0", "--row", "0")
-    assert "  document 0 in a.ds, tokens 0 to 6 of 6 (whole), loss on 3 (0 to 1, 3 to 5)" in out
+    assert "  document 0 in a.ds, tokens 0 to 6 of 6 (whole), 3 in loss (0 to 1, 3 to 5)" in out
 
 
 def test_a_document_is_found_or_said_why_not(tmp_path: Path) -> None:

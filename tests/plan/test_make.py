@@ -111,7 +111,7 @@ def gaps(*stages: dict[str, Any], **tables: Any) -> list[str]:
 def test_sources_that_are_not_on_disk_are_gaps() -> None:
     plan = plan_of({"steps": 5}, model={"size": "tiny", "vocab": 256})
     assert [str(gap) for gap in plan.gaps] == [
-        f"sources.{name}: nowhere/{name} is not there: its size and epochs are not known."
+        f"sources.{name}: nowhere/{name} does not exist: its size and epochs are not known."
         for name in ("web", "code", "math")
     ]
 
@@ -124,8 +124,7 @@ def test_shares_by_size_are_a_gap_while_sizes_are_not_known() -> None:
 
 def test_a_length_that_is_not_known_leaves_schedule_and_anneal_open() -> None:
     stages = {"steps": 5}, {"epochs": {"web": 1}}
-    epochs = "stages[1].epochs: counts epochs of a source whose size is not known, so that its end and what follows"
-    epochs += " are open."
+    epochs = "stages[1].epochs: counts epochs of a source of unknown size: where this stage ends is not known."
     schedule = "schedule: the learning rate is not known before the run's length is."
     anneal = "run.anneal: starts at a fraction of a run whose length is not known yet."
     assert gaps(*stages) == [epochs]  # a constant rate needs no end

@@ -113,8 +113,8 @@ def test_text_without_a_tokenizer_is_an_error_that_says_what_to_write(tmp_path: 
 @pytest.mark.parametrize(
     ("source", "gap"),
     [
-        ({"kind": "text", "path": "nowhere"}, "nowhere is not there"),
-        ({"kind": "chat", "path": "nowhere.jsonl"}, "nowhere.jsonl is not there"),
+        ({"kind": "text", "path": "nowhere"}, "nowhere does not exist"),
+        ({"kind": "chat", "path": "nowhere.jsonl"}, "nowhere.jsonl does not exist"),
         (
             {"kind": "huggingface", "dataset": "some/where"},
             "some/where is not on disk, and trivium prepare has not fetched it",

@@ -105,7 +105,7 @@ def test_every_source_that_cannot_be_prepared_is_named(folder: Path) -> None:
     assert err == (
         "run.toml: sources.web: no document was found in 1 lines (1 broken JSON: web.jsonl line 1). "
         "Look at its path and column.\n"
-        "run.toml: sources.talk: talk.jsonl is not there.\n"
+        "run.toml: sources.talk: talk.jsonl does not exist.\n"
     )
 
 

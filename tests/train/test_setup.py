@@ -13,6 +13,7 @@ from trivium.engine.base import OptimizerSettings
 from trivium.errors import PlanError, ResumeError, UsageError
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
+from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 
 CONFIG = """
@@ -111,6 +112,14 @@ def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
         start(Thirds)
     assert 'Trainer.schedule was "halve" and is now "third"' in str(error.value)
     assert start(Halved).finished
+
+
+def test_a_run_with_an_own_schedule_is_forked_and_its_trainer_is_compared_when_the_fork_resumes(folder: Path) -> None:
+    start(Halved, stop_after=3)
+    fork_run(Path("runs/run"), 3, Path("run.toml"), ["run.name=fork"])
+    with pytest.raises(ResumeError, match='Trainer.schedule was "halve" and is now "third"'):
+        start(Thirds, "run.name=fork")
+    assert start(Halved, "run.name=fork").finished
 
 
 def test_other_own_settings_of_the_optimizer_are_refused_by_key(folder: Path) -> None:

@@ -46,11 +46,11 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
 
 
 def loss_spans(piece: PieceAddress) -> str:
-    """`loss on 31 (32 to 63)`: which tokens of the document have a target that counts."""
+    """`31 in loss (32 to 63)`: which tokens of the document have a target that counts."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], piece.loss_mask, [False])))).reshape(-1, 2)
     shown = [f"{piece.start + first:,} to {piece.start + stop:,}" for first, stop in edges[:SHOWN_SPANS].tolist()]
     more = [f"{len(edges) - SHOWN_SPANS:,} more"] if len(edges) > SHOWN_SPANS else []
-    count = f"loss on {int(np.count_nonzero(piece.loss_mask)):,}"
+    count = f"{int(np.count_nonzero(piece.loss_mask)):,} in loss"
     return f"{count} ({', '.join(shown + more)})" if shown else count
 
 

@@ -325,7 +325,7 @@ class Builder:
                 what = "shares are in proportion to sizes that are not known."
                 self.gaps.append(Problem(f"stages[{stage.index}]", what))
             if stage.steps is None:
-                what = "counts epochs of a source whose size is not known, so that its end and what follows are open."
+                what = "counts epochs of a source of unknown size: where this stage ends is not known."
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
 
 

@@ -57,7 +57,7 @@ def stage_table(plan: Plan) -> Table:
 
 def source_table(plan: Plan) -> Table:
     """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
-    headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "so far", "pad", "cut", "dropped")
+    headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "total", "padding", "cut", "dropped")
     table = _table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
@@ -85,7 +85,7 @@ def roundings(plan: Plan) -> list[str]:
     for stage in plan.stages:
         asked, taken = stage.config.tokens, stage.tokens
         if asked is not None and taken is not None and asked != taken:
-            lines.append(f"{stage.name}: {asked:,} tokens asked, {taken:,} taken ({stage.steps:,} whole steps).")
+            lines.append(f"{stage.name}: {asked:,} tokens requested, {taken:,} planned ({stage.steps:,} steps).")
     return [] if not lines else ["", *lines]
 
 

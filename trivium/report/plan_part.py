@@ -53,7 +53,7 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
         PageTable(
             f"reads{key}",
             f"What each stage reads{of}",
-            ["stage", "source", "share", "tokens", "loss tokens", "epochs", "so far", "padding", "cut", "dropped"],
+            ["stage", "source", "share", "tokens", "loss tokens", "epochs", "total", "padding", "cut", "dropped"],
             [row for stage in run.plan["stages"] for row in _use_rows(stage)],
             note="Loss tokens: those that count in the loss. Padding: slots without a token. "
             "Cut: pieces whose document continues elsewhere. Dropped: tokens that crop does not read.",

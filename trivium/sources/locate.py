@@ -102,7 +102,7 @@ def exists(paths: Sequence[str]) -> bool:
 
 def not_there(source: BaseSource) -> LocatedSource:
     """The gap of a source of which nothing is on disk."""
-    return LocatedSource(gap=Gap(f"{source.where} is not there"))
+    return LocatedSource(gap=Gap(f"{source.where} does not exist"))
 
 
 def not_fetched(what: str) -> LocatedSource:

@@ -27,8 +27,8 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
     asked = load(config, overrides).config
     state = checkpoint.state()
     # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
-    own = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
-    plan = make_plan(asked, file=config.name, prepare=True, own=own).complete()
+    kept = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
+    plan = make_plan(asked, file=config.name, prepare=True, own=kept).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:
