@@ -117,7 +117,7 @@ def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
 def test_a_run_with_an_own_schedule_is_forked_and_its_trainer_is_compared_when_the_fork_resumes(folder: Path) -> None:
     start(Halved, stop_after=3)
     fork_run(Path("runs/run"), 3, Path("run.toml"), ["run.name=fork"])
-    with pytest.raises(ResumeError, match='Trainer.schedule was "halve" and is now "third"'):
+    with pytest.raises(ResumeError, match=r'Trainer\.schedule was "halve" and is now "third"'):
         start(Thirds, "run.name=fork")
     assert start(Halved, "run.name=fork").finished
 

@@ -61,7 +61,7 @@ class ModelSpec:
 
     @property
     def padded_vocab(self) -> int:
-        """Rows of the embedding inside an engine; those beyond `vocab` are never read, learnt or written."""
+        """Rows of the embedding inside an engine; those beyond `vocab` are never read, trained or written."""
         return -(-self.vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
@@ -78,7 +78,7 @@ class ModelSpec:
         return self.layers * (self.layer_matrices + norms) + self.width + embeddings
 
     def forward_flops(self, keys: float) -> float:
-        """FLOPs of one token's forward pass when its queries meet so many keys."""
+        """FLOPs of one token's forward pass when its queries meet `keys` keys."""
         matrices = self.layers * self.layer_matrices + self.vocab * self.width
         return 2 * matrices + 4 * self.layers * self.heads * self.head_dim * keys
 
