@@ -167,7 +167,7 @@ class EvalStats:
 
     @property
     def tokens(self) -> int:
-        """LossTargets targets of all sources."""
+        """Targets of all sources that count in the loss."""
         return sum(figures.tokens for figures in self.by_source.values())
 
     @property

@@ -50,18 +50,15 @@ class JaxRanks(Ranks):
         self.local_devices = len(local_devices(device))
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether any rank has raised it."""
         if self.size == 1:
             return flags
         raised = _gathered(np.array(flags, np.uint8)).max(axis=0)
         return tuple(bool(flag) for flag in raised)
 
     def meet(self) -> None:
-        """Return when every rank has come here."""
         self.agree(False)
 
     def gather(self, value: Value) -> list[Value]:
-        """Every rank's value."""
         if self.size == 1:
             return [value]
         own = np.frombuffer(pickle.dumps(value), np.uint8)  # pickles of this program's own processes
@@ -72,7 +69,6 @@ class JaxRanks(Ranks):
         return [pickle.loads(each[:size].tobytes()) for each, size in zip(values, sizes, strict=True)]
 
     def share(self, value: Value) -> Value:
-        """Rank 0's value."""
         return self.gather(value)[0]
 
     @contextmanager

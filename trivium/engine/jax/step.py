@@ -1,7 +1,7 @@
 """A state and a batch -> the next state: everything that is compiled, once for every shape of a batch.
 
     state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms, sources)
-    loss_sum, tokens, meta = program.val_step(state, batch, terms, sources)
+    loss_sum, tokens, meta = program.val_step(state.params, batch, terms, sources)
 
 Micro-batches are scanned; their gradients are of an objective divided by the loss tokens of the whole batch, and
 update once. The state's buffers are donated: the one given is gone, the one returned takes its place. Where the
@@ -102,10 +102,10 @@ class Program:
     def __init__(self, how: StepDesign) -> None:
         self.how = how
         exact: dict[str, Any] = {"compiler_options": {"xla_gpu_deterministic_ops": True}} if how.exact else {}
-        self._train = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
-        self._val = jax.jit(self._val_step, static_argnums=3)
+        self.train_step = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
+        self.val_step = jax.jit(self._val_step, static_argnums=3)
 
-    def train_step(
+    def _train_step(
         self,
         state: TrainState,
         batch: DeviceBatch,
@@ -119,24 +119,6 @@ class Program:
 
         `sources` is how many names `batch.source` counts. The decoder draws nothing from the key.
         """
-        return self._train(state, batch, key, accumulate_steps, now, terms, sources)
-
-    def val_step(
-        self, state: TrainState, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None
-    ) -> tuple[Array, Array, ValMeta]:
-        """Summed cross-entropy, loss tokens, and figures; no update is made."""
-        return self._val(state.params, batch, terms, sources, token_bytes)
-
-    def _train_step(
-        self,
-        state: TrainState,
-        batch: DeviceBatch,
-        key: Key,
-        accumulate_steps: int,
-        now: StepRates,
-        terms: StageTerms,
-        sources: int,
-    ) -> tuple[TrainState, Array, Meta]:
         assert len(batch.tokens) == accumulate_steps, "accumulate_steps is the number of micro-batches"
         loss_tokens = batch.loss_mask.sum()
         scale = 1 / jnp.maximum(1, loss_tokens)
@@ -203,8 +185,9 @@ class Program:
         return hidden.reshape(-1, hidden.shape[-1]), model.lm_head
 
     def _val_step(
-        self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None
+        self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None
     ) -> tuple[Array, Array, ValMeta]:
+        """Summed cross-entropy, loss tokens, and figures; no update is made."""
         design = self.how.design
 
         def nats_of(part: DeviceBatch) -> Array:

@@ -64,11 +64,9 @@ class Decoder(nn.Module):
 
     @property
     def lm_head(self) -> nn.Linear | nn.Embedding:
-        """The module whose weight (padded vocabulary, width) makes logits of hidden states."""
         return self.embedding if self.unembedding is None else self.unembedding
 
     def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
-        """Losses of every token of a micro-batch."""
         hidden = self.hidden(batch).flatten(0, 1)
         return compute_losses(hidden, self.lm_head.weight, batch.targets, self.spec.vocab, objective, reference)
 
@@ -85,7 +83,6 @@ class Decoder(nn.Module):
         return hidden
 
     def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
-        """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
         return self._logits(self.hidden(batch).flatten(0, 1)[ends])
 
     def logits(self, batch: DeviceBatch) -> Tensor:

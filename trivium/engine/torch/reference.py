@@ -36,7 +36,6 @@ class Reference:
         self._table: Rotation | None = None
 
     def serves(self, kl: KlSettings, settings: EngineSettings) -> bool:
-        """Whether a stage with these settings asks for the model that is held already."""
         same = (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
         return same and (kl.rope or settings.spec.rope) == self.rope
 

@@ -67,15 +67,12 @@ class PartsWriter(StorageWriter):
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As planned."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """As planned."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """This rank's file."""
         parts: dict[str, Any] = {item.index.fqn: planner.resolve_data(item) for item in plan.items}
         assert len(parts) == len(plan.items), "a rank has one part of a tensor"
         facts = write_tensors(self.folder / _file_name(self._rank), parts) if parts else None
@@ -104,7 +101,6 @@ class PartsWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Folders are given to the constructor."""
         return False
 
 
@@ -132,11 +128,9 @@ class PartsReader(StorageReader):
         """Nothing to do."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As planned."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As planned."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -159,7 +153,6 @@ class PartsReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Folders are given to the constructor."""
         return False
 
 
