@@ -112,16 +112,12 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "loader": _loader(theirs),
         "checkpoint": _checkpoint(theirs),
         "evaluate": _evaluate(theirs, data, local * readers * seq_len),
-        "track": _track(theirs),
+        "track": theirs.take_trackers("log_interval"),
         "defaults": _defaults(theirs, data, seq_len, local * passes * readers),
         "sources": data.sources.tables,
         "stages": stages,
     }
-    for table, values in HOLDS.items():
-        theirs.holds(values, table)
-    for table, reasons in WITHOUT_EFFECT.items():
-        theirs.without_effect(reasons, *filter(None, (table,)))
-    return theirs.translated(ours)
+    return theirs.translated(ours, HOLDS, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -161,10 +157,8 @@ def _model(theirs: Theirs) -> dict[str, Any]:
 
     experts = take("num_experts", 0)
     if experts:
-        what = (
-            f"is {show_value(experts)}, but experts are not known here. Give a size on the command line: model.size=1b."
-        )
-        theirs.need(("model", "num_experts"), what, *MODEL_SIZES)
+        what = f"is {show_value(experts)}, but experts are not known here."
+        theirs.need(("model", "num_experts"), f"{what} Give a size on the command line: model.size=1b.", *MODEL_SIZES)
         return {}
     width, factor, ffn = take("dim", 4096), take("ffn_dim_multiplier", 1.0), take("ffn_hidden_dim", None)
     if ffn is None and is_number(width) and is_number(factor):
@@ -308,12 +302,6 @@ def _evaluate(theirs: Theirs, data: ForgeData, step_tokens: int) -> dict[str, An
         return {}
     name = data.sources.name_of({**source, "validation_only": True}, "eval")
     return {"every": every, "sources": [name], "tokens": steps * step_tokens}
-
-
-def _track(theirs: Theirs) -> dict[str, Any]:
-    known = ("tensorboard", "wandb")
-    trackers = [name for name in known if theirs.take("metrics", f"enable_{name}", default=False)]
-    return {"trackers": trackers, "every": theirs.take("metrics", "log_interval", default=10)}
 
 
 def _defaults(theirs: Theirs, data: ForgeData, seq_len: int, batch_size: int) -> dict[str, Any]:
