@@ -26,7 +26,6 @@ from trivium.engine.base import (
     refuse_too_long,
 )
 from trivium.engine.jax import huggingface
-from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.generation import JaxGeneration, power_of_two
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design
@@ -46,6 +45,7 @@ from trivium.engine.jax.state import (
 )
 from trivium.engine.jax.step import (
     BySource,
+    DeviceBatch,
     FrozenReference,
     Program,
     StageTerms,
@@ -121,6 +121,7 @@ class JaxEngine:
         loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
         # The device decided by its own float32 figures: the reason is given by the same.
         skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
+        terms = {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         return StepStats(
             loss=loss,
@@ -128,9 +129,7 @@ class JaxEngine:
             grad_norm=norm,
             nats_by_source={source: part.nats for source, part in figures.items()},
             loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(
-                loss, {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
-            ),
+            extra=self.stage.extra(loss, terms),
             skipped=skipped,
             compilations=compiled,
         )
@@ -161,9 +160,8 @@ class JaxEngine:
         kept: dict[str, Any] = room_for(named_leaves(self.state.opt_state))
         refuse_other_optimizer(saved.get(OPTIMIZER, {}), kept)
         read = read_state(folder, {WEIGHTS: self._room(), OPTIMIZER: kept})
-        opt_state = jax.tree.unflatten(
-            jax.tree.structure(self.state.opt_state), [read[OPTIMIZER][name] for name in kept]
-        )
+        leaves = [read[OPTIMIZER][name] for name in kept]
+        opt_state = jax.tree.unflatten(jax.tree.structure(self.state.opt_state), leaves)
         self.state = TrainState(read[WEIGHTS], opt_state)
 
     def start_from(self, folder: Path) -> None:
@@ -225,10 +223,9 @@ class JaxEngine:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
         rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
+        terms, sources = StageTerms(table), len(batch.sources)
         with jax.set_mesh(self.mesh):
-            return self.program.val_step(
-                self.state.params, rows, StageTerms(table), len(batch.sources), self.token_bytes
-            )
+            return self.program.val_step(self.state.params, rows, terms, sources, self.token_bytes)
 
     def _rotation(self, seq_len: int) -> Rotation:
         return self._table(self.stage.rope or self.settings.spec.rope, seq_len)

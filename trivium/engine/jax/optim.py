@@ -76,7 +76,8 @@ class BuiltInOptimizer:
 
     def init(self, params: Params) -> BuiltInState:
         by_adam, by_muon = self._apart(params)
-        return BuiltInState(self._adam.init(by_adam), muon_init(by_muon))
+        zeros = {name: jnp.zeros_like(matrix) for name, matrix in by_muon.items()}
+        return BuiltInState(self._adam.init(by_adam), MuonState(zeros))
 
     def update(
         self, gradients: Params, state: BuiltInState, params: Params, now: StepRates
@@ -145,10 +146,6 @@ def clipped(gradients: Params, norm: Array, limit: float | None) -> Params:
         return gradients
     factor = jnp.minimum(1.0, limit / (norm + CLIP_EPS))
     return {name: gradient * factor for name, gradient in gradients.items()}
-
-
-def muon_init(params: dict[str, Array]) -> MuonState:
-    return MuonState({name: jnp.zeros_like(matrix) for name, matrix in params.items()})
 
 
 def muon_directions(

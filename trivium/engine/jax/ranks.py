@@ -174,9 +174,8 @@ class LaunchedProcess:
         """What a launcher's environment gives; None without a launcher."""
         given = environment.get
         if "JAX_NUM_PROCESSES" in environment and "JAX_PROCESS_ID" in environment:
-            return cls(
-                given("JAX_COORDINATOR_ADDRESS"), int(given("JAX_NUM_PROCESSES", 1)), int(given("JAX_PROCESS_ID", 0))
-            )
+            processes, process = int(environment["JAX_NUM_PROCESSES"]), int(environment["JAX_PROCESS_ID"])
+            return cls(given("JAX_COORDINATOR_ADDRESS"), processes, process)
         if "WORLD_SIZE" in environment and "RANK" in environment:
             # torchrun's own agent listens at MASTER_PORT.
             port = int(given("MASTER_PORT", FIRST_PORT)) + (given("TORCHELASTIC_USE_AGENT_STORE") == "True")

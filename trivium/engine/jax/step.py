@@ -10,6 +10,7 @@ from step to step or from stage to stage is an argument, so that nothing but a s
 Compilations are counted, since a step that compiles each time is a mistake, and slow.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,18 +20,53 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, monitoring
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.base import Direction
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
-from trivium.engine.jax.sharding import keep_places, keep_rows
+from trivium.engine.jax.sharding import keep_places, keep_rows, put_rows, rows_multiple
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 Key = Array | NDArray[np.uint32]
+NO_SOURCE = -1  # of a row that only fills a micro-batch
+
+
+class DeviceBatch(NamedTuple):
+    """Micro-batches that a compiled step scans."""
+
+    tokens: Array  # (S, B, T)
+    targets: Array  # (S, B, T); 0 where a token does not count
+    loss_mask: Array  # (S, B, T) bool
+    segments: Array  # (S, B, T)
+    positions: Array  # (S, B, T)
+    source: Array  # (S, B)
+
+    @classmethod
+    def of(cls, batch: Batch, micro_batch: int | None, mesh: Mesh) -> "DeviceBatch":
+        """Micro-batches of one size, filled up with rows of padding where the batch's do not divide."""
+        passes = 1 if micro_batch is None else math.ceil(batch.num_rows / micro_batch)
+        multiple = rows_multiple(mesh)
+        size = math.ceil(batch.num_rows / passes / multiple) * multiple
+        loss_mask = batch.targets != IGNORED
+
+        def put(array: NDArray[Any], empty: int) -> Array:
+            filling = [(0, passes * size - len(array)), *[(0, 0)] * (array.ndim - 1)]
+            filled = np.pad(array, filling, constant_values=empty) if filling[0][1] else array
+            return put_rows(filled.reshape(passes, size, *array.shape[1:]), mesh)
+
+        return cls(
+            tokens=put(batch.tokens, 0),
+            targets=put(np.where(loss_mask, batch.targets, 0), 0),
+            loss_mask=put(loss_mask, 0),
+            segments=put(batch.segments, PADDING),
+            positions=put(batch.positions, 0),
+            source=put(batch.source, NO_SOURCE),
+        )
 
 
 class TrainState(NamedTuple):
@@ -125,9 +161,8 @@ class Program:
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
         loss, norm = nats.sum() * scale, norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
-        params, opt_state = self.how.optimizer.update(
-            clipped(gradients, norm, self.how.clip), state.opt_state, state.params, now
-        )
+        gradients = clipped(gradients, norm, self.how.clip)
+        params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)

@@ -31,10 +31,10 @@ from trivium.engine.base import (
 )
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Losses, Objective, Penalty
+from trivium.engine.torch.model import DeviceBatch
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import summed_figures
 from trivium.engine.torch.reference import Reference

@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
 from trivium.engine.torch.attention import Documents, Layout, WholeRows
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import LossTargets
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.engine.torch.parallel import HeldModel, ShardedModel
 
 FIRST_ROOM = 64  # slots beyond the prompts'
@@ -204,10 +203,8 @@ class _NextSlot:
         kept_values[:, :, self.filled - 1] = values[:, 0]
         rows, _, kv_heads, head_dim = keys.shape
         grouped = queries.view(rows, kv_heads, queries.shape[2] // kv_heads, head_dim)
-        gathered = scaled_dot_product_attention(
-            grouped, kept_keys[:, :, : self.filled], kept_values[:, :, : self.filled], attn_mask=self.mask
-        )
-        return gathered.reshape(queries.shape)
+        keys, values = (kept[:, :, : self.filled] for kept in (kept_keys, kept_values))
+        return scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).reshape(queries.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 
 from trivium.engine.base import EngineSettings, KlSettings, Precision
-from trivium.engine.torch.batch import DeviceBatch, rotation_of
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
+from trivium.engine.torch.model import DeviceBatch, rotation_of
 from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
 from trivium.rows.batch import Batch
 
@@ -41,7 +41,6 @@ class Reference:
 
     @torch.no_grad()
     def states(self, batch: Batch, on_device: DeviceBatch, documents: Literal["masked", "joined"]) -> ReferenceStates:
-        """What it makes of a micro-batch that is on the device already."""
         own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
         return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.lm_head.weight)
 
