@@ -42,7 +42,6 @@ class RowsWork:
 
     @property
     def total(self) -> int:
-        """Bytes in memory."""
         return self.num_bytes
 
     @property
@@ -52,11 +51,9 @@ class RowsWork:
 
     @property
     def most_workers(self) -> int:
-        """One for each shard."""
         return -(-self.num_rows // self.rows_each)
 
     def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
-        """Every shard, in order."""
         for number, start in enumerate(range(0, self.num_rows, self.rows_each)):
             stop = min(start + self.rows_each, self.num_rows)
             part = InputPart("", self.name, "rows", start, stop, self.fingerprint)
@@ -64,7 +61,6 @@ class RowsWork:
 
 
 def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSettings) -> LocatedSource:
-    """The token files of a dataset by name or folder."""
     assert source.dataset is not None, "a checked source has a dataset"
     local = Path(source.dataset).exists()
     if not local and not settings.prepare and not source.tokenised and settings.lacks_tokenizer:
