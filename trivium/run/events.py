@@ -213,12 +213,11 @@ class Scored(Event):
 
     def line(self) -> str:
         """`step 500: scores spelling 0.83, arc 0.31 (chance 0.25); centred 0.46`."""
-        shown = [f"{name} {each['score']:.3f}{_beside_chance(each)}" for name, each in self.scores.items()]
+        shown = [
+            f"{name} {each['score']:.3f}" + f" (chance {each['chance']:.2f})" * (each["chance"] > 0)
+            for name, each in self.scores.items()
+        ]
         return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
-
-
-def _beside_chance(score: ScoreFigures) -> str:
-    return f" (chance {score['chance']:.2f})" if score["chance"] else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,22 +281,9 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
-EVENTS = (
-    Started,
-    StageBegan,
-    StepTaken,
-    Skipped,
-    Spiked,
-    Preempted,
-    Evaluated,
-    Scored,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Said,
-    Ended,
-)
-KINDS = {kind.kind: kind for kind in EVENTS}
+OF_TRAINING = (Started, StageBegan, StepTaken, Skipped, Spiked, Preempted, Said, Ended)
+OF_THE_MODEL = (Evaluated, Scored, Sampled, Saved, SaveFailed)
+KINDS = {kind.kind: kind for kind in (*OF_TRAINING, *OF_THE_MODEL)}
 
 
 class Sink(Protocol):
@@ -322,7 +308,6 @@ class EventFile:
             self._put(b"\n")
 
     def write(self, event: Event) -> None:
-        """Append one line."""
         line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
         self._put(json.dumps(line).encode() + b"\n")
 
