@@ -1,8 +1,10 @@
-"""A config and its plan -> the engine of a run."""
+"""A config, its plan and what a Trainer overrides of them -> the engine of a run, and the weights it starts with."""
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
@@ -14,6 +16,9 @@ from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
+
+Optimizer = str | OptimizerSettings | OwnOptimizer | None
+Schedule = str | Callable[[int], float] | None
 
 
 def run_engine(
@@ -30,15 +35,17 @@ def run_engine(
     return make_engine(settings, plan.config.engine.name)
 
 
-def init_folder(config: Config) -> Path | None:
-    """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
-    return None if config.model.init is None else weights_folder(Path(config.model.init), config.model.init_step)
+def init_folder(config: Config, ranks: Ranks) -> Path | None:
+    """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part.
 
-
-def refuse_damaged_init(folder: Path, ranks: Ranks) -> None:
-    """Weights of a checkpoint must be as they were written; each rank reads its part of the files."""
+    Files of a checkpoint must be as they were written; each rank reads its part of them.
+    """
+    if config.model.init is None:
+        return None
+    folder = weights_folder(Path(config.model.init), config.model.init_step)
     if (folder.parent / COMPLETE).is_file():
         Checkpoint(0, folder.parent).refuse_damaged(ranks.rank, ranks.size)
+    return folder
 
 
 def weights_folder(path: Path, step: int | None) -> Path:
@@ -55,3 +62,31 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
+
+
+def configured(config: Config, optimizer: Optimizer, schedule: Schedule) -> Config:
+    """The config with an optimizer and a schedule that are given by name."""
+    if isinstance(optimizer, str):
+        named = type(config.optimizer).model_validate({**config.optimizer.model_dump(), "name": optimizer})
+        config = config.model_copy(update={"optimizer": named})
+    if isinstance(schedule, str):
+        config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"shape": schedule})})
+    return config
+
+
+def own_record(optimizer: Optimizer, schedule: Schedule) -> Mapping[str, Any]:
+    """What the plan's record keeps of those that are given as objects: settings by key, functions by their name."""
+    entries: dict[str, Any] = {}
+    if isinstance(optimizer, OptimizerSettings):
+        entries |= {f"Trainer.optimizer.{key}": value for key, value in asdict(optimizer).items()}
+    elif callable(optimizer):
+        entries["Trainer.optimizer"] = _name(optimizer)
+    if callable(schedule):
+        entries["Trainer.schedule"] = _name(schedule)
+    return entries
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """`WithSgd.optimizer.make`: the same in every launch, whichever module it is run from."""
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name.replace(".<locals>", "")
