@@ -15,14 +15,7 @@ from trivium.paths import find_any
 from trivium.prepare.dataset_rows import SAVED, described, load_rows, token_column
 from trivium.prepare.encode import Recipe
 from trivium.prepare.shards import KnownParts, QueuedShard, Shard, shard_size
-from trivium.sources.locate import (
-    FetchedNote,
-    LocatedSource,
-    LocateSettings,
-    not_fetched,
-    not_prepared,
-    prepared_files,
-)
+from trivium.sources.locate import FetchedNote, LocatedSource, LocateSettings, not_fetched, not_prepared, prepared_files
 from trivium.textfiles.read import InputPart
 
 

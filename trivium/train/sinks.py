@@ -23,18 +23,8 @@ from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
 
-STEP_FIGURES = (
-    "loss",
-    "mean_loss",
-    "lr_multiplier",
-    "grad_norm",
-    "tokens_per_second",
-    "flops_per_second",
-    "mfu",
-    "seconds",
-    "waited",
-    "memory",
-)
+COST_FIGURES = ("tokens_per_second", "flops_per_second", "mfu", "seconds", "waited", "memory")
+STEP_FIGURES = ("loss", "mean_loss", "lr_multiplier", "grad_norm", *COST_FIGURES)
 
 
 def figures(event: Event) -> dict[str, float]:

@@ -15,15 +15,8 @@ from trivium.config.problems import show_value
 MARKS = ("train", "data", "distributed", "scheduler")
 IMAGES = ("vlm", "video", "vision_encoder")
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32", "fp16": "bfloat16", "fp8": "bfloat16"}
-EVAL_KEYS = (
-    "interval",
-    "steps",
-    "dataset_path",
-    "file_pattern",
-    "hf_dataset_name",
-    "hf_dataset_config",
-    "hf_dataset_split",
-)
+EVAL_HUB_KEYS = ("hf_dataset_name", "hf_dataset_config", "hf_dataset_split")
+EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", *EVAL_HUB_KEYS)
 SHARED_ROWS = ("tp", "pp", "cp", "ep")
 DECODER = "the model here has RMSNorm and a gated SiLU"
 LAUNCHER = "ranks are started by the launcher"
@@ -205,14 +198,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
     """Theirs falls over `decay_steps` after warm-up (and stable part), by default over all that is left."""
     table = "scheduler"
-    shapes = {
-        "cosine": "cosine",
-        "linear": "linear",
-        "wsd": "wsd",
-        "constant": "constant",
-        "none": "none",
-        "rex": "rex",
-    }
+    shapes = {name: name for name in ("cosine", "linear", "wsd", "constant", "none", "rex")}
     shape = theirs.take_choice(table, "name", choices=shapes, default="cosine")
     warmup = theirs.take_whole(table, "warmup_steps", at_least=0, default=2000)
     to = theirs.take(table, "min_lr_ratio", default=0.1)
@@ -305,12 +291,8 @@ def _evaluate(theirs: Theirs, data: ForgeData, step_tokens: int) -> dict[str, An
 
 
 def _defaults(theirs: Theirs, data: ForgeData, seq_len: int, batch_size: int) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "packing": "concat",
-        "document_mask": data.packed,
-        "seq_len": seq_len,
-        "batch_size": batch_size,
-    }
+    defaults: dict[str, Any] = {"packing": "concat", "document_mask": data.packed}
+    defaults |= {"seq_len": seq_len, "batch_size": batch_size}
     if theirs.has("train", "data_seed"):
         defaults["seed"] = theirs.take("train", "data_seed")
     z_loss = theirs.take_number("train", "z_loss_weight", default=0.0)

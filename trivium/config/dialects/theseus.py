@@ -60,8 +60,6 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     samplings = Samplings(theirs, step_tokens=seq_len * batch_size)
     stages = samplings.stages()
     micro = theirs.take("training", "per_device_batch_size", default=-1)
-    every = theirs.take_whole("logging", "report_interval", at_least=1, default=32)
-    trackers = ["wandb"] if theirs.take("logging", "wandb", default=False) else []
     ours: dict[str, Any] = {
         "run": {"name": file.rpartition(".")[0] or file},
         "model": _model(theirs, seq_len),
@@ -71,7 +69,10 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "engine": {"micro_batch_size": micro} if micro != -1 else {},
         "checkpoint": {"every": theirs.take_whole("logging", "checkpoint_interval", at_least=1, default=1024)},
         "evaluate": samplings.validation(seq_len),
-        "track": {"trackers": trackers, "every": every},
+        "track": {
+            "every": theirs.take_whole("logging", "report_interval", at_least=1, default=32),
+            "trackers": ["wandb"] if theirs.take("logging", "wandb", default=False) else [],
+        },
         "defaults": {"document_mask": False, "seq_len": seq_len, "batch_size": batch_size},
         "sources": samplings.sources.tables,
         "stages": stages,
