@@ -85,7 +85,7 @@ def since(begin: tuple[float, float]) -> tuple[float, float]:
 
 def trivium(folder: Path, out: Path, workers: int) -> tuple[float, float]:
     """`trivium prepare`."""
-    from trivium.sources.prepare_all import prepare_paths
+    from trivium.sources.commands import prepare_paths
 
     begin = now()
     prepare_paths([str(folder / "*.jsonl")], out, str(folder / "tokenizer.json"), "text", None, None, workers)
@@ -150,14 +150,15 @@ def bare_loop(folder: Path, _out: Path, workers: int) -> tuple[float, float]:
 def loop(folder: Path, workers: int, part: int) -> None:
     """One process of the bare loop."""
     from trivium.config.schema import Tokenizer
-    from trivium.text.fast_bpe import encoder_for
+    from trivium.text.fast_bpe import make_fast
     from trivium.text.tokenizer import open_tokenizer
 
     files = sorted(folder.glob("*.jsonl"))[part::workers]
     texts = [json.loads(line)["text"] for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     tokenizer = open_tokenizer(Tokenizer(path=str(folder / "tokenizer.json")))
     assert tokenizer is not None
-    encoder = encoder_for(tokenizer, texts[:10])
+    fast = make_fast(tokenizer, texts[:10])
+    encoder = tokenizer if isinstance(fast, str) else fast
     assert encoder is not tokenizer, "the fast form is what is compared with"
     encoder.encode(texts[:10])
     print("ready", flush=True)

@@ -29,10 +29,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.engine.torch.weights import init_weights
 from trivium.model.spec import ModelSpec
 

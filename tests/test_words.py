@@ -1,4 +1,4 @@
-"""Plain words: code, messages and pages have the field's names, and none of the phrases that only authors understand."""
+"""Plain words: code, messages and pages have the field's names, and no phrases that only their authors understand."""
 
 import re
 from pathlib import Path

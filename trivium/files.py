@@ -56,7 +56,6 @@ def hash_json(value: object) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """A hash of a file's content."""
     hasher = xxhash.xxh3_128()
     with open(path, "rb") as file:
         while part := file.read(1 << 22):

@@ -83,9 +83,8 @@ def folders_below(folder: Path) -> Iterator[tuple[Path, set[str]]]:
 
 def refuse_unreadable(error: OSError) -> NoReturn:
     """A folder or link that leads nowhere holds documents that would be missed."""
-    raise SourceError(
-        f"{error.filename}: cannot be read: {error.strerror}. Fix it, or take it out of the source."
-    ) from error
+    what = f"cannot be read: {error.strerror}. Fix it, or take it out of the source."
+    raise SourceError(f"{error.filename}: {what}") from error
 
 
 def fixed_part(pattern: Path) -> Path:

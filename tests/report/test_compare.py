@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from trivium.errors import UsageError
 from trivium.report.changes import Change
-from trivium.report.compare import compare_json, compare_runs, show_changes
+from trivium.report.compare import compare_runs, show_changes
 from trivium.run.events import Evaluated, EventFile, Scored, StageBegan, Started
 
 
@@ -109,7 +110,7 @@ def test_runs_stand_beside_one_another(run: Path, tmp_path: Path) -> None:
     both = compare_runs([run, other])
     assert [(each.run, each.stage) for each in both] == [("mid", "base"), ("mid", "mid"), ("kl", "mid")]
     assert both[2].sources["web"]["loss"] == Change(2.5, 2.6)
-    assert compare_json(both)[2]["sources"]["web"]["loss"] == {"before": 2.5, "after": 2.6}
+    assert asdict(both[2])["sources"]["web"]["loss"] == {"before": 2.5, "after": 2.6}
 
 
 def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tests.support.tokenizers import byte_level, opened, write_json
+from tests.support.tokenizers import byte_level, encoder_for, opened, write_json
 from trivium.errors import SourceError
 from trivium.text.chat import MalformedConversation, render, render_prompt
-from trivium.text.fast_bpe import FastTokenizer, encoder_for
+from trivium.text.fast_bpe import FastTokenizer
 from trivium.text.tokenizer import Tokenizer
 
 PLAIN = (

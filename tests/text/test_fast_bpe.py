@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.tokenizers import LINES, NAMES, TRIED, byte_level, file_tokenizer, opened, piece_level
-from trivium.text.fast_bpe import COMPARED_PATTERNS, FastTokenizer, encoder_for, make_fast
+from tests.support.tokenizers import LINES, NAMES, TRIED, byte_level, encoder_for, file_tokenizer, opened, piece_level
+from trivium.text.fast_bpe import COMPARED_PATTERNS, FastTokenizer, make_fast
 
 DESCRIBED = byte_level()
 PLAIN = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.support.tokenizers import NAMES, TRIED, every_kind, opened
-from trivium.text.fast_bpe import encoder_for
+from tests.support.tokenizers import NAMES, TRIED, encoder_for, every_kind, opened
 from trivium.text.roles import ROLES
 from trivium.text.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
 

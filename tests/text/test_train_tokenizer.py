@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.support.command_line import trivium
-from tests.support.tokenizers import LINES, TRIED, opened
+from tests.support.tokenizers import LINES, TRIED, encoder_for, opened
 from trivium.errors import SourceError, UsageError
-from trivium.text.fast_bpe import FastTokenizer, encoder_for
+from trivium.text.fast_bpe import FastTokenizer
 from trivium.text.roles import ROLES
 from trivium.text.train_tokenizer import train_tokenizer, write_tokenizer
 

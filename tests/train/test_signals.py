@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trivium.train.signals import stops_on_signals
+from trivium.train.session import stops_on_signals
 
 
 @pytest.fixture(autouse=True)

@@ -52,9 +52,8 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> N
         known = (tokenizer.special("bos"), tokenizer.special("eos"))
         before = tuple(token for token in known if token is not None)[:1]
         if not before:
-            raise UsageError(
-                "an empty prompt has no token, and the tokenizer has none that begins a text. Give --prompt."
-            )
+            what = "an empty prompt has no token, and the tokenizer has none that begins a text"
+            raise UsageError(f"{what}. Give --prompt.")
     return np.concatenate([np.array(before, np.uint32), tokens])
 
 
@@ -65,9 +64,8 @@ def open_model(
     if device is not None and DEVICE.fullmatch(device) is None:
         raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
-        raise UsageError(
-            f"{path}: is not a folder. Give a run's folder, one of its checkpoints, or a Hugging Face folder."
-        )
+        known = "a run's folder, one of its checkpoints, or a Hugging Face folder"
+        raise UsageError(f"{path}: is not a folder. Give {known}.")
     if (path / CONFIG_FILE).is_file():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
@@ -106,15 +104,8 @@ def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -
     words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device))
     engine.start_from(folder)
-    return LoadedModel(
-        engine,
-        words,
-        spec,
-        spec.max_seq_len,
-        str(folder),
-        _put_before(words),
-        text_ends(words) | _configured_ends(folder),
-    )
+    before, ends = _put_before(words), text_ends(words) | _configured_ends(folder)
+    return LoadedModel(engine, words, spec, spec.max_seq_len, str(folder), before, ends)
 
 
 def _opened(config: TokenizerConfig | None, spec: ModelSpec, title: str) -> Tokenizer:

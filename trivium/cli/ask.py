@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json
+from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json, terminal
 from trivium.errors import TriviumError, UsageError
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ def evaluate(
     if json:
         print_json(scored)
     else:
-        from rich.console import Console
-
-        show_scores(scored, Console())
+        show_scores(scored, terminal())
 
 
 def export(
@@ -192,9 +190,8 @@ def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
     except UnicodeDecodeError:
-        raise UsageError(
-            f"--prompt-file: {file} is not text in UTF-8. Name a file with one prompt on each line."
-        ) from None
+        what = f"{file} is not text in UTF-8"
+        raise UsageError(f"--prompt-file: {what}. Name a file with one prompt on each line.") from None
     if not lines:
         raise UsageError(f"--prompt-file: {file} has no prompt. Write one on each line.")
     return lines

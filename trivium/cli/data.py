@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
+from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize, terminal
 from trivium.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def prepare(
     world_size: WorldSize = None,
 ) -> None:
     """Turn text into token files. Takes a config's sources, or with --out files and folders."""
-    from trivium.sources.prepare_all import prepare_paths, prepare_sources
+    from trivium.sources.commands import prepare_paths, prepare_sources
 
     if out is not None:
         typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
@@ -83,7 +83,7 @@ def verify(
     """Read token files again, and compare them with manifests."""
     from trivium.config.load import load
     from trivium.plan.inherit import inherited
-    from trivium.sources.verify import verify_sources
+    from trivium.sources.commands import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
@@ -106,8 +106,6 @@ def inspect(
     world_size: WorldSize = None,
 ) -> None:
     """Show the rows of a step, or the steps that read a text."""
-    from rich.console import Console
-
     from trivium.config.load import load
     from trivium.loader.show import show_hits, show_places
     from trivium.loader.trace import places_of, why_not_read
@@ -122,21 +120,19 @@ def inspect(
         name, number = _document_address(document)
         _refuse_gaps(made, name)
         places = places_of(made, name, number)
-        show_places(name, number, places, "" if places else why_not_read(made, name, number), Console())
+        show_places(name, number, places, "" if places else why_not_read(made, name, number), terminal())
     elif find is not None:
         opened = open_tokenizer(made.config.tokenizer)
         if opened is None:
             what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
             raise UsageError(f"inspect: {what}")
         _refuse_gaps(made, *made.config.sources)
-        show_hits(made, find, opened, most, Console())
+        show_hits(made, find, opened, most, terminal())
     elif step is not None:
         _inspect_step(made, step, row, source, full=full)
 
 
 def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, *, full: bool) -> None:
-    from rich.console import Console
-
     from trivium.loader.show import show_rows
     from trivium.loader.trace import rows_of
     from trivium.text.tokenizer import open_tokenizer
@@ -146,11 +142,10 @@ def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, 
     if not rows:
         names = ", ".join(sorted(name for name, use in stage.uses.items() if use.rows))
         limits = f"rows 0 to {stage.batch_size - 1:,} of {names}"
-        asked = " and ".join(
-            f"{option} {value}" for option, value in (("--row", row), ("--source", source)) if value is not None
-        )
+        options = {"--row": row, "--source": source}
+        asked = " and ".join(f"{option} {value}" for option, value in options.items() if value is not None)
         raise UsageError(f"inspect: step {step:,} of stage {stage.name} has {limits}: none matches {asked}.")
-    show_rows(step, stage, rows, open_tokenizer(plan.config.tokenizer), Console(), full=full)
+    show_rows(step, stage, rows, open_tokenizer(plan.config.tokenizer), terminal(), full=full)
 
 
 def _refuse_gaps(plan: "Plan", *names: str) -> None:

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trivium.config import DIALECT_NAMES
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STOPPED = 3  # a run that was asked to stop, and saved
 INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved
@@ -40,6 +43,12 @@ BadLines = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def terminal() -> "Console":
+    """Where tables are printed; rich is imported only by commands that print some."""
+    from rich.console import Console
+
+    return Console()
+
+
 def print_json(value: object) -> None:
-    """Print a value for machines."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json, terminal
 
 
 def plan(
@@ -36,11 +36,9 @@ def plan(
     if json:
         print_json(exported)
     elif html is None:
-        from rich.console import Console
-
         from trivium.plan.show import show_plan
 
-        show_plan(made, Console(soft_wrap=False), loaded.warnings)
+        show_plan(made, terminal(), loaded.warnings)
 
 
 def convert(

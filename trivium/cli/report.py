@@ -1,12 +1,13 @@
 """`trivium report`, `watch` and `compare`: a run's files shown as a page or as tables."""
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trivium.cli.options import Json, print_json
+from trivium.cli.options import Json, print_json, terminal
 
 RunFolders = Annotated[list[Path], typer.Argument(help="Folders of one or several runs.")]
 
@@ -37,12 +38,10 @@ def watch(
 
 def compare(runs: RunFolders, json: Json = False) -> None:
     """Show what each stage gained and forgot. Compares validation losses and scores before and after it."""
-    from trivium.report.compare import compare_json, compare_runs, show_changes
+    from trivium.report.compare import compare_runs, show_changes
 
     changes = compare_runs(runs)
     if json:
-        print_json(compare_json(changes))
+        print_json([asdict(change) for change in changes])
     else:
-        from rich.console import Console
-
-        show_changes(changes, Console())
+        show_changes(changes, terminal())

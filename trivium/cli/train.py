@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import INTERRUPTED, STOPPED, ConfigFile, Dialect, Overrides, RunOrCheckpoint, WorldSize
+from trivium.cli.options import (
+    INTERRUPTED,
+    STOPPED,
+    ConfigFile,
+    Dialect,
+    Overrides,
+    RunOrCheckpoint,
+    WorldSize,
+    terminal,
+)
 
 
 def train(
@@ -16,14 +25,12 @@ def train(
     world_size: WorldSize = None,
 ) -> None:
     """Train a run, or resume it from its last checkpoint."""
-    from rich.console import Console
-
     from trivium.plan.show import show_plan
     from trivium.train.trainer import Trainer
 
     trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
     if trainer.ranks.is_main:
-        show_plan(trainer.plan, Console(), trainer.notes)
+        show_plan(trainer.plan, terminal(), trainer.notes)
     trainer.run()
     if not trainer.finished:
         raise typer.Exit(STOPPED)
@@ -33,11 +40,9 @@ def rehearse(
     config: ConfigFile, overrides: Overrides = None, dialect: Dialect = None, world_size: WorldSize = None
 ) -> None:
     """Take two steps of each stage, in a scratch folder. At real shapes; evaluates, saves and loads too."""
-    from rich.console import Console
-
     from trivium.train.rehearse import rehearse_run
 
-    rehearse_run(config, overrides or (), Console(), dialect=dialect, world_size=world_size)
+    rehearse_run(config, overrides or (), terminal(), dialect=dialect, world_size=world_size)
 
 
 def demo(
@@ -47,12 +52,10 @@ def demo(
     small: Annotated[bool, typer.Option("--small", hidden=True)] = False,
 ) -> None:
     """Train a small model in three stages, and show it on a page. It reads texts that every Python has."""
-    from rich.console import Console
-
     from trivium.demo.demo import SMALL, DemoSize, run_demo
 
     try:
-        finished = run_demo(folder, SMALL if small else DemoSize(), Console())
+        finished = run_demo(folder, SMALL if small else DemoSize(), terminal())
     except KeyboardInterrupt:
         typer.echo("\nStopped. The same command resumes here.")
         raise typer.Exit(INTERRUPTED) from None
@@ -74,8 +77,6 @@ def fork(
 
 def runs(folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs")) -> None:
     """List runs with their state, step, loss and last checkpoint."""
-    from rich.console import Console
-
     from trivium.run.listing import list_runs, show_runs
 
-    show_runs(list_runs(folder), Console())
+    show_runs(list_runs(folder), terminal())

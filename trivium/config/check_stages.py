@@ -68,10 +68,8 @@ def budget_rules(view: View) -> Iterator[Finding]:
 
 def _row_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
     """Rows are counted in 64 bits, with room to spare."""
-    for key, rows in (
-        ("steps", (stage.steps or 0) * stage.rows_of_step),
-        ("tokens", (stage.tokens or 0) // stage.seq_len),
-    ):
+    rows_by = {"steps": (stage.steps or 0) * stage.rows_of_step, "tokens": (stage.tokens or 0) // stage.seq_len}
+    for key, rows in rows_by.items():
         if rows > MAX_ROWS:
             what = f"makes {rows:,} rows, over the {MAX_ROWS:,} that a stage may have. Lower it."
             yield view.problem(("stages", number, key), what)
@@ -166,10 +164,8 @@ def _replay_rules(view: View, number: int, stage: Stage, replay: Mapping[str, fl
         yield view.problem(path, what)
     elif twice:
         own = next(way for way in WAYS if way in stage.model_fields_set)
-        what = (
-            f"{listed(twice)} {'is' if len(twice) == 1 else 'are'} in the stage's {own} too. Name each in one of them."
-        )
-        yield view.problem(path, what)
+        what = f"{listed(twice)} {'is' if len(twice) == 1 else 'are'} in the stage's {own} too."
+        yield view.problem(path, f"{what} Name each in one of them.")
     if not 0 < total < 1 and set(view.written(*path)) == set(replay):
         what = f"adds up to {total:.9g}: it must be over 0, and leave something for the stage's own sources."
         yield view.problem(path, f"{what} Write for example replay = {{ web = 0.2 }}.")
@@ -345,10 +341,8 @@ def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) ->
         yield view.problem((*path, "reference", "step"), what)
     if reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
         known = [name for name in names[: number + 1] if name]
-        what = (
-            f"{show_value(reference.stage)} is neither this stage nor one before it. {nearest(reference.stage, known)}"
-        )
-        yield view.problem((*path, "reference", "stage"), what)
+        what = f"{show_value(reference.stage)} is neither this stage nor one before it."
+        yield view.problem((*path, "reference", "stage"), f"{what} {nearest(reference.stage, known)}")
     fresh = view.absent("model", "init")
     starts_at_zero = number == 0 if reference is None else reference.stage is not None and reference.stage == names[0]
     if fresh and starts_at_zero:
@@ -380,9 +374,8 @@ def anneal_rules(view: View) -> Iterator[Finding]:
     elif anneal.weights is not None:
         yield from shares_rules(view, (*path, "weights"), anneal.weights)
     if anneal.temperature != 1 and view.absent(*path, "weights"):
-        instead = (
-            f"Write weights = {show_value(anneal.mixture)} instead of mixture" if anneal.mixture else "Give it some"
-        )
+        weights = f"Write weights = {show_value(anneal.mixture)} instead of mixture"
+        instead = weights if anneal.mixture else "Give it some"
         what = f"is {anneal.temperature:g}, but needs weights to change. {instead}, or leave it out."
         yield view.problem((*path, "temperature"), what)
     if not any(view.given(*path, key) for key in ("mixture", "weights", "lr")):

@@ -32,7 +32,6 @@ class Table(BaseModel):
 
 
 def all_tables(base: type[Table] = Table) -> Iterator[type[Table]]:
-    """Every kind of table."""
     for table in base.__subclasses__():
         yield from (table, *all_tables(table))
 
@@ -149,7 +148,4 @@ def _checked_epochs(value: object) -> float:
     return float(value)
 
 
-Epochs = Annotated[
-    EpochBudget,
-    BeforeValidator(_read_epochs, json_schema_input_type=Positive | dict[str, Positive]),
-]
+Epochs = Annotated[EpochBudget, BeforeValidator(_read_epochs, json_schema_input_type=Positive | dict[str, Positive])]

@@ -56,6 +56,17 @@ def show_path(path: Path) -> str:
     return text
 
 
+def flat_keys(value: Any, path: str = "") -> dict[str, Any]:
+    """`{"run": {"seed": 1}}` -> `{"run.seed": 1}`."""
+    if isinstance(value, Mapping):
+        pairs = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list) and value and all(isinstance(inner, Mapping) for inner in value):
+        pairs = [(f"{path}[{number}]", inner) for number, inner in enumerate(value)]
+    else:
+        return {path: value}
+    return {key: leaf for inner_path, inner in pairs for key, leaf in flat_keys(inner, inner_path).items()}
+
+
 def show_key(key: str) -> str:
     """A key as TOML writes it: in quotes where it is not letters, digits and dashes."""
     return key if BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)

@@ -32,22 +32,14 @@ class Loaded:
 
 
 def load_config(
-    path: str | FilePath,
-    overrides: Sequence[str] = (),
-    *,
-    dialect: str | None = None,
-    world_size: int | None = None,
+    path: str | FilePath, overrides: Sequence[str] = (), *, dialect: str | None = None, world_size: int | None = None
 ) -> Config:
     """Read, translate and check a config; raises ConfigError with every problem."""
     return load(path, overrides, dialect=dialect, world_size=world_size).config
 
 
 def load(
-    path: str | FilePath,
-    overrides: Sequence[str] = (),
-    *,
-    dialect: str | None = None,
-    world_size: int | None = None,
+    path: str | FilePath, overrides: Sequence[str] = (), *, dialect: str | None = None, world_size: int | None = None
 ) -> Loaded:
     """As `load_config`, with the raw tables and the warnings."""
     path = FilePath(path)

@@ -6,17 +6,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-SUFFIXES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "B": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
+DECIMAL = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+SUFFIXES = {"": 1, **DECIMAL, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 PATTERN = re.compile(r"(\d[\d_]*)(?:\.(\d+))?\s*([A-Za-z]*)")
 
 
@@ -39,8 +30,8 @@ def show_count(count: float) -> str:
     """A count in at most four digits: 1,500,000,000 -> `1.5B`; whole numbers below 10,000 as they are."""
     if abs(count) < 10_000:
         return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
-    for suffix in ("k", "M", "B", "T"):
-        scaled = count / SUFFIXES[suffix]
+    for suffix, size in DECIMAL.items():
+        scaled = count / size
         if abs(scaled) < 999.5 or suffix == "T":
             return f"{scaled:.3g}{suffix}" if abs(scaled) < 999.5 else f"{scaled:,.0f}{suffix}"
     raise AssertionError("unreachable: T takes everything")
@@ -58,13 +49,6 @@ def _read_count(value: object) -> object:
 CountText = Annotated[str, Field(pattern=r"^\s*\d[\d_]*(\.\d+)?\s*(k|M|B|T|Ki|Mi|Gi|Ti)?\s*$")]
 
 # Whole numbers that may carry an ending: from 0 on, and from 1 on.
-Whole = Annotated[
-    int,
-    BeforeValidator(_read_count, json_schema_input_type=Annotated[int, Field(ge=0, lt=2**63)] | CountText),
-    Field(ge=0, lt=2**63),
-]
-Count = Annotated[
-    int,
-    BeforeValidator(_read_count, json_schema_input_type=Annotated[int, Field(ge=1, lt=2**63)] | CountText),
-    Field(ge=1, lt=2**63),
-]
+_From0, _From1 = Field(ge=0, lt=2**63), Field(ge=1, lt=2**63)
+Whole = Annotated[int, BeforeValidator(_read_count, json_schema_input_type=Annotated[int, _From0] | CountText), _From0]
+Count = Annotated[int, BeforeValidator(_read_count, json_schema_input_type=Annotated[int, _From1] | CountText), _From1]

@@ -91,7 +91,8 @@ def _found(error: ErrorDetails, path: Path, raw: Mapping[str, Any]) -> str:
         return f"{shown}. {must} {NOUNS[kind]}."
     if kind in BOUNDS:
         word, name = BOUNDS[kind]
-        return f"{shown}. {must} {word} {_bound(context[name])}."
+        bound = f"{int(context[name]):,}" if float(context[name]).is_integer() else f"{context[name]:g}"
+        return f"{shown}. {must} {word} {bound}."
     if kind == "literal_error":
         return f"{shown}. {must} {context['expected'].replace(chr(39), chr(34))}."
     if kind == "count":
@@ -103,10 +104,6 @@ def _found(error: ErrorDetails, path: Path, raw: Mapping[str, Any]) -> str:
     if kind in ("missing", "too_short", "too_long"):
         return f"is {show_value(look_up(raw, path))}, which has not the right number of values."
     return f"{shown}, which does not fit."
-
-
-def _bound(number: float) -> str:
-    return f"{int(number):,}" if float(number).is_integer() else f"{number:g}"
 
 
 def _instead(path: Path, raw: Mapping[str, Any]) -> str:

@@ -26,10 +26,7 @@ def _read_holdout(value: object) -> object:
 
 
 Added = Annotated[tuple[Literal["bos", "eos"], ...], Field(strict=False)]
-HoldOut = Annotated[
-    float | int,
-    BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | Count),
-]
+HoldOut = Annotated[float | int, BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | Count)]
 
 
 class BaseSource(Table):

@@ -31,7 +31,6 @@ class View:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages with `[defaults]` merged in."""
         return merged_stages(self.config.stages, self.config.defaults)
 
     @cached_property
@@ -72,11 +71,9 @@ class View:
         return ("stages", number, *keys)
 
     def problem(self, path: Path, what: str) -> Finding:
-        """Something that cannot be."""
         return Finding(Problem(where(self.file, path), what))
 
     def warning(self, path: Path, what: str) -> Finding:
-        """Something that works but may not be meant."""
         return Finding(Problem(where(self.file, path), what), is_warning=True)
 
     def extent_rules(self, path: Path, extent: Extent | None, *, fraction: bool = True) -> Iterator[Finding]:

@@ -98,9 +98,8 @@ def write_config(path: Path, size: DemoSize) -> None:
         with draft(path) as file:
             file.write(Template(text).substitute(asdict(size), folder=here).encode())
     elif f'"{here}/runs"' not in path.read_text(encoding="utf-8"):
-        raise UsageError(
-            f"{path}: has the paths of another folder, from where it was moved or copied. Give --folder a new one."
-        )
+        what = "has the paths of another folder, from where it was moved or copied"
+        raise UsageError(f"{path}: {what}. Give --folder a new one.")
 
 
 def _write_texts(folder: Path, size: DemoSize, console: Console) -> None:

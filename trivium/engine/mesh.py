@@ -20,13 +20,7 @@ class MeshShape:
 
     @property
     def size(self) -> int:
-        """All devices."""
         return self.replicate * self.shard * self.tensor
-
-    @property
-    def data_size(self) -> int:
-        """Devices with rows of their own."""
-        return self.replicate * self.shard
 
     def readers(self, ranks: int) -> int:
         """How many of the ranks read rows of their own; ranks that share matrices read the same ones."""

@@ -18,7 +18,6 @@ class ParameterGroup:
 
 
 def parameter_group(name: str, no_decay: tuple[NoDecay, ...]) -> ParameterGroup:
-    """A parameter's group, by the parameter's name."""
     *_, owner, kind = name.split(".")
     if owner == "embedding":
         return ParameterGroup("embedding", "embeddings" not in no_decay)

@@ -40,13 +40,7 @@ class Loader:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        prefetch: int | None = None,
-        workers: int | None = None,
+        self, plan: Plan, rank: int = 0, world_size: int = 1, *, prefetch: int | None = None, workers: int | None = None
     ) -> None:
         self.plan = plan = plan.readable()
         _refuse_uneven(plan, rank, world_size)
@@ -80,7 +74,6 @@ class Loader:
         self.close()
 
     def batch(self, step: int) -> Batch:
-        """This rank's shard of a step."""
         return self._gather(step, self._rows(step))
 
     def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
@@ -88,9 +81,8 @@ class Loader:
         self.step = self.step if start is None else start
         total = self.plan.total_steps
         if not 0 <= self.step <= total:
-            raise PlanError(
-                [Problem("", f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}.")]
-            )
+            what = f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}."
+            raise PlanError([Problem("", what)])
         if self.prefetch:
             yield from self._prefetched(self.step, total)
             return
@@ -171,18 +163,16 @@ class Loader:
                 stage = self.plan.stage_at(step)
                 in_sequence = step == self._last_step + 1
                 many = min(AHEAD_STEPS, max(1, AHEAD_ROWS // stage.batch_size), stage.end - step)
+                size = stage.batch_size // self.world_size
+                shard = slice(self.rank * size, (self.rank + 1) * size)
                 try:
-                    found = self._reader(stage).find(step, many if in_sequence else 1, self._shard(stage))
+                    found = self._reader(stage).find(step, many if in_sequence else 1, shard)
                 except SourceError as error:
                     raise SourceError(f"step {step:,}: {error}") from error
                 needed = tuple(each for each in self._found if each.end_step >= self.step)
                 self._found = (*needed[-1 - self.prefetch :], found)
             self._last_step = step
             return found
-
-    def _shard(self, stage: CompleteStage) -> slice:
-        size = stage.batch_size // self.world_size
-        return slice(self.rank * size, (self.rank + 1) * size)
 
     def _reader(self, stage: CompleteStage) -> StageReader:
         """A stage's reader; that of the stage before is kept, others are let go."""

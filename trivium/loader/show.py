@@ -69,9 +69,8 @@ def show_hits(plan: Plan, text: str, tokenizer: Tokenizer, most: int, console: C
         why_none = "" if found else why_not_read(plan, hit.source, hit.document)
         show_places(hit.source, hit.document, found, why_none, console)
     if not shown:
-        console.print(
-            Text(f"no document of {', '.join(sorted(plan.sources)) or 'any source on disk'} holds this text.")
-        )
+        sources = ", ".join(sorted(plan.sources)) or "any source on disk"
+        console.print(Text(f"no document of {sources} holds this text."))
 
 
 def show_places(source: str, document: int, found: list[Occurrence], why_none: str, console: Console) -> None:

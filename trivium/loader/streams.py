@@ -63,7 +63,6 @@ class Streams:
             self.lanes[name].jump(position)
 
     def close(self) -> None:
-        """Let all threads end."""
         for lanes in self.lanes.values():
             lanes.close()
 

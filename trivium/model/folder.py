@@ -14,22 +14,11 @@ TORCH_INDEX = "tensors.json"
 
 # What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
 # change in the future of a run.
-SHAPE_KEYS = (
-    "layers",
-    "width",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn",
-    "vocab",
-    "qk_norm",
-    "tied_embeddings",
-    "norm_eps",
-)
+SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps")
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether an engine wrote this folder."""
     return (folder / SPEC_FILE).is_file()
 
 
@@ -51,9 +40,8 @@ def read_spec(folder: Path) -> ModelSpec:
         raw = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
         return ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
     except (ValueError, KeyError, TypeError):
-        raise ResumeError(
-            f"{folder / SPEC_FILE}: is corrupt: truncated, or changed since it was written. Put it back."
-        ) from None
+        what = "is corrupt: truncated, or changed since it was written. Put it back."
+        raise ResumeError(f"{folder / SPEC_FILE}: {what}") from None
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:

@@ -39,7 +39,6 @@ class Line:
     slope: Fraction
 
     def scaled(self, factor: Fraction) -> "Line":
-        """The same line, higher or lower."""
         return replace(self, value=self.value * factor, slope=self.slope * factor)
 
     def without_first(self) -> list["Line"]:
@@ -70,7 +69,6 @@ class Formula:
     length: int = 1
 
     def at(self, step: int) -> float:
-        """The value at a step."""
         first, last = float(self.first), float(self.last)
         part = (step - self.origin) / self.length
         match self.form:
@@ -91,7 +89,6 @@ class Formula:
         return (self.form, str(self.first), str(self.last), start - self.origin, self.length)
 
     def scaled(self, factor: Fraction) -> "Formula":
-        """The same form, higher or lower."""
         return replace(self, first=self.first * factor, last=self.last * factor)
 
     def exactly_at(self, step: int) -> Fraction | None:
@@ -132,12 +129,10 @@ class CurvePiece:
     ramp: Formula | None = None
 
     def at(self, step: int) -> float:
-        """The value at a step."""
         value = self.formula.at(step)
         return value if self.ramp is None else value * self.ramp.at(step)
 
     def line(self, steps: int) -> Line | None:
-        """The first `steps` values where they are on a line."""
         line = self.formula.line(self.start, steps)
         if self.ramp is None or line is None:
             return line
@@ -159,7 +154,6 @@ class Curve:
     pieces: tuple[CurvePiece, ...]
 
     def at(self, step: int) -> float:
-        """The value at a step."""
         return self.pieces[bisect_right(self.pieces, step, key=lambda piece: piece.start) - 1].at(step)
 
     def until(self, end: int) -> list[CurvePiece]:
@@ -216,5 +210,4 @@ def joined(pieces: Iterable[CurvePiece]) -> Curve:
 
 
 def constant(value: Fraction) -> Formula:
-    """The same at every step."""
     return Formula("constant", value, value)

@@ -13,6 +13,7 @@ CURVE_POINTS = 128  # of a piece of the learning rate that is not a line
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Every stage, every source and the totals; null where something is not known."""
+    taken = inherited_values(plan)
     return {
         "run": plan.config.run.name,
         "seed": plan.config.run.seed,
@@ -23,27 +24,22 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "lr_curve": _lr_curve(plan),
         "stages": [_stage_json(plan, stage) for stage in plan.stages],
         "sources": {
-            name: {
-                "kind": source.kind,
-                "documents": plan.sources[name].documents if name in plan.sources else None,
-                "tokens": plan.sources[name].tokens if name in plan.sources else None,
-                "fingerprint": plan.sources[name].fingerprint if name in plan.sources else None,
-            }
+            name: {"kind": source.kind}
+            | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
             for name, source in plan.config.sources.items()
         },
-        "inherited": _inherited_json(plan),
+        "inherited": {"from": plan.inherited.base, "keys": taken} if taken else None,
         "warnings": [str(warning) for warning in plan.warnings],
         "unknown": [str(gap) for gap in plan.gaps],
     }
 
 
-def _inherited_json(plan: Plan) -> dict[str, Any] | None:
-    """What the config took from the run that its weights come from."""
-    taken = plan.inherited.taken
-    plain = {
-        k: v.model_dump(mode="json", exclude_unset=True) if isinstance(v, BaseModel) else v for k, v in taken.items()
+def inherited_values(plan: Plan) -> dict[str, Any]:
+    """What the config took from the run that its weights come from, as it would be written."""
+    return {
+        key: value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+        for key, value in plan.inherited.taken.items()
     }
-    return {"from": plan.inherited.base, "keys": plain} if taken else None
 
 
 def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:

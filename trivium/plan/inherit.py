@@ -47,8 +47,10 @@ def inherited(config: Config) -> Inherited:
         return Inherited(config, gap=Problem("model.init", what))
     state = checkpoint.state()
     base = Config.model_validate(state["config"])
-    updates = {**_tokenizer(config, base), **_rows(config, state), **_rotary(config, state, checkpoint.engine)}
-    updates |= _optimizer(config, base)
+    updates: dict[str, Any] = {}
+    if config.tokenizer is None and base.tokenizer is not None:
+        updates["tokenizer"] = base.tokenizer
+    updates |= _rows(config, state) | _rotary(config, state, checkpoint.engine) | _optimizer(config, base)
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
@@ -81,10 +83,6 @@ def _from_hugging_face(config: Config, folder: Path) -> Inherited:
         what = f"{folder} is a Hugging Face folder, which has no optimizer state. Leave it out."
         problem = Problem("model.init_optimizer", what)
     return Inherited(_with(config, updates), str(folder), updates, folder, problem=problem)
-
-
-def _tokenizer(config: Config, base: Config) -> dict[str, Any]:
-    return {"tokenizer": base.tokenizer} if config.tokenizer is None and base.tokenizer is not None else {}
 
 
 def _rows(config: Config, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,16 +126,13 @@ def _other_optimizer(config: Config, base: Config, name: str) -> Problem | None:
     """Why the base's optimizer state cannot be taken, where it is asked for."""
     if not config.model.init_optimizer:
         return None
-    theirs, ours = (base.optimizer.name, base.engine.name), (_optimizer_name(config, base), config.engine.name)
-    for was, now, key in zip(theirs, ours, ("optimizer.name", "engine.name"), strict=True):
+    own = config.optimizer if "name" in config.optimizer.model_fields_set else base.optimizer
+    optimizers, engines = (base.optimizer.name, own.name), (base.engine.name, config.engine.name)
+    for key, (was, now) in {"optimizer.name": optimizers, "engine.name": engines}.items():
         if was != now:
             what = f'{name} was trained with {was}, and this run is with {now}. Leave it out, or write {key} = "{was}".'
             return Problem("model.init_optimizer", what)
     return None
-
-
-def _optimizer_name(config: Config, base: Config) -> str:
-    return config.optimizer.name if "name" in config.optimizer.model_fields_set else base.optimizer.name
 
 
 def _with(config: Config, updates: Mapping[str, Any]) -> Config:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from math import ceil, floor, log10
 from typing import Any
@@ -116,23 +117,16 @@ class Builder:
             to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
             steps = steps_of(stage, mixture, to_read)
             rows = None if steps is None else steps * stage.rows_of_step
-            uses = (
-                {}
-                if mixture is None or rows is None or start is None
-                else self._give(ledger, stage, settings, mixture, rows)
-            )
+            uses: dict[str, SourceUse] = {}
+            if mixture is not None and rows is not None and start is not None:
+                try:
+                    uses = ledger.give(stage, settings, mixture, rows)
+                except SourceError as error:
+                    raise PlanError([*self.problems, Problem("sources", str(error))]) from None
             planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses))
             start = planned[-1].end
             before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
         return tuple(planned)
-
-    def _give(
-        self, ledger: Ledger, stage: Stage, settings: RowSettings, mixture: StageMixture, rows: int
-    ) -> dict[str, SourceUse]:
-        try:
-            return ledger.give(stage, settings, mixture, rows)
-        except SourceError as error:
-            raise PlanError([*self.problems, Problem("sources", str(error))]) from None
 
     def _mixture(self, index: int, stage: Stage, before: Before | None) -> StageMixture | None:
         """The stage's mixture; None where its shares are not known, or cannot be."""
@@ -164,26 +158,15 @@ class Builder:
             return stages
         own = {key: getattr(anneal, key) for key in anneal.model_fields_set - {"start"}}
         if {"mixture", "weights"} & own.keys():
-            own = {
-                "mixture": None,
-                "weights": None,
-                "sources": None,
-                "replay": None,
-                "temperature": anneal.temperature,
-            } | own
+            cleared = dict.fromkeys(("mixture", "weights", "sources", "replay"))
+            own = cleared | {"temperature": anneal.temperature} | own
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
-        fresh: dict[str, object] = {
-            "fade": None,
-            "lr": None,
-            "name": anneal.name,
-            "reset_optimizer": False,
-            "evaluate": False,
-        }
+        fresh: dict[str, object] = {"fade": None, "lr": None, "reset_optimizer": False, "evaluate": False}
+        fresh["name"] = anneal.name
         if stages[-1].kl is not None and stages[-1].kl.reference is None:
             # The reference stays the model as it was when the whole stage began.
-            kept = stages[-1].kl.model_copy(update={"reference": Reference(stage=stages[-1].name)})
-            fresh["kl"] = kept
+            fresh["kl"] = stages[-1].kl.model_copy(update={"reference": Reference(stage=stages[-1].name)})
         tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | own)
         return [*stages[:-1], last, tail]
 
@@ -196,25 +179,20 @@ class Builder:
             if stage.start is not None and stage.steps is not None
         ]
         total = stages[-1].end
+        momenta = momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
         open_ended = schedule.shape in ("constant", "inverse-sqrt")
         by_fraction = schedule.warmup is not None and schedule.warmup.fraction is not None
         if total is None and schedule.horizon is None and (not open_ended or by_fraction):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
-            return None, self._momentum(spans)
-
-        def steps_for_tokens(tokens: int) -> int:
-            return _steps_for_tokens(stages, tokens)
-
+            return None, momenta
+        steps_for_tokens = partial(_steps_for_tokens, stages)
         horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
         decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
         lengths = self._lengths("schedule", schedule.shape, schedule.warmup, decay, horizon, steps_for_tokens)
         if total is not None and horizon < total and not open_ended and schedule.to == 0:
             what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
             self.warnings.append(Problem("schedule.horizon", what))
-        return learning_rate(schedule, lengths, spans), self._momentum(spans)
-
-    def _momentum(self, spans: Sequence[StageSpan]) -> Curve:
-        return momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
+        return learning_rate(schedule, lengths, spans), momenta
 
     def _span(self, stage: PlannedStage, start: int, steps: int) -> StageSpan:
         lr, lengths = stage.config.lr, Lengths(steps)
@@ -259,10 +237,9 @@ class Builder:
         for stage in stages:
             if stage.mixture is not None and stage.rows is not None and stage.mixture.fade_rows > stage.rows:
                 fade, length = (rows * stage.seq_len for rows in (stage.mixture.fade_rows, stage.rows))
-                lengths = f"is {show_count(fade)} tokens, longer than its stage of {show_count(length)}"
-                self.problems.append(
-                    Problem(f"stages[{stage.index}].fade", f"{lengths}. Write fade = {length} or less.")
-                )
+                what = f"is {show_count(fade)} tokens, longer than its stage of {show_count(length)}."
+                what = f"{what} Write fade = {length} or less."
+                self.problems.append(Problem(f"stages[{stage.index}].fade", what))
 
     def _check_muon(self) -> None:
         """A rate made for AdamW moves Muon's matrices hardly at all."""

@@ -5,10 +5,10 @@ after a stage decides its positions, so that a longer stage may be appended to a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from trivium.config.schema import SIZES, Config, Model
+from trivium.config.schema import SIZES, Config, Model, Size
 from trivium.config.stages import Rope, Stage
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
 from trivium.model.folder import read_spec
@@ -47,16 +47,13 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
 
 def stage_rope(stages: Sequence[Stage], number: int, model: Model, spec: ModelSpec) -> RopeSpec:
     """The rotary positions of a stage, of a model with this shape."""
-    before = [each.seq_len for each in stages[:number] if not _scales(each, spec)]
+    # Where a stage stretches its positions, its rows are longer than the context that it stretches.
+    plain = [each for each in stages[:number] if (spec.rope if each.rope is None else each.rope).scaling is None]
+    before = [each.seq_len for each in plain]
     if model.init is not None:
         before.append(spec.max_seq_len)
     context = model.max_seq_len or max(before, default=stages[0].seq_len)
     return _rope(stages[number].rope, spec.rope, context)
-
-
-def _scales(stage: Stage, spec: ModelSpec) -> bool:
-    """Whether a stage stretches its positions: its rows are then longer than the context that it stretches."""
-    return (spec.rope if stage.rope is None else stage.rope).scaling is not None
 
 
 def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
@@ -88,14 +85,10 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
     """The shape that `[model]` describes by its numbers, or by the name of a size; rotary positions are plain."""
-    layers, width, heads, kv_heads, ffn = _sizes(model)
+    size = _size(model)
     return ModelSpec(
-        layers=layers,
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=width // heads,
-        ffn=ffn,
+        **asdict(size),
+        head_dim=size.width // size.heads,
         vocab=vocab,
         max_seq_len=max_seq_len,
         qk_norm=model.qk_norm,
@@ -104,15 +97,14 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
     )
 
 
-def _sizes(model: Model) -> tuple[int, int, int, int, int]:
+def _size(model: Model) -> Size:
     if model.size is not None:
-        size = SIZES[model.size]
-        return size.layers, size.width, size.heads, size.kv_heads, size.ffn
+        return SIZES[model.size]
     assert model.layers is not None, "a checked model has a size, layers and width, or init"
     assert model.width is not None
     heads = model.heads or max(1, model.width // HEAD_DIM)
     ffn = model.ffn or -(-model.width * 8 // (3 * 64)) * 64
-    return model.layers, model.width, heads, model.kv_heads or heads, ffn
+    return Size(model.layers, model.width, heads, model.kv_heads or heads, ffn)
 
 
 def _vocab(config: Config, largest_id: int) -> int | Problem:

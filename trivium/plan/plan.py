@@ -168,11 +168,9 @@ class ReadablePlan(Plan):
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run."""
         return self.stages[-1].end
 
     def stage_at(self, step: int) -> CompleteStage:
-        """The stage that a step belongs to."""
         return self.stages[super().stage_at(step).index]
 
     def readable(self) -> "ReadablePlan":

@@ -2,7 +2,6 @@
 
 from textwrap import fill
 
-from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -10,6 +9,7 @@ from rich.text import Text
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.errors import Problem
+from trivium.plan.export import inherited_values
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, SourceUse
 
@@ -41,30 +41,25 @@ def headline(plan: Plan) -> str:
 
 def stage_table(plan: Plan) -> Table:
     """One line a stage."""
-    table = _table("stage", "steps", "tokens", "rows x length", "packing", "learning rate")
+    table = plain_table("stage", "steps", "tokens", "rows x length", "packing", "learning rate")
     for stage in plan.stages:
-        _add(
-            table,
-            stage.name,
-            _span(stage),
-            _count(stage.tokens),
-            f"{stage.batch_size:,} x {stage.seq_len:,}",
-            stage.config.packing,
-            _lr(plan, stage),
-        )
+        first, end = (UNKNOWN if step is None else f"{step:,}" for step in (stage.start, stage.end))
+        shape = f"{stage.batch_size:,} x {stage.seq_len:,}"
+        rest = shape, stage.config.packing, _lr(plan, stage)
+        _add(table, stage.name, f"[{first}, {end})", _count(stage.tokens), *rest)
     return table
 
 
 def source_table(plan: Plan) -> Table:
     """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
     headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "total", "padding", "cut", "dropped")
-    table = _table(*headers, right=tuple(range(2, len(headers))))
+    table = plain_table(*headers, right=tuple(range(2, len(headers))))
     for stage in plan.stages:
         shares = stage.shares or {}
         names = list(stage.uses) or list(shares) or [UNKNOWN]
         for number, name in enumerate(names):
             use = stage.uses.get(name)
-            share = _share(shares.get(name)) if shares else UNKNOWN
+            share = f"{float(shares.get(name, 0)) * 100:.4g}%" if shares else UNKNOWN
             fading = " (fading)" if shares and name not in shares else ""
             _add(
                 table,
@@ -93,18 +88,13 @@ def inherited_lines(plan: Plan, width: int) -> list[str]:
     """What the config took from the run that its weights come from: `from runs/base at step 400: seq_len = 256`."""
     if not plan.inherited.taken:
         return []
-    taken = ", ".join(f"{key} = {show_value(_plain(value))}" for key, value in plan.inherited.taken.items())
+    taken = ", ".join(f"{key} = {show_value(value)}" for key, value in inherited_values(plan).items())
     return ["", fill(f"from {plan.inherited.base}: {taken}.", width, subsequent_indent="  ")]
-
-
-def _plain(value: object) -> object:
-    """A value of the config as it would be written."""
-    return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
 
 
 def source_list(plan: Plan) -> Table:
     """One line a source: what it is and how large."""
-    table = _table("source", "kind", "where", "documents", "tokens", right=(3, 4))
+    table = plain_table("source", "kind", "where", "documents", "tokens", right=(3, 4))
     for name, source in plan.config.sources.items():
         opened = plan.sources.get(name)
         size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
@@ -114,31 +104,19 @@ def source_list(plan: Plan) -> Table:
 
 def _add(table: Table, *cells: str) -> None:
     """A row of plain text: names are not markup."""
-    table.add_row(*(Text(cell) for cell in cells))
+    table.add_row(*map(Text, cells))
 
 
-def _table(*headers: str, right: tuple[int, ...] = ()) -> Table:
+def plain_table(*headers: str, right: tuple[int, ...] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for number, header in enumerate(headers):
-        # Names may break over lines; a number that did would be another number.
-        table.add_column(
-            header, justify="right" if number in right else "left", overflow="fold", no_wrap=number in right
-        )
+        is_number = number in right  # names may break over lines; a number that did would be another number
+        table.add_column(header, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     return table
-
-
-def _span(stage: PlannedStage) -> str:
-    ends = ["?" if end is None else f"{end:,}" for end in (stage.start, stage.end)]
-    return f"[{ends[0]}, {ends[1]})"
 
 
 def _count(count: int | None) -> str:
     return UNKNOWN if count is None else show_count(count)
-
-
-def _share(share: object) -> str:
-    percent = float(share or 0) * 100  # type: ignore[arg-type]
-    return f"{percent:.4g}%"
 
 
 def _epochs(use: SourceUse | None) -> tuple[str, str]:

@@ -53,7 +53,6 @@ class PlannedStage:
 
     @property
     def name(self) -> str:
-        """The stage's name."""
         assert self.config.name is not None, "a checked stage has a name"
         return self.config.name
 
@@ -69,7 +68,6 @@ class PlannedStage:
 
     @property
     def seq_len(self) -> int:
-        """Row length."""
         return self.config.seq_len
 
     @property
@@ -119,12 +117,10 @@ class CompleteStage(PlannedStage):
 
     @property
     def end(self) -> int:
-        """The first step after the stage."""
         return self.start + self.steps
 
     @property
     def rows(self) -> int:
-        """Rows of the whole stage."""
         return self.steps * self.batch_size
 
     @property

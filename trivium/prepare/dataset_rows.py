@@ -76,7 +76,6 @@ def _open_rows(described: str) -> Any:
 
 
 def text_rows(rows: Any, start: int, stop: int, column: str) -> Iterator[InputRecords]:
-    """The texts of some rows."""
     if column not in rows.column_names:
         names = ", ".join(rows.column_names)
         raise SourceError(f'there is no column "{column}", but {names}. Write column = "{rows.column_names[0]}".')
@@ -89,7 +88,6 @@ def text_rows(rows: Any, start: int, stop: int, column: str) -> Iterator[InputRe
 
 
 def token_column(rows: Any) -> str:
-    """Where the tokens are."""
     found = [name for name in TOKEN_COLUMNS if name in rows.column_names]
     if not found:
         names = ", ".join(rows.column_names)

@@ -261,7 +261,6 @@ class ReportMeter:
             self.flush()
 
     def flush(self) -> None:
-        """Report now."""
         self._report(*self._sums)
         self._sums = [0, 0, 0]
         self._last = time.monotonic()

@@ -91,7 +91,6 @@ class FinishedShards:
             return None
 
     def keep(self, shard: Shard, outcome: Outcome) -> None:
-        """A shard is finished."""
         self._write(shard.name, {"key": shard.key(self._recipe), "outcome": asdict(outcome)})
 
     def num_parts(self, name: str, part: InputPart) -> int | None:
@@ -145,7 +144,6 @@ class FinishedShards:
 
 
 def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Prepared:
-    """What all shards hold together."""
     bad = BadLines()
     for outcome in outcomes.values():
         bad.join(outcome.bad)
@@ -162,9 +160,8 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
     """What is there already; None where there is nothing, or an unfinished try. Other content is refused."""
     if not (folder / MANIFEST_NAME).is_file() or not (folder / SUMMARY).is_file():
         if not (folder / UNFINISHED).is_dir() and any(folder.glob("**/*.ds")):
-            raise SourceError(
-                f"{folder}: holds token files that were not prepared here. Give a folder that does not exist yet."
-            )
+            what = "holds token files that were not prepared here"
+            raise SourceError(f"{folder}: {what}. Give a folder that does not exist yet.")
         return None
     try:
         content = json.loads((folder / SUMMARY).read_bytes())
@@ -178,9 +175,8 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
         bad = BadLines.from_json(content["skipped"])
         prepared = Prepared(folder, read_manifest(folder / MANIFEST_NAME), content["text_bytes"], content["lines"], bad)
     except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"{folder / SUMMARY}: cannot be read ({error}). Delete the folder, or give another."
-        ) from None
+        what = f"cannot be read ({error})"
+        raise SourceError(f"{folder / SUMMARY}: {what}. Delete the folder, or give another.") from None
     if not same:
         raise SourceError(
             f"{folder}: was prepared from other text, or with another tokenizer or column. "

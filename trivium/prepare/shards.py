@@ -106,7 +106,6 @@ class FilesWork:
         return 10**6 if any(isinstance(each, CompressedInput) for each in shards) else len(shards)
 
     def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
-        """Every shard, in order."""
         for each in divide(self.files):
             if isinstance(each, CompressedInput):
                 yield from each.shards(known)
@@ -126,16 +125,13 @@ class LinesWork:
 
     @property
     def total(self) -> int:
-        """Bytes, about."""
         return self.size()
 
     @property
     def most_workers(self) -> int:
-        """One for each shard, about."""
         return max(1, self.total // SENT_BYTES)
 
     def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
-        """Every shard, in order."""
         whole = InputPart("", self.name, "jsonl", 0, SENT_BYTES, hash_json(self.content))
         return send("00000", whole, self._joined, known, self.first_line)
 
@@ -194,11 +190,7 @@ class CompressedInput:
 
 
 def send(
-    name: str,
-    whole: InputPart,
-    read: Callable[[], Iterator[tuple[bytes, int]]],
-    known: KnownParts,
-    first_line: int = 0,
+    name: str, whole: InputPart, read: Callable[[], Iterator[tuple[bytes, int]]], known: KnownParts, first_line: int = 0
 ) -> Iterator[QueuedShard]:
     """A shard for each stretch of lines that `read` gives, with the bytes of input that it took."""
 

@@ -42,7 +42,6 @@ class Worker:
         self._send(asdict(job))
 
     def encode(self, queued: QueuedShard, report: Report) -> Outcome:
-        """Have a shard encoded."""
         assert self._process.stdout is not None
         sent = None if queued.lines is None else len(queued.lines)
         try:

@@ -162,7 +162,6 @@ def _base64(numbers: np.ndarray[Any, Any]) -> str:
 
 
 def by_key(pairs: Mapping[str, Any] | None) -> list[list[str]]:
-    """A mapping as rows of a table."""
     return [[str(key), show_value(value)] for key, value in (pairs or {}).items()]
 
 

@@ -65,7 +65,6 @@ class Columns:
         return np.full(len(self), np.nan) if found is None else np.array(found, np.float64)
 
     def known(self, name: str) -> tuple[Int64s, Floats]:
-        """A figure, and the steps that have it."""
         values = self.column(name)
         there = ~np.isnan(values)
         return self.steps[there], values[there]

@@ -1,20 +1,17 @@
 """What the stages of runs gained and forgot, run beside run: tables for a terminal, and JSON."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trivium.errors import UsageError
+from trivium.plan.show import plain_table
 from trivium.report.changes import FIGURES, Change, StageChange, stage_changes
 from trivium.report.read import RunFiles
 from trivium.report.run import shown_runs
-
-Record = dict[str, Any]
 
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
@@ -28,24 +25,20 @@ def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
     return found
 
 
-def compare_json(changes: Sequence[StageChange]) -> list[Record]:
-    """Plain values for machines."""
-    return [asdict(change) for change in changes]
-
-
 def show_changes(changes: Sequence[StageChange], console: Console) -> None:
     """Print tables of 80 columns: a line for each stage, source and run; runs are below one another."""
     parts: list[RenderableType] = []
     sources = [(c.stage, source, c.run, figures) for c in changes for source, figures in c.sources.items()]
     if sources:
-        table = _table("stage", "source", "run", "nats", "after", "change", "bits/byte", "after")
+        headers = ("stage", "source", "run", "nats", "after", "change", "bits/byte", "after")
+        table = plain_table(*headers, right=tuple(range(3, 8)))
         for first, second, run, figures in _grouped(sources):
             nats, bits = (_cells(figures[figure], signs=4) for figure in FIGURES)
             table.add_row(*map(Text, (first, second, run, *nats, *bits[:2])))
         parts += [Text("validation before and after each stage", style="bold"), table]
     scores = [(c.stage, task, c.run, change) for c in changes for task, change in c.scores.items()]
     if scores:
-        table = _table("stage", "task", "run", "before", "after", "change")
+        table = plain_table("stage", "task", "run", "before", "after", "change", right=(3, 4, 5))
         for first, second, run, score in _grouped(scores):
             table.add_row(*map(Text, (first, second, run, *_cells(score, signs=3))))
         parts += [*([Text()] if parts else []), Text("scores before and after each stage", style="bold"), table]
@@ -69,10 +62,3 @@ def _cells(change: Change, signs: int) -> tuple[str, str, str]:
         return "" if value is None else f"{value:{sign}.{signs}f}"
 
     return shown(change.before), shown(change.after), shown(change.change, "+")
-
-
-def _table(*headers: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    for number, header in enumerate(headers):
-        table.add_column(header, justify="left" if number < 3 else "right", overflow="fold", no_wrap=number >= 3)
-    return table

@@ -21,17 +21,11 @@ def loss_section(runs: list[ShownRun]) -> Section:
     """Training loss: overall with its running mean, and by source."""
     overall = [series for run in runs for series in _loss_series(run)]
     by_source = [series for run in runs for series in run.source_series("loss_by_source")]
+    note = "Nats a token at every step; the strong line is the running mean."
+    note_by_source = "Nats a token, of each source's rows."
     blocks: list[Block] = [
-        Chart(
-            "loss",
-            "Training loss",
-            overall,
-            "Nats a token at every step; the strong line is the running mean.",
-            wide=True,
-        ),
-        Chart(
-            "loss-by-source", "Training loss by source", by_source, "Nats a token, of each source's rows.", wide=True
-        ),
+        Chart("loss", "Training loss", overall, note, wide=True),
+        Chart("loss-by-source", "Training loss by source", by_source, note_by_source, wide=True),
     ]
     return Section("loss", "Loss", blocks)
 
@@ -49,22 +43,14 @@ def validation_section(runs: list[ShownRun]) -> Section:
     losses, bits = (
         [each for run in runs for each in _evaluation_series(run, overall, by_source)] for overall, by_source in FIGURES
     )
+    scores = [each for run in runs for each in _score_series(run)]
+    unseen = f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
+    same = f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}"
+    right = "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right."
     blocks: list[Block] = [
-        Chart(
-            "validation-loss", "Validation loss", losses, f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
-        ),
-        Chart(
-            "validation-bpb",
-            "Bits per byte",
-            bits,
-            f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}",
-        ),
-        Chart(
-            "scores",
-            "Scores",
-            [each for run in runs for each in _score_series(run)],
-            "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right.",
-        ),
+        Chart("validation-loss", "Validation loss", losses, unseen),
+        Chart("validation-bpb", "Bits per byte", bits, same),
+        Chart("scores", "Scores", scores, right),
     ]
     for run in runs:
         blocks += [*_change_tables(run), _evaluation_table(run), _score_table(run)]
@@ -107,7 +93,6 @@ def _score_of(task: str) -> Callable[[Scored], float | None]:
 
 
 def _change_tables(run: ShownRun) -> list[PageTable]:
-    """What each stage gained and forgot."""
     changes = list(stage_changes(run.label, run.plan, run.log))
     losses = [
         [stage, source, *_cells(figures["loss"]), *_cells(figures["bits_per_byte"])]

@@ -27,7 +27,6 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def write_report(folders: list[Path], out: Path) -> Path:
-    """Write the page of these runs."""
     page = page_html(page_data(shown_runs([RunFiles(folder) for folder in folders])))
     return _write(page, out)
 

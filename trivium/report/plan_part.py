@@ -19,9 +19,9 @@ def plan_section(runs: list[ShownRun]) -> Section:
     """The pictures of every run's plan over one step axis, and the first run's tables."""
     charts = [shares_chart(run, several=len(runs) > 1) for run in runs]
     charts += [
-        Chart("plan-lr", "Learning rate", _each(runs, lr_series), scale="zero", small=True),
-        Chart("plan-rows", "Row length (tokens)", _each(runs, row_length_series), scale="zero", small=True),
-        Chart("plan-batch", "Batch size (rows)", _each(runs, batch_size_series), scale="zero", small=True),
+        Chart("plan-lr", "Learning rate", _lr_series(runs), scale="zero", small=True),
+        Chart("plan-rows", "Row length (tokens)", _stepped(runs, "row length", "seq_len"), scale="zero", small=True),
+        Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", "batch_size"), scale="zero", small=True),
     ]
     lead = "What each step reads and its learning rate, as planned before the first step."
     note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
@@ -35,7 +35,6 @@ def plan_section(runs: list[ShownRun]) -> Section:
 def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
-    folded = several
     texts = [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
         for kind, title in (("notes", "Notes"), ("warnings", "Warnings"), ("unknown", "Not known"))
@@ -48,7 +47,7 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
             ["stage", "steps", "tokens", "rows x length", "packing", "learning rate"],
             [_stage_row(run.plan, stage) for stage in run.plan["stages"]],
             numbers=(1, 2, 3, 5),
-            folded=folded,
+            folded=several,
         ),
         PageTable(
             f"reads{key}",
@@ -59,7 +58,7 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
             "Cut: pieces whose document continues elsewhere. Dropped: tokens that crop does not read.",
             numbers=tuple(range(2, 10)),
             sources=(1,),
-            folded=folded,
+            folded=several,
         ),
         PageTable(
             f"sources{key}",
@@ -76,31 +75,19 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     ]
 
 
-def _each(runs: list[ShownRun], make: Any) -> list[Series]:
-    return [series for run in runs for series in make(run)]
-
-
 def known_stages(plan: Record) -> list[Record]:
     """The stages whose first and last step are known."""
     return [stage for stage in plan["stages"] if stage["start"] is not None and stage["end"] is not None]
 
 
 def shares_chart(run: ShownRun, *, several: bool) -> Chart:
-    """The planned shares, stacked."""
     points = share_points(run.plan)
     steps = [step for step, _ in points]
-    series = [
-        Series.of(
-            name,
-            steps,
-            [shares.get(name, 0.0) * 100 for _, shares in points],
-            style="stepped",
-            source=name,
-            run=run.number,
-        )
-        for name in run.sources
-        if any(shares.get(name) for _, shares in points)
-    ]
+    series = []
+    for name in run.sources:
+        values = [shares.get(name, 0.0) * 100 for _, shares in points]
+        if any(values):
+            series.append(Series.of(name, steps, values, style="stepped", source=name, run=run.number))
     title = f"Shares of {run.label}" if several else "Shares"
     return Chart(f"plan-shares-{run.number}", title, series, unit="%", stacked=True)
 
@@ -145,30 +132,25 @@ def faded(before: dict[str, float], after: dict[str, float], part: float) -> dic
     return {name: before.get(name, 0.0) * (1 - part) + after.get(name, 0.0) * part for name in names}
 
 
-def lr_series(run: ShownRun) -> list[Series]:
+def _lr_series(runs: list[ShownRun]) -> list[Series]:
     """The planned learning rate of the layers' matrices."""
-    curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
-    if not curve:
-        return []
-    steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
-    return [Series.of(run.label_of("learning rate"), steps, values, run=run.number)]
+    found = []
+    for run in runs:
+        curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
+        if curve:
+            steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
+            found.append(Series.of(run.label_of("learning rate"), steps, values, run=run.number))
+    return found
 
 
-def row_length_series(run: ShownRun) -> list[Series]:
-    """Tokens of a row at every step."""
-    return _stepped(run, "row length", "seq_len")
-
-
-def batch_size_series(run: ShownRun) -> list[Series]:
-    """Rows of a step."""
-    return _stepped(run, "batch size", "batch_size")
-
-
-def _stepped(run: ShownRun, label: str, key: str) -> list[Series]:
-    stages = known_stages(run.plan)
-    steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
-    values = [stage[key] for stage in stages for _ in range(2)]
-    return [Series.of(run.label_of(label), steps, values, style="stepped", run=run.number)]
+def _stepped(runs: list[ShownRun], label: str, key: str) -> list[Series]:
+    found = []
+    for run in runs:
+        stages = known_stages(run.plan)
+        steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
+        values = [stage[key] for stage in stages for _ in range(2)]
+        found.append(Series.of(run.label_of(label), steps, values, style="stepped", run=run.number))
+    return found
 
 
 def _stage_row(plan: Record, stage: Record) -> list[str]:

@@ -54,7 +54,6 @@ class EventLog:
     last_time: float | None = None
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """The events of a kind, in order."""
         return [cast(Kind, logged.event) for logged in self.logged(kind)]
 
     def logged(self, *kinds: type[Event]) -> list[Logged]:
@@ -146,7 +145,6 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return str(self.plan.get("run") or self.folder.name)
 
     def mark(self) -> tuple[tuple[int, int], ...]:
@@ -189,9 +187,8 @@ class RunFiles:
                 raise ValueError(f"it lacks {', '.join(keys)}")
             return found
         except ValueError as error:
-            raise UsageError(
-                f"{path}: is not what a run writes: {error}. It is written when the run starts: resume it once."
-            ) from None
+            what = f"is not what a run writes: {error}. It is written when the run starts: resume it once."
+            raise UsageError(f"{path}: {what}") from None
 
     def _read_events(self, path: Path) -> None:
         if path.stat().st_size < self._read_bytes:  # another run has taken the folder

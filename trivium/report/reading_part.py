@@ -94,9 +94,8 @@ def _loss_tokens_series(run: ShownRun) -> Series:
     edges = bucket_edges(len(columns), SHARE_BUCKETS)
     slots, loss_tokens = (bucket_sums(columns.column(name), edges) for name in ("tokens", "loss_tokens"))
     ends = np.append(edges[1:], len(columns)) - 1
-    return Series(
-        run.label_of("loss tokens"), columns.steps[ends], 100 * loss_tokens / np.maximum(1, slots), run=run.number
-    )
+    shares = 100 * loss_tokens / np.maximum(1, slots)
+    return Series(run.label_of("loss tokens"), columns.steps[ends], shares, run=run.number)
 
 
 def _read_table(run: ShownRun) -> PageTable:
@@ -119,13 +118,6 @@ def _read_table(run: ShownRun) -> PageTable:
             stage_name = stage["name"] + so_far if number == 0 else ""
             rows.append([stage_name, name, cells[0], share, cells[1], f"{read[name]:,.0f}"])
     columns_shown = ["stage", "source", "share planned", "share read", "loss tokens planned", "loss tokens read"]
-    note = "Planned: of the whole stage. Read: in all steps taken."
-    return PageTable(
-        f"read-{run.number}",
-        run.label_of("Planned and read"),
-        columns_shown,
-        rows,
-        note,
-        numbers=(2, 3, 4, 5),
-        sources=(1,),
-    )
+    note, title = "Planned: of the whole stage. Read: in all steps taken.", run.label_of("Planned and read")
+    numbers = (2, 3, 4, 5)
+    return PageTable(f"read-{run.number}", title, columns_shown, rows, note, numbers=numbers, sources=(1,))

@@ -86,16 +86,13 @@ def log_with_past(run: RunFiles, others: list[RunFiles]) -> EventLog:
     if not isinstance(run.lineage, dict):
         return run.log
     last = int(run.lineage["step"])
-    places = _places(run.folder.resolve(), Path(str(run.lineage["run"])))
+    # Its lineage has a path from a folder that is not known any more: the parent may be beside the fork, or above.
+    fork, given = run.folder.resolve(), Path(str(run.lineage["run"]))
+    places = {fork.parent / given.name, *(above / given for above in fork.parents)}
     parent = next((each for each in others if each is not run and each.folder.resolve() in places), None)
     if parent is None:
         return run.log
     return run.log.after(log_with_past(parent, [each for each in others if each is not run]), last)
-
-
-def _places(fork: Path, parent: Path) -> set[Path]:
-    """Where a fork's parent may be: its lineage has a path from a folder that is not known any more."""
-    return {fork.parent / parent.name, *(above / parent for above in fork.parents)}
 
 
 def shown_runs(files: list[RunFiles]) -> list[ShownRun]:

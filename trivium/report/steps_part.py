@@ -31,16 +31,10 @@ def speed_section(runs: list[ShownRun]) -> Section:
     for run in runs:
         pauses += run.event_series("checkpoint", run.log.of(Saved), lambda event: event.seconds)
         pauses += run.event_series("evaluation", run.log.of(Evaluated), lambda event: event.seconds)
+    used = "Model FLOPs utilisation: the part of the device's peak that is used."
     blocks: list[Block] = [
         chart("throughput", "Tokens a second", "tokens_per_second"),
-        chart(
-            "mfu",
-            "MFU",
-            "mfu",
-            "Model FLOPs utilisation: the part of the device's peak that is used.",
-            unit="%",
-            factor=100,
-        ),
+        chart("mfu", "MFU", "mfu", used, unit="%", factor=100),
         chart("seconds", "Seconds a step", "seconds", unit="s"),
         chart("waited", "Waited for data", "waited", "Seconds of each step.", "s"),
         Chart("pauses", "Checkpoints and evaluations", pauses, "Seconds each took.", "s", scale="zero"),
@@ -112,10 +106,8 @@ def _trouble_table(run: ShownRun) -> PageTable:
         [int(step), "update", str(value), "not finite", ""] for step, value in zip(steps[bad], loss[bad], strict=True)
     ]
     shown = [[f"{step:,}", *cells] for step, *cells in sorted(rows, key=lambda row: row[0])]
-    title = run.label_of("Spikes and skipped steps")
-    return long_table(
-        f"troubles-{run.number}", title, ["step", "what", "loss", "why", "documents"], shown, numbers=(0, 2)
-    )
+    title, columns = run.label_of("Spikes and skipped steps"), ["step", "what", "loss", "why", "documents"]
+    return long_table(f"troubles-{run.number}", title, columns, shown, numbers=(0, 2))
 
 
 def _documents(run: ShownRun, file: str | None) -> str:

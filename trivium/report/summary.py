@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from trivium.config.keys import flat_keys
 from trivium.config.numbers import show_count
 from trivium.report.charts import PageTable, Section, duration
 from trivium.report.run import ShownRun
@@ -66,7 +67,6 @@ def tokens_before(plan: Record, step: int) -> int:
 
 
 def best_evaluation(run: ShownRun) -> Evaluated | None:
-    """The evaluation with the least loss."""
     known = [(event.loss, event) for event in run.log.of(Evaluated) if event.loss is not None and isfinite(event.loss)]
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
@@ -86,7 +86,7 @@ def comparison_section(runs: list[ShownRun]) -> Section:
     """Several runs compared: final figures, keys of the config that differ, where they part."""
     labels = [run.label for run in runs]
     figures = [[name, *(_figure(make, run) for run in runs)] for name, make in FIGURES.items()]
-    flat = [dict(_flat(run.config)) for run in runs]
+    flat = [{key: str(value) for key, value in flat_keys(run.config).items()} for run in runs]
     keys = sorted({key for each in flat for key in each})
     differing = [
         [key, *values] for key in keys if len(set(values := [each.get(key, "not given") for each in flat])) > 1
@@ -121,19 +121,6 @@ def _figure(make: Any, run: ShownRun) -> str:
         return str(make(run))
     except (IndexError, TypeError):  # the run has no such figure
         return ""
-
-
-def _flat(table: Record, path: str = "") -> list[tuple[str, str]]:
-    found = []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{path}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for number, each in enumerate(value):
-                found += _flat(each, f"{path}{key}[{number}].")
-        else:
-            found.append((f"{path}{key}", str(value)))
-    return found
 
 
 def shared_past(first: ShownRun, other: ShownRun) -> str:

@@ -38,7 +38,6 @@ class RunServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     @property

@@ -215,12 +215,11 @@ class Scored(Event):
 
     def line(self) -> str:
         """`step 500: scores spelling 0.83, arc 0.31 (chance 0.25); centred 0.46`."""
-        shown = [f"{name} {each['score']:.3f}{_beside_chance(each)}" for name, each in self.scores.items()]
+        shown = [
+            f"{name} {each['score']:.3f}" + f" (chance {each['chance']:.2f})" * (each["chance"] > 0)
+            for name, each in self.scores.items()
+        ]
         return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
-
-
-def _beside_chance(score: ScoreFigures) -> str:
-    return f" (chance {score['chance']:.2f})" if score["chance"] else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +323,6 @@ class EventFile:
             self._put(b"\n")
 
     def write(self, event: Event) -> None:
-        """Append one line."""
         line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
         self._put(json.dumps(line).encode() + b"\n")
 

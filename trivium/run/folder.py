@@ -90,12 +90,10 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        """The events file."""
         return self.path / "events.jsonl"
 
     @property
     def checkpoints_folder(self) -> Path:
-        """Where checkpoints are."""
         return self.path / "checkpoints"
 
     def lock(self) -> None:
@@ -110,9 +108,8 @@ class RunFolder:
             owner = self._lock.read().strip() or "another process"
             self._lock.close()
             self._lock = None
-            raise ResumeError(
-                f"{self.path}: {owner} is training this run. Stop it first, or give run.name another name."
-            ) from None
+            what = f"{owner} is training this run. Stop it first, or give run.name another name."
+            raise ResumeError(f"{self.path}: {what}") from None
         with written_to(self.path):
             self._lock.truncate(0)
             self._lock.write(f"process {os.getpid()}")
@@ -161,7 +158,6 @@ class RunFolder:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def last_step(self) -> int | None:
-        """The step of the last complete checkpoint."""
         checkpoints = self.checkpoints()
         return checkpoints[-1].step if checkpoints else None
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from trivium.errors import UsageError
 from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
-from trivium.run.folder import RunFolder
+from trivium.run.folder import LINEAGE, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class RunState:
 
 
 def list_runs(folder: Path) -> list[RunState]:
-    """Every run in a folder, by name."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder. Give the one that run.folder names.")
-    return [run_state(path) for path in sorted(folder.iterdir()) if (path / "plan.json").is_file() or _forked(path)]
+    marks = ("plan.json", LINEAGE)  # a fork that has not been started has no plan yet
+    found = [path for path in sorted(folder.iterdir()) if any((path / mark).is_file() for mark in marks)]
+    return [run_state(path) for path in found]
 
 
 def run_state(path: Path) -> RunState:
-    """A run's line, from its events and checkpoints."""
     folder = RunFolder(path)
     step, stage = 0, ""
     total: int | None = None
@@ -66,7 +66,6 @@ def run_state(path: Path) -> RunState:
 
 
 def show_runs(runs: list[RunState], console: Console) -> None:
-    """Print them as a table."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("run", "state", "step", "of", "stage", "loss", "checkpoint", "forked from"):
         table.add_column(header, justify="right" if header in ("step", "of", "loss", "checkpoint") else "left")
@@ -82,7 +81,3 @@ def show_runs(runs: list[RunState], console: Console) -> None:
             run.lineage,
         )
     console.print(table)
-
-
-def _forked(path: Path) -> bool:
-    return path.is_dir() and RunFolder(path).lineage is not None

@@ -34,7 +34,6 @@ class Retention:
     milestones: int | None = None
 
     def kept(self, steps: list[int], best: int | None) -> set[int]:
-        """The steps whose checkpoints stay."""
         always = self.boundaries | {self.total_steps} | ({best} if best is not None else set())
         milestones = {step for step in steps if self.milestones is not None and step % self.milestones == 0}
         return set(steps[-self.keep :]) | (always & set(steps)) | milestones

@@ -31,7 +31,6 @@ LINE_BYTES = 1024  # of a task's conversation, about
 
 
 def locate_chat(name: str, source: ChatSource, settings: LocateSettings) -> LocatedSource:
-    """The token files of a source of conversations."""
     if source.path is not None and not exists(source.path):
         return not_there(source)
     if source.task is None:
@@ -91,15 +90,7 @@ def _open_task(source: ChatSource) -> Sequence[Any]:
     from trivium.tasks.open import open_task
 
     assert source.task is not None, "asked only of a source with a task"
-    return open_task(
-        source.task,
-        path=source.path,
-        split=source.split,
-        subset=source.subset,
-        size=source.size,
-        start=source.start,
-        stop=source.stop,
-    )
+    return open_task(source.task, **source.model_dump(include={"path", "split", "subset", "size", "start", "stop"}))
 
 
 def _task_work(source: ChatSource, task: Callable[[], Sequence[Any]], content: Any) -> LinesWork:

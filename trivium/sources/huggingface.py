@@ -15,14 +15,7 @@ from trivium.paths import find_any
 from trivium.prepare.dataset_rows import SAVED, described, load_rows, token_column
 from trivium.prepare.encode import Recipe
 from trivium.prepare.shards import KnownParts, QueuedShard, Shard, shard_size
-from trivium.sources.locate import (
-    FetchedNote,
-    LocatedSource,
-    LocateSettings,
-    not_fetched,
-    not_prepared,
-    prepared_files,
-)
+from trivium.sources.locate import FetchedNote, LocatedSource, LocateSettings, not_fetched, not_prepared, prepared_files
 from trivium.textfiles.read import InputPart
 
 
@@ -42,7 +35,6 @@ class RowsWork:
 
     @property
     def total(self) -> int:
-        """Bytes in memory."""
         return self.num_bytes
 
     @property
@@ -52,11 +44,9 @@ class RowsWork:
 
     @property
     def most_workers(self) -> int:
-        """One for each shard."""
         return -(-self.num_rows // self.rows_each)
 
     def shards(self, known: KnownParts) -> Iterator[QueuedShard]:
-        """Every shard, in order."""
         for number, start in enumerate(range(0, self.num_rows, self.rows_each)):
             stop = min(start + self.rows_each, self.num_rows)
             part = InputPart("", self.name, "rows", start, stop, self.fingerprint)
@@ -64,7 +54,6 @@ class RowsWork:
 
 
 def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSettings) -> LocatedSource:
-    """The token files of a dataset by name or folder."""
     assert source.dataset is not None, "a checked source has a dataset"
     local = Path(source.dataset).exists()
     if not local and not settings.prepare and not source.tokenised and settings.lacks_tokenizer:

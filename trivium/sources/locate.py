@@ -76,7 +76,6 @@ class LocateSettings:
 
 
 def locate_tokens(_name: str, source: TokensSource, _settings: LocateSettings) -> LocatedSource:
-    """A source's files, mapped."""
     assert source.path is not None, "a checked source has a path"
     if not exists(source.path):
         return not_there(source)
@@ -132,7 +131,6 @@ def prepared_files(
 
 
 def prepared_folder(identity: str) -> Path:
-    """Where the token files of an input are kept."""
     return cache_folder() / "prepared" / identity
 
 
@@ -159,7 +157,6 @@ class FetchedNote:
         return open_prepared(identity)
 
     def keep(self, located: LocatedSource) -> None:
-        """Write it."""
         assert located.folder is not None, "what was prepared is in a folder"
         with cached_draft(self._path) as file:
             file.write(json.dumps({"identity": located.folder.name}).encode())

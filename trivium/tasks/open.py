@@ -8,10 +8,8 @@ from typing import Literal
 from trivium.config.keys import nearest
 from trivium.config.sources import GENERATED
 from trivium.errors import SourceError
-from trivium.tasks.choice import Arc, Mmlu
-from trivium.tasks.gsm8k import Gsm8k
+from trivium.tasks.hub import Arc, Gsm8k, JsonLinesTask, Mmlu, SmolTalk
 from trivium.tasks.rows import TaskRows, hub_rows, local_rows
-from trivium.tasks.smoltalk import JsonLinesTask, SmolTalk
 from trivium.tasks.task import Task
 from trivium.tasks.words import Counting, Spelling, WordRows, split_words
 

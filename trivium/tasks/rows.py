@@ -77,7 +77,6 @@ class JsonlRows:
         return row if isinstance(row, dict) else {"messages": row}
 
     def where(self, index: int) -> str:
-        """The line's number in the file."""
         return f"line {self._lines[index][0]:,}"
 
 
@@ -99,7 +98,6 @@ class ParquetRows:
         return dict(row)
 
     def where(self, index: int) -> str:
-        """The row's number in the file."""
         return f"row {index + 1:,}"
 
 

@@ -77,6 +77,5 @@ def final_number(text: str) -> Decimal | None:
 
 
 def last_text(conversation: Conversation) -> str:
-    """The text of the last message."""
     content = conversation["messages"][-1]["content"]
     return content if isinstance(content, str) else "".join(part["text"] for part in content)

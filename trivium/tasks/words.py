@@ -98,5 +98,4 @@ class Counting(Task):
         return talk(question, f"{spelled(word)}: {found}.\n#### {len(places)}")
 
     def evaluate(self, conversation: Conversation, answer: str) -> bool:
-        """Whether the number after #### is the right one."""
         return final_number(answer) == final_number(last_text(conversation))

@@ -48,9 +48,8 @@ class ChatTemplate:
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self.names
             )
         except jinja2.exceptions.SecurityError as error:
-            raise SourceError(
-                f"the chat template does what the sandbox forbids: {str(error).rstrip('.')}. Use another."
-            ) from None
+            what = f"does what the sandbox forbids: {str(error).rstrip('.')}"
+            raise SourceError(f"the chat template {what}. Use another.") from None
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise MalformedConversation(f"the chat template refuses it: {error}") from None
         return written
@@ -166,9 +165,8 @@ def _compiled(source: str) -> Any:
                 raise jinja2.exceptions.SecurityError(f'it sets "{name}"')
             super().__setitem__(name, value)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    extensions = [Generation, loopcontrols]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
     # No strftime_now: a conversation has the same tokens tomorrow, and templates have a date for that case.
     environment.globals.update(raise_exception=_refuse, dict=_make_dict, namespace=Namespace)

@@ -69,7 +69,6 @@ class FastTokenizer:
 
     @property
     def vocab(self) -> int:
-        """The largest id plus one."""
         return self.slow.vocab
 
     @property
@@ -78,11 +77,9 @@ class FastTokenizer:
         return self.slow.fingerprint
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where no token has it."""
         return self.slow.special(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The tokens of each text, and nothing added; a special token's name in a text is text."""
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> NDArray[np.uint32]:
@@ -96,18 +93,10 @@ class FastTokenizer:
         return self.slow.encode([text])[0]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, special ones included."""
         return self.slow.decode(tokens)
 
     def token_bytes(self, vocab: int) -> NDArray[np.int64]:
-        """Bytes of text in each token of a vocabulary; special tokens have none."""
         return self.slow.token_bytes(vocab)
-
-
-def encoder_for(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
-    """The fastest encoder with the ids of `tokenizer`, compared on `texts`; it may be `tokenizer` itself."""
-    fast = make_fast(tokenizer, texts)
-    return tokenizer if isinstance(fast, str) else fast
 
 
 def make_fast(tokenizer: Tokenizer, texts: Sequence[str]) -> FastTokenizer | str:

@@ -61,7 +61,6 @@ class FileTokenizer:
 
     @cached_property
     def vocab(self) -> int:
-        """The largest id plus one, added tokens and gaps included."""
         return 1 + max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @cached_property
@@ -72,11 +71,9 @@ class FileTokenizer:
         return hash_json(content)
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where no token has it."""
         return self.roles.get(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The tokens of each text, and nothing added; a special token's name in a text is text."""
         texts = [replace_surrogates(text) for text in texts]
         encoded = self.inner.encode_batch_fast(texts, add_special_tokens=False)
         tokens = [np.array(each.ids, np.uint32) for each in encoded]
@@ -102,9 +99,8 @@ class FileTokenizer:
     def encode_template(self, pieces: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The tokens of what a template wrote, special ones included, and each token's first character."""
         tokens, starts, before = [], [], 0
-        for piece, each in zip(
-            pieces, self._inner_for_templates.encode_batch(pieces, add_special_tokens=False), strict=True
-        ):
+        encoded = self._inner_for_templates.encode_batch(pieces, add_special_tokens=False)
+        for piece, each in zip(pieces, encoded, strict=True):
             tokens += each.ids
             starts += [before + start for start, _ in each.offsets]
             before += len(piece)
@@ -115,7 +111,6 @@ class FileTokenizer:
         return self._break_names.sub(mark, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, special ones included."""
         return str(self.inner.decode(list(tokens), skip_special_tokens=False))
 
     def token_bytes(self, vocab: int) -> NDArray[np.int64]:
@@ -150,9 +145,8 @@ def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
         # The library takes only the names of special tokens for text.
         token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
     source = folder.template if config.chat_template is None else read_template(config.chat_template)
-    names = dict(folder.token_names) | {
-        f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles
-    }
+    names = {f"{role}_token": inner.id_to_token(roles[role]) for role in ("bos", "eos") if role in roles}
+    names = dict(folder.token_names) | names
     template = None if source is None else ChatTemplate(source, names, from_config=config.chat_template is not None)
     return FileTokenizer(json.dumps(described), roles, template)
 

@@ -44,7 +44,6 @@ def role_name(role: Role) -> str:
 
 
 def named_roles(config: TokenizerConfig) -> dict[Role, str]:
-    """The tokens that the config names."""
     named = {"bos": config.bos, "eos": config.eos, **dict(config.markers)}
     return {role: name for role in ROLES if (name := named[role]) is not None}
 
@@ -64,7 +63,6 @@ def find_roles(
             roles[role] = found
         elif role in named:
             key = role if role in ("bos", "eos") else f"markers.{role}"
-            raise SourceError(
-                f'tokenizer.{key}: "{named[role]}" is not one of its tokens. {nearest(named[role], special)}'
-            )
+            what = f'"{named[role]}" is not one of its tokens'
+            raise SourceError(f"tokenizer.{key}: {what}. {nearest(named[role], special)}")
     return roles

@@ -41,12 +41,10 @@ class TiktokenTokenizer:
 
     @cached_property
     def inner(self) -> Any:
-        """The library's encoder."""
         return make_encoding(self.ranks, self.pattern, self.special_tokens)
 
     @property
     def vocab(self) -> int:
-        """The largest id plus one, special tokens and gaps included."""
         return 1 + max(*self.ranks.values(), *self.special_tokens.values())
 
     @cached_property
@@ -59,11 +57,9 @@ class TiktokenTokenizer:
         return hash_json(content)
 
     def special(self, role: Role) -> int | None:
-        """The id of the token that has this role; None where no token has it."""
         return self.roles.get(role)
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """The tokens of each text, and nothing added; a special token's name in a text is text."""
         return [self._encode(replace_surrogates(text)) for text in texts]
 
     def _encode(self, text: str) -> NDArray[np.uint32]:

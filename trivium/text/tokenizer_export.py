@@ -49,10 +49,8 @@ def tokenizer_files(tokenizer: Tokenizer, seq_len: int, before: Sequence[int]) -
     described = _described(tokenizer)
     names = _role_names(tokenizer)
     written = FileTokenizer(json.dumps(described), _roles(tokenizer))
-    if any(
-        not np.array_equal(*each)
-        for each in zip(written.encode(SAMPLE_TEXTS), tokenizer.encode(SAMPLE_TEXTS), strict=True)
-    ):
+    encoded = zip(written.encode(SAMPLE_TEXTS), tokenizer.encode(SAMPLE_TEXTS), strict=True)
+    if not all(np.array_equal(*each) for each in encoded):
         return TokenizerFiles({}, ("the tokenizer, whose pattern splits text differently in the other library",))
     bos = tokenizer.special("bos")
     if described.get("post_processor") is None and bos is not None and list(before) == [bos]:
@@ -67,7 +65,8 @@ def tokenizer_files(tokenizer: Tokenizer, seq_len: int, before: Sequence[int]) -
         "tokenizer_class": "PreTrainedTokenizerFast",
         MARKERS_KEY: {role: name for role, name in names.items() if role not in ("bos", "eos")},
     }
-    files = {"tokenizer.json": json.dumps(described, ensure_ascii=False), "tokenizer_config.json": _pretty(config)}
+    written_config = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    files = {"tokenizer.json": json.dumps(described, ensure_ascii=False), "tokenizer_config.json": written_config}
     template = _template(tokenizer, names)
     if template is None:
         return TokenizerFiles(files)
@@ -84,14 +83,12 @@ def _described(tokenizer: Tokenizer) -> dict[str, Any]:
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
-    ranks = (
-        tokenizer.ranks if isinstance(tokenizer, TiktokenTokenizer) else {bytes([byte]): byte for byte in range(256)}
-    )
+    every_byte = {bytes([byte]): byte for byte in range(256)}
+    ranks = tokenizer.ranks if isinstance(tokenizer, TiktokenTokenizer) else every_byte
     characters = {byte: character for character, byte in byte_characters().items()}
     shown = {token: "".join(characters[byte] for byte in token) for token in ranks}
-    inner = Library(
-        models.BPE(vocab={shown[token]: rank for token, rank in ranks.items()}, merges=[], ignore_merges=True)
-    )
+    vocab = {shown[token]: rank for token, rank in ranks.items()}
+    inner = Library(models.BPE(vocab=vocab, merges=[], ignore_merges=True))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if isinstance(tokenizer, TiktokenTokenizer):
         split = pre_tokenizers.Split(Regex(tokenizer.pattern), "isolated")
@@ -119,9 +116,7 @@ def _pairs(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     if isinstance(tokenizer, TiktokenTokenizer):
         return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
-    assert isinstance(tokenizer, ByteTokenizer), (
-        "a tokenizer is a FileTokenizer, a TiktokenTokenizer or a ByteTokenizer"
-    )
+    assert isinstance(tokenizer, ByteTokenizer), "a tokenizer is a file's, tiktoken's or of bytes"
     return {role_name(role): number for role, number in _roles(tokenizer).items()}
 
 
@@ -130,7 +125,6 @@ def _roles(tokenizer: Tokenizer) -> Roles:
 
 
 def _role_names(tokenizer: Tokenizer) -> dict[Role, str]:
-    """The names of the tokens with a role."""
     roles = _roles(tokenizer)
     if isinstance(tokenizer, FileTokenizer):
         return {role: tokenizer.special_names[number] for role, number in roles.items()}
@@ -143,12 +137,8 @@ def _prepend(name: str, number: int) -> dict[str, Any]:
     first: dict[str, Any] = {"SpecialToken": {"id": name, "type_id": 0}}
     one, other = ({"Sequence": {"id": each, "type_id": 0}} for each in "AB")
     known = {name: {"id": name, "ids": [number], "tokens": [name]}}
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, one],
-        "pair": [first, one, first, other],
-        "special_tokens": known,
-    }
+    templates = {"single": [first, one], "pair": [first, one, first, other]}
+    return {"type": "TemplateProcessing", **templates, "special_tokens": known}
 
 
 def _template(tokenizer: Tokenizer, names: Mapping[Role, str]) -> str | None:
@@ -166,11 +156,5 @@ def _writes_the_same(
     """Whether the template gives a conversation the tokens and the loss mask of `tokenizer`."""
     exported = ChatTemplate(template, token_names, from_config=True)
     templated = FileTokenizer(written.description, written.roles, exported)
-    both = [render(SAMPLE_CONVERSATION, each) for each in (templated, tokenizer)]
-    return all(
-        np.array_equal(*arrays) for arrays in zip(*((each.tokens, each.loss_mask) for each in both), strict=True)
-    )
-
-
-def _pretty(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    one, other = (render(SAMPLE_CONVERSATION, each) for each in (templated, tokenizer))
+    return np.array_equal(one.tokens, other.tokens) and np.array_equal(one.loss_mask, other.loss_mask)

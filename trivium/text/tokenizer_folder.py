@@ -72,11 +72,9 @@ def read_template(where: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file."""
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise SourceError(
-            f"{path}: has {path.stat().st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}. Name another file."
-        )
+        what = f"has {path.stat().st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}"
+        raise SourceError(f"{path}: {what}. Name another file.")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

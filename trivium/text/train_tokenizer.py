@@ -81,14 +81,12 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> TrainedTokenizer:
 
     least = BYTES + len(ROLES)
     if vocab < least:
-        raise UsageError(
-            f"--vocab: {vocab:,} is too small: bytes and special tokens alone are {least}. Write {least} or more."
-        )
+        what = f"{vocab:,} is too small: bytes and special tokens alone are {least}"
+        raise UsageError(f"--vocab: {what}. Write {least} or more.")
     inner = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated")
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([split, by_bytes])
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,

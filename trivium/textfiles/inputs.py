@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trivium.errors import SourceError
 from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
-from trivium.paths import Found, find_any
+from trivium.paths import Found, find_any, refuse_unreadable
 from trivium.textfiles.read import InputPart, Reader, row_group_sizes
 
 LINES = (".jsonl", ".ndjson", ".json")
@@ -66,9 +65,7 @@ def _listing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(
-            f"{error.filename}: cannot be read: {error.strerror}. Fix it, or take it out of the source."
-        ) from error
+        refuse_unreadable(error)
 
 
 def _reader(found: Found) -> Reader:
@@ -115,7 +112,6 @@ def _kept(path: Path) -> dict[str, list[str]]:
 
 
 def whole_part(file: InputFile) -> InputPart:
-    """All of a file."""
     return part_of(file, 0, len(row_group_sizes(file.path)) if file.reader == "parquet" else file.size)
 
 

@@ -59,7 +59,6 @@ class InputRecords:
     input_bytes: int = 0
 
     def add(self, number: int, record: Any) -> None:
-        """Add a record of a line."""
         self.records.append(record)
         self.numbers.append(number)
 
@@ -140,9 +139,8 @@ def reading(path: Path) -> Iterator[None]:
         if not of_library and not isinstance(error, EOFError | OSError | zlib.error):
             raise
         reason = str(error).rstrip(".") or type(error).__name__
-        raise SourceError(
-            f"{path}: cannot be read: {reason}. It is truncated or damaged: copy it again, or take it out."
-        ) from error
+        what = f"cannot be read: {reason}. It is truncated or damaged: copy it again, or take it out."
+        raise SourceError(f"{path}: {what}") from error
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
@@ -182,7 +180,6 @@ def _is_too_long(line: bytes) -> bool:
 
 
 def read_part(part: InputPart, column: str) -> Iterator[InputRecords]:
-    """The records of a part of a file."""
     path = Path(part.path)
     if part.reader == "jsonl":
         return read_lines(path, part.start, part.stop)
@@ -299,9 +296,8 @@ def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Inp
     file = open_parquet(path)
     names = file.schema_arrow.names
     if column not in names:
-        raise SourceError(
-            f'{path}: has no column "{column}". It has {", ".join(names)}: write column = "{names[0]}" or another.'
-        )
+        what = f'It has {", ".join(names)}: write column = "{names[0]}" or another.'
+        raise SourceError(f'{path}: has no column "{column}". {what}')
     kind = file.schema_arrow.field(column).type
     if not _holds_text(kind):
         raise SourceError(f'{path}: column "{column}" holds {kind}, and text is needed. Name another column.')

@@ -48,7 +48,6 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The token files below `folder`."""
     for current, present in folders_below(folder):
         _refuse_orphans(current, present)
         yield from (current / name for name in present if _is_tokens(name, present))
@@ -66,9 +65,8 @@ def _refuse_orphans(folder: Path, names: set[str]) -> None:
         for ending, of in COMPANIONS.items():
             owner = name.removesuffix(ending) + of
             if name.endswith(ending) and owner not in names:
-                raise SourceError(
-                    f"{folder / name}: belongs to {owner}, which does not exist. Copy {owner} too, or delete {name}."
-                )
+                what = f"belongs to {owner}, which does not exist. Copy {owner} too, or delete {name}."
+                raise SourceError(f"{folder / name}: {what}")
 
 
 def _match(pattern: str) -> set[Path]:

@@ -92,9 +92,8 @@ def _describe_ds(path: Path) -> TokenFileDescription:
             )
         ends = map_ends(index)
         count = TokenCount(index, int(ends[-1]) if len(ends) else 0)
-    return TokenFileDescription(
-        "ds", declared, count, index=index if index.is_file() else None, loss=loss if loss.is_file() else None
-    )
+    index_there, loss_there = (path if path.is_file() else None for path in (index, loss))
+    return TokenFileDescription("ds", declared, count, index=index_there, loss=loss_there)
 
 
 def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:
@@ -120,14 +119,12 @@ def _describe_npy(path: Path) -> TokenFileDescription | None:
         try:
             shape, _, dtype = read_npy_header(file)
         except Exception as error:  # garbage fails in many ways, from tokenize to struct
-            raise SourceError(
-                f"{path}: its header cannot be read ({error}). It is damaged: copy or save it again."
-            ) from None
+            what = f"its header cannot be read ({error})"
+            raise SourceError(f"{path}: {what}. It is damaged: copy or save it again.") from None
         start = file.tell()
     if len(shape) != 1:
-        raise SourceError(
-            f"{path}: has the shape {shape}, and tokens are one-dimensional. Save array.reshape(-1) instead."
-        )
+        what = f"has the shape {shape}, and tokens are one-dimensional"
+        raise SourceError(f"{path}: {what}. Save array.reshape(-1) instead.")
     if dtype.kind not in "iu" or dtype.newbyteorder("<") != dtype:
         raise SourceError(
             f"{path}: holds {dtype.str}, and tokens are little-endian integers. "
@@ -169,9 +166,8 @@ def _describe_megatron(path: Path) -> TokenFileDescription:
             f"document marks need {size:,}. It is cut short, or holds more than text: copy or write it again."
         )
     index = _megatron_arrays(path, mapped, np.dtype(MEGATRON_DTYPES[code]).itemsize, num_sequences, num_entries)
-    return TokenFileDescription(
-        "megatron", TokenMetadata(str(path), MEGATRON_DTYPES[code]), TokenCount(path, index.num_tokens), megatron=index
-    )
+    metadata, count = TokenMetadata(str(path), MEGATRON_DTYPES[code]), TokenCount(path, index.num_tokens)
+    return TokenFileDescription("megatron", metadata, count, megatron=index)
 
 
 def _megatron_arrays(

@@ -52,17 +52,14 @@ class Manifest:
 
     @property
     def documents(self) -> int:
-        """Documents in all files."""
         return sum(file.documents for file in self.files)
 
     @property
     def tokens(self) -> int:
-        """Tokens in all files."""
         return sum(file.tokens for file in self.files)
 
     @property
     def largest_id(self) -> int:
-        """The largest token id in any file."""
         return max(file.largest_id for file in self.files)
 
     @property
@@ -73,10 +70,7 @@ class Manifest:
 
 
 def manifest_of(
-    files: Sequence[TokenFile],
-    folder: Path | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
+    files: Sequence[TokenFile], folder: Path | None = None, cache: Path | None = None, progress: Progress | None = None
 ) -> Manifest:
     """What `files` are made of: read from `manifest.json` in `folder` if there is one, else measured once.
 

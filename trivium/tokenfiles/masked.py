@@ -39,7 +39,6 @@ class PackedArrays:
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """The other files that are part of the source's content."""
         return (self.index,) if self.mask is None else (self.index, self.mask)
 
     def ends(self, num_tokens: int) -> Iterator[Ends]:
@@ -103,7 +102,6 @@ class PaddedRows:
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """The other files that are part of the source's content."""
         return (self.mask,)
 
     def documents(self, tokens: Tokens) -> Iterator[tuple[Tokens, Ends, Loss]]:

@@ -57,14 +57,12 @@ class TokenFile:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The integers that tokens are stored as."""
         return self.tokens.dtype
 
 
 def open_source(
     paths: str | Path | Sequence[str | Path], settings: TokenFileSettings | None = None, cache: Path | None = None
 ) -> tuple[TokenFile, ...]:
-    """Find and open all token files of a source."""
     return open_files(find_files(paths), settings, cache)
 
 

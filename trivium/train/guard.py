@@ -11,7 +11,7 @@ into the config of a run that has passed them.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -88,7 +88,6 @@ class Guard:
         self.consecutive_skips = 0
 
     def state(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
         return {
             "stage": self.stage,
             "losses": list(self.losses),
@@ -97,12 +96,7 @@ class Guard:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore from a checkpoint."""
         self.stage = int(state["stage"])
-        self.losses = deque(_floats(state["losses"]), maxlen=RECENT_STEPS)
+        self.losses = deque(map(float, state["losses"]), maxlen=RECENT_STEPS)
         self.consecutive_skips = int(state["consecutive_skips"])
         self.skipped = [(int(first), int(end)) for first, end in state["skipped"]]
-
-
-def _floats(values: Sequence[Any]) -> list[float]:
-    return [float(value) for value in values]

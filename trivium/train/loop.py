@@ -31,7 +31,6 @@ def train(trainer: "Trainer", session: Session) -> None:
 
 
 def take_steps(trainer: "Trainer", loop: "Loop") -> None:
-    """Step after step until the trainer is done."""
     session = loop.session
     while not trainer.done:
         step = trainer.step
@@ -119,12 +118,10 @@ class Loop:
         self._agree()
 
     def evaluates_at(self, steps: int) -> bool:
-        """Whether an evaluation is due after this many steps."""
         every = self.trainer.config.evaluate.every
         return every is not None and steps % every == 0
 
     def scores_at(self, steps: int) -> bool:
-        """Whether tasks are scored after this many steps."""
         every = self.trainer.config.evaluate.tasks_every
         return every is not None and steps % every == 0
 

@@ -35,11 +35,9 @@ class Meter:
     _waited: float = 0.0
 
     def state(self) -> dict[str, float]:
-        """What goes into a checkpoint."""
         return {key: getattr(self, key) for key in ("weighted_loss", "weight", "flops", "training_seconds")}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Restore from a checkpoint."""
         for key, value in state.items():
             setattr(self, key, value)
 
@@ -63,7 +61,7 @@ class Meter:
             self.training_seconds += seconds
         self.weighted_loss = MEAN_DECAY * self.weighted_loss + (1 - MEAN_DECAY) * stats.loss
         self.weight = MEAN_DECAY * self.weight + (1 - MEAN_DECAY)
-        total = self.plan.total_steps
+        nats, by_source = stats.nats_by_source, dict(stats.loss_tokens_by_source)
         return StepTaken(
             step=step + 1,
             stage=stage.name,
@@ -74,8 +72,8 @@ class Meter:
             grad_norm=stats.grad_norm,
             tokens=stage.step_tokens,
             loss_tokens=stats.loss_tokens,
-            loss_by_source=_by_source(stats),
-            loss_tokens_by_source=dict(stats.loss_tokens_by_source),
+            loss_by_source={name: nats[name] / tokens for name, tokens in by_source.items() if tokens},
+            loss_tokens_by_source=by_source,
             epochs=self.plan.epochs_before(step + 1),
             seconds=seconds,
             waited=self._waited,
@@ -84,7 +82,7 @@ class Meter:
             mfu=None if self.peak_flops is None else work / seconds / self.peak_flops,
             flops=self.flops,
             training_seconds=self.training_seconds,
-            percent=100 * (step + 1) / total,
+            percent=100 * (step + 1) / self.plan.total_steps,
             memory=memory_in_use(),
             extra=dict(stats.extra),
             compilations=stats.compilations,
@@ -125,13 +123,7 @@ class Lag:
         return {"slowest_rank": slowest, "slowest_seconds": means[slowest], "median_seconds": median}
 
 
-def _by_source(stats: StepStats) -> dict[str, float]:
-    nats, tokens = stats.nats_by_source, stats.loss_tokens_by_source
-    return {name: nats[name] / tokens[name] for name in nats if tokens[name]}
-
-
 def memory_in_use() -> int:
-    """Bytes of this process that are in memory now."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

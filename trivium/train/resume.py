@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from trivium.ask.convert import readable_weights
+from trivium.config.keys import flat_keys
 from trivium.config.problems import show_value
 from trivium.config.schema import Config
 from trivium.errors import ResumeError, UsageError
@@ -25,7 +26,7 @@ from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.sources.open import OpenSource
-from trivium.train.setup import init_folder, larger_micro_batch, refuse_damaged_init
+from trivium.train.setup import init_folder, larger_micro_batch
 
 if TYPE_CHECKING:
     from trivium.train.session import Session
@@ -127,9 +128,7 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
     """Load the weights that `model.init` names, with the optimizer's state where asked; else the seed's stay."""
     config, ranks = trainer.config, trainer.ranks
     with ranks.as_one():
-        folder = init_folder(config)
-        if folder is not None:
-            refuse_damaged_init(folder, ranks)
+        folder = init_folder(config, ranks)
     if folder is None:
         return
     with (
@@ -151,7 +150,6 @@ def bit_settings(trainer: "Trainer") -> dict[str, Any]:
 
 
 def raw_config(config: Config) -> dict[str, Any]:
-    """A config as it was given."""
     raw: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     return raw
 
@@ -223,20 +221,9 @@ def changed_sources(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Open
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Keys of the config that differ, with both values: what a resume records."""
-    before, after = flat(old), flat(new)
+    before, after = flat_keys(old), flat_keys(new)
     return {
         key: f"{show_value(before.get(key, 'absent'))} -> {show_value(after.get(key, 'absent'))}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     }
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """`{"run": {"seed": 1}}` -> `{"run.seed": 1}`."""
-    if isinstance(value, Mapping):
-        pairs = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
-    elif isinstance(value, list) and value and all(isinstance(inner, Mapping) for inner in value):
-        pairs = [(f"{path}[{number}]", inner) for number, inner in enumerate(value)]
-    else:
-        return {path: value}
-    return {key: leaf for inner_path, inner in pairs for key, leaf in flat(inner, inner_path).items()}

@@ -38,9 +38,8 @@ class Scoring:
             self._tokenizer = exam_tokenizer(plan.config)
         shortest = min(stage.seq_len for stage in plan.stages)
         self._prompts = self._prompt_tokens(max(plan.model.max_seq_len, shortest))
-        self._exams = (
-            open_exams(self._settings.tasks, self._settings.questions, self._tokenizer) if self._settings.tasks else []
-        )
+        tasks, questions = self._settings.tasks, self._settings.questions
+        self._exams = open_exams(tasks, questions, self._tokenizer) if tasks else []
 
     def score(self, step: int, seq_len: int, beat: Callable[[], None]) -> Scored | None:
         """The scores of every task, on all ranks; None where the config names none."""
@@ -48,15 +47,8 @@ class Scoring:
             return None
         started = time.perf_counter()
         seq_len = max(self._spec.max_seq_len, seq_len)
-        who = Examinee(
-            self._engine,
-            self._tokenizer,
-            seq_len,
-            min(self._settings.max_new_tokens, seq_len - 1),
-            self._ranks,
-            self._reader,
-            self._readers,
-        )
+        room, reader = min(self._settings.max_new_tokens, seq_len - 1), (self._reader, self._readers)
+        who = Examinee(self._engine, self._tokenizer, seq_len, room, self._ranks, *reader)
         scores = {}
         for exam in self._exams:
             scores[exam.name] = examine(who, exam)

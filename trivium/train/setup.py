@@ -1,22 +1,16 @@
-"""A config, and what a Trainer overrides of it -> the plan's input and the engine of a run.
-
-An optimizer or schedule that is given by name changes the config; one that is an object enters the plan's record by its
-settings or its name, so that a resume notices another one.
-"""
+"""A config, its plan and what a Trainer overrides of them -> the engine of a run, and the weights it starts with."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
-from trivium.engine.make import join_ranks, make_engine
+from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
-from trivium.errors import Problem
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
@@ -27,20 +21,47 @@ Optimizer = str | OptimizerSettings | OwnOptimizer | None
 Schedule = str | Callable[[int], float] | None
 
 
-def join_launched_ranks(config: Config | str | Path, overrides: Sequence[str]) -> Ranks:
-    """The ranks of this launch; they are joined before any of them may refuse the config."""
-    engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
-    return join_ranks(engine.name, engine.device)
+def run_engine(
+    plan: CompletePlan, optimizer: OptimizerSettings | OwnOptimizer | None = None, mesh: MeshShape = ONE_RANK
+) -> Engine:
+    """The engine of a run; its weights are the seed's."""
+    tokenizer = open_tokenizer(plan.config.tokenizer)
+    token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
+    settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh)
+    if isinstance(optimizer, OptimizerSettings):
+        settings = replace(settings, optimizer=optimizer)
+    elif optimizer is not None:
+        settings = replace(settings, own_optimizer=optimizer)
+    return make_engine(settings, plan.config.engine.name)
 
 
-def load_given(
-    config: Config | str | Path, overrides: Sequence[str], dialect: str | None, world_size: int
-) -> tuple[Config, tuple[Problem, ...]]:
-    """A config that is given, or that of a file, with the notes of its translation."""
-    if isinstance(config, Config):
-        return config, ()
-    loaded = load(config, overrides, dialect=dialect, world_size=world_size)
-    return loaded.config, loaded.warnings
+def init_folder(config: Config, ranks: Ranks) -> Path | None:
+    """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part.
+
+    Files of a checkpoint must be as they were written; each rank reads its part of them.
+    """
+    if config.model.init is None:
+        return None
+    folder = weights_folder(Path(config.model.init), config.model.init_step)
+    if (folder.parent / COMPLETE).is_file():
+        Checkpoint(0, folder.parent).refuse_damaged(ranks.rank, ranks.size)
+    return folder
+
+
+def weights_folder(path: Path, step: int | None) -> Path:
+    """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
+    return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine
+
+
+def larger_micro_batch(config: Config, init: Path) -> str | None:
+    """A warning where the micro-batch is larger than the one the base model was trained with."""
+    state_file = init.parent / "state.json"
+    if not state_file.is_file():
+        return None
+    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch_size"), config.engine.micro_batch_size
+    if not base or not ours or ours <= base:
+        return None
+    return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
 
 
 def configured(config: Config, optimizer: Optimizer, schedule: Schedule) -> Config:
@@ -69,44 +90,3 @@ def _name(function: Callable[..., Any]) -> str:
     """`WithSgd.optimizer.make`: the same in every launch, whichever module it is run from."""
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     return name.replace(".<locals>", "")
-
-
-def run_engine(
-    plan: CompletePlan, optimizer: OptimizerSettings | OwnOptimizer | None = None, mesh: MeshShape = ONE_RANK
-) -> Engine:
-    """The engine of a run; its weights are the seed's."""
-    tokenizer = open_tokenizer(plan.config.tokenizer)
-    token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
-    settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh)
-    if isinstance(optimizer, OptimizerSettings):
-        settings = replace(settings, optimizer=optimizer)
-    elif optimizer is not None:
-        settings = replace(settings, own_optimizer=optimizer)
-    return make_engine(settings, plan.config.engine.name)
-
-
-def init_folder(config: Config) -> Path | None:
-    """The folder of weights that `model.init` names: a Hugging Face one, or a checkpoint's engine part."""
-    return None if config.model.init is None else weights_folder(Path(config.model.init), config.model.init_step)
-
-
-def refuse_damaged_init(folder: Path, ranks: Ranks) -> None:
-    """Weights of a checkpoint must be as they were written; each rank reads its part of the files."""
-    if (folder.parent / COMPLETE).is_file():
-        Checkpoint(0, folder.parent).refuse_damaged(ranks.rank, ranks.size)
-
-
-def weights_folder(path: Path, step: int | None) -> Path:
-    """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
-    return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine
-
-
-def larger_micro_batch(config: Config, init: Path) -> str | None:
-    """A warning where the micro-batch is larger than the one the base model was trained with."""
-    state_file = init.parent / "state.json"
-    if not state_file.is_file():
-        return None
-    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch_size"), config.engine.micro_batch_size
-    if not base or not ours or ours <= base:
-        return None
-    return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"

@@ -23,18 +23,8 @@ from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
 
-STEP_FIGURES = (
-    "loss",
-    "mean_loss",
-    "lr_multiplier",
-    "grad_norm",
-    "tokens_per_second",
-    "flops_per_second",
-    "mfu",
-    "seconds",
-    "waited",
-    "memory",
-)
+COST_FIGURES = ("tokens_per_second", "flops_per_second", "mfu", "seconds", "waited", "memory")
+STEP_FIGURES = ("loss", "mean_loss", "lr_multiplier", "grad_norm", *COST_FIGURES)
 
 
 def figures(event: Event) -> dict[str, float]:
@@ -67,17 +57,14 @@ class Sinks:
         self._sinks: list[Sink] = []
 
     def add(self, *sinks: Sink) -> None:
-        """Write to these too from now on."""
         self._sinks += sinks
 
     def write(self, event: Event) -> None:
-        """Give an event to every sink."""
         self._beat()
         for sink in self._sinks:
             sink.write(event)
 
     def close(self) -> None:
-        """Close them all."""
         for sink in self._sinks:
             sink.close()
         self._sinks = []
@@ -92,7 +79,6 @@ class Tracker:
         self._failed = False
 
     def write(self, event: Event) -> None:
-        """Log the event's figures."""
         found = figures(event)
         if not found or (isinstance(event, StepTaken) and event.step % self._every):
             return
@@ -126,13 +112,11 @@ class TensorBoard(Tracker):
         self._writer = EventFileWriter(str(folder / "tensorboard"))
 
     def log(self, found: Mapping[str, float], step: int) -> None:
-        """Add scalars."""
         events, summaries = self._protos
         values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in found.items()]
         self._writer.add_event(events.Event(wall_time=time.time(), step=step, summary=summaries.Summary(value=values)))
 
     def close(self) -> None:
-        """Flush the file."""
         self._writer.close()
 
 
@@ -150,16 +134,13 @@ class Wandb(Tracker):
         self._run = wandb.init(id=name, name=name, resume="allow", dir=str(folder), config=dict(config))
 
     def log(self, found: Mapping[str, float], step: int) -> None:
-        """Log to wandb."""
         self._run.log(dict(found), step=step)
 
     def close(self) -> None:
-        """Finish the wandb run."""
         self._run.finish()
 
 
 def trackers(track: Track, folder: Path, run: str, config: Mapping[str, Any], say: Callable[[str], None]) -> list[Sink]:
-    """The trackers that the config names."""
     return [
         TensorBoard(folder, track.every, say) if name == "tensorboard" else Wandb(folder, run, config, track.every, say)
         for name in track.trackers
@@ -179,7 +160,6 @@ class Lines:
         self._file = file or sys.stdout
 
     def write(self, event: Event) -> None:
-        """Print an event's line."""
         if not isinstance(event, StepTaken) or event.step % self._every == 0:
             print(event.line(), file=self._file, flush=True)
 
@@ -194,20 +174,14 @@ class LiveView:
         self._plan = plan
         self._given: dict[str, int] = {}
         self._stage = -1
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-        )
-        self._progress = Progress(*columns, console=console)
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=console)
         self._run_bar = self._progress.add_task("run", total=plan.total_steps)
         self._stage_bar = self._progress.add_task("stage", total=1)
         self._live = Live(Group(self._progress), console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
     def write(self, event: Event) -> None:
-        """Take one event into the view."""
         if not isinstance(event, StepTaken):
             self._live.console.print(Text(event.line()))
             return
@@ -226,25 +200,23 @@ class LiveView:
         table = Table.grid(padding=(0, 2))
         mfu = "" if event.mfu is None else f"mfu {event.mfu:.1%}"
         speed = f"{show_count(event.tokens_per_second)} tokens/s"
-        _add(table, f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)
+        lines: list[tuple[str, ...]] = [(f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)]
         if event.extra:
-            _add(table, *(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
+            lines.append(tuple(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
         shares = self._plan.stage_at(event.step - 1).shares
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():
             given = self._given.get(name, 0) / whole
             loss = event.loss_by_source.get(name)
             shown = "" if loss is None else f"loss {loss:.4f}"
-            _add(table, name, f"share {float(share):.1%}", f"read {given:.1%}", shown)
+            lines.append((name, f"share {float(share):.1%}", f"read {given:.1%}", shown))
+        for cells in lines:
+            table.add_row(*map(Text, cells))
         return table
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         self._live.stop()
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))
 
 
 def terminal_view(plan: CompletePlan, every: int) -> Sink:

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trivium.config.load import load, peek_engine
 from trivium.config.schema import Config
 from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
-from trivium.errors import UsageError
+from trivium.engine.make import join_ranks
+from trivium.errors import Problem, UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.settings import mesh_shape
@@ -26,7 +28,7 @@ from trivium.run.folder import RunFolder
 from trivium.train.loop import train
 from trivium.train.resume import checkpoint_state, restore
 from trivium.train.session import Session, open_session
-from trivium.train.setup import configured, join_launched_ranks, load_given, own_record
+from trivium.train.setup import configured, own_record
 from trivium.train.validation import evaluate, validation_batches
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
@@ -45,12 +47,17 @@ class Trainer:
         dry_run: bool = False,
         show: bool = True,
     ) -> None:
-        self.ranks = join_launched_ranks(config, overrides)
+        # What decides how ranks are joined is read before any of them may refuse the config.
+        engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
+        self.ranks = join_ranks(engine.name, engine.device)
         with self.ranks.as_one():
             devices = world_size or self.ranks.size * self.ranks.local_devices
-            given, self.notes = load_given(config, overrides, dialect, devices)
+            self.notes: tuple[Problem, ...] = ()
+            if not isinstance(config, Config):
+                loaded = load(config, overrides, dialect=dialect, world_size=devices)
+                config, self.notes = loaded.config, loaded.warnings
             self.own_optimizer, self.own_schedule = self.optimizer(), self.schedule()
-            asked = configured(given, self.own_optimizer, self.own_schedule)
+            asked = configured(config, self.own_optimizer, self.own_schedule)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
             own = own_record(self.own_optimizer, self.own_schedule)
@@ -191,13 +198,11 @@ class Trainer:
         if not callable(self.own_schedule):
             return now
         multiplier = self.own_schedule(step)
-        return replace(
-            now, lr_multiplier=multiplier, lr={group: multiplier * peak for group, peak in self.plan.peak_lr.items()}
-        )
+        rates = {group: multiplier * peak for group, peak in self.plan.peak_lr.items()}
+        return replace(now, lr_multiplier=multiplier, lr=rates)
 
     @property
     def finished(self) -> bool:
-        """Whether the run's last step is taken."""
         return self.step >= self.plan.total_steps
 
     @property
@@ -208,7 +213,6 @@ class Trainer:
 
     @property
     def engine(self) -> Engine:
-        """The engine of this launch."""
         return self.session.engine
 
     @property

@@ -124,11 +124,7 @@ def evaluate(
     sums = add_up(val_step(batch) for batch in batches)
     if not sums:
         return None
-    whole = SourceFigures(
-        sum(figures.nats for figures in sums.values()),
-        sum(figures.tokens for figures in sums.values()),
-        None if any(figures.bytes is None for figures in sums.values()) else sum(f.bytes or 0 for f in sums.values()),
-    )
+    whole = EvalStats(sums)
     return Evaluated(
         step=step,
         stage=stage,
@@ -141,9 +137,9 @@ def evaluate(
     )
 
 
-def _loss(figures: SourceFigures) -> float:
+def _loss(figures: SourceFigures | EvalStats) -> float:
     return figures.nats / max(1, figures.tokens)
 
 
-def _bits_per_byte(figures: SourceFigures) -> float | None:
+def _bits_per_byte(figures: SourceFigures | EvalStats) -> float | None:
     return None if not figures.bytes else figures.nats / math.log(2) / figures.bytes

@@ -12,8 +12,8 @@ import pytest
 from tests.engine.contract import DIRECTIONS, STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
-from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.engine import JaxEngine
+from trivium.engine.jax.step import DeviceBatch
 from trivium.engine.torch.engine import TorchEngine
 from trivium.model.spec import ModelSpec
 

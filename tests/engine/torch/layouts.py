@@ -80,7 +80,7 @@ def make(kind: str, mesh: MeshShape) -> TorchEngine:
 
 
 def shard(batch: Batch, mesh: MeshShape, rank: int) -> Batch:
-    size = batch.num_rows // mesh.data_size
+    size = batch.num_rows // (mesh.replicate * mesh.shard)
     return batch.rows(mesh.reader(rank, mesh.size) * size, (mesh.reader(rank, mesh.size) + 1) * size)
 
 
@@ -118,7 +118,7 @@ def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
 def generate(mesh: MeshShape, ranks: Ranks) -> dict[str, Any]:
     """Three prompts that want 6, 2 and 4 more tokens, shared out to the ranks: some have none, some end early."""
     engine = make("adamw", mesh)
-    own = range(mesh.reader(ranks.rank, mesh.size), 3, mesh.data_size)
+    own = range(mesh.reader(ranks.rank, mesh.size), 3, mesh.replicate * mesh.shard)
     wanted, rows = {0: 6, 1: 2, 2: 4}, {prompt: PROMPTS[prompt] for prompt in own}
     generation, places = engine.generation([np.array(row) for row in rows.values()], 6), list(rows)
     while ranks.agree(bool(places))[0]:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.support.batches import TINY, make_batch
 from trivium.engine.base import EngineSettings, StageSettings
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
+from trivium.engine.torch.model import DeviceBatch
 from trivium.errors import ConfigError, ResumeError
 from trivium.model.folder import read_spec
 from trivium.model.spec import ModelSpec, RopeSpec

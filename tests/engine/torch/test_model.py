@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy, linear
 from tests.engine.contract import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, Precision, StageSettings, StepStats
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.errors import UsageError
 
 

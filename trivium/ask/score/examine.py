@@ -65,7 +65,6 @@ class Examinee:
 
 
 def examine(who: Examinee, exam: Exam) -> TaskScore:
-    """Ask every question of an exam."""
     numbers = range(who.reader, len(exam.questions), who.readers)
     own = [exam.questions[number] for number in numbers]
     answers = chosen_letters(who, own) if exam.task.kind == "choice" else written_answers(who, own)

@@ -23,10 +23,6 @@ class Question:
     letters: tuple[str, ...] = ()
     choices: tuple[NDArray[np.uint32], ...] = ()
 
-    def chance(self, task: Task) -> float:
-        """The chance of guessing right."""
-        return 1 / len(self.letters) if self.letters else task.chance
-
 
 @dataclass(frozen=True, slots=True)
 class Exam:
@@ -39,7 +35,8 @@ class Exam:
     @property
     def chance(self) -> float:
         """The part of the answers that guessing gets right."""
-        return sum(each.chance(self.task) for each in self.questions) / len(self.questions)
+        chances = [1 / len(each.letters) if each.letters else self.task.chance for each in self.questions]
+        return sum(chances) / len(chances)
 
 
 def open_exams(

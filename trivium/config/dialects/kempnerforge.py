@@ -15,15 +15,8 @@ from trivium.config.problems import show_value
 MARKS = ("train", "data", "distributed", "scheduler")
 IMAGES = ("vlm", "video", "vision_encoder")
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32", "fp16": "bfloat16", "fp8": "bfloat16"}
-EVAL_KEYS = (
-    "interval",
-    "steps",
-    "dataset_path",
-    "file_pattern",
-    "hf_dataset_name",
-    "hf_dataset_config",
-    "hf_dataset_split",
-)
+EVAL_HUB_KEYS = ("hf_dataset_name", "hf_dataset_config", "hf_dataset_split")
+EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", *EVAL_HUB_KEYS)
 SHARED_ROWS = ("tp", "pp", "cp", "ep")
 DECODER = "the model here has RMSNorm and a gated SiLU"
 LAUNCHER = "ranks are started by the launcher"
@@ -112,16 +105,12 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "loader": _loader(theirs),
         "checkpoint": _checkpoint(theirs),
         "evaluate": _evaluate(theirs, data, local * readers * seq_len),
-        "track": _track(theirs),
+        "track": theirs.take_trackers("log_interval"),
         "defaults": _defaults(theirs, data, seq_len, local * passes * readers),
         "sources": data.sources.tables,
         "stages": stages,
     }
-    for table, values in HOLDS.items():
-        theirs.holds(values, table)
-    for table, reasons in WITHOUT_EFFECT.items():
-        theirs.without_effect(reasons, *filter(None, (table,)))
-    return theirs.translated(ours)
+    return theirs.translated(ours, HOLDS, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -161,10 +150,8 @@ def _model(theirs: Theirs) -> dict[str, Any]:
 
     experts = take("num_experts", 0)
     if experts:
-        what = (
-            f"is {show_value(experts)}, but experts are not known here. Give a size on the command line: model.size=1b."
-        )
-        theirs.need(("model", "num_experts"), what, *MODEL_SIZES)
+        what = f"is {show_value(experts)}, but experts are not known here."
+        theirs.need(("model", "num_experts"), f"{what} Give a size on the command line: model.size=1b.", *MODEL_SIZES)
         return {}
     width, factor, ffn = take("dim", 4096), take("ffn_dim_multiplier", 1.0), take("ffn_hidden_dim", None)
     if ffn is None and is_number(width) and is_number(factor):
@@ -211,14 +198,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
     """Theirs falls over `decay_steps` after warm-up (and stable part), by default over all that is left."""
     table = "scheduler"
-    shapes = {
-        "cosine": "cosine",
-        "linear": "linear",
-        "wsd": "wsd",
-        "constant": "constant",
-        "none": "none",
-        "rex": "rex",
-    }
+    shapes = {name: name for name in ("cosine", "linear", "wsd", "constant", "none", "rex")}
     shape = theirs.take_choice(table, "name", choices=shapes, default="cosine")
     warmup = theirs.take_whole(table, "warmup_steps", at_least=0, default=2000)
     to = theirs.take(table, "min_lr_ratio", default=0.1)
@@ -310,19 +290,9 @@ def _evaluate(theirs: Theirs, data: ForgeData, step_tokens: int) -> dict[str, An
     return {"every": every, "sources": [name], "tokens": steps * step_tokens}
 
 
-def _track(theirs: Theirs) -> dict[str, Any]:
-    known = ("tensorboard", "wandb")
-    trackers = [name for name in known if theirs.take("metrics", f"enable_{name}", default=False)]
-    return {"trackers": trackers, "every": theirs.take("metrics", "log_interval", default=10)}
-
-
 def _defaults(theirs: Theirs, data: ForgeData, seq_len: int, batch_size: int) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "packing": "concat",
-        "document_mask": data.packed,
-        "seq_len": seq_len,
-        "batch_size": batch_size,
-    }
+    defaults: dict[str, Any] = {"packing": "concat", "document_mask": data.packed}
+    defaults |= {"seq_len": seq_len, "batch_size": batch_size}
     if theirs.has("train", "data_seed"):
         defaults["seed"] = theirs.take("train", "data_seed")
     z_loss = theirs.take_number("train", "z_loss_weight", default=0.0)

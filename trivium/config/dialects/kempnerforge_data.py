@@ -27,7 +27,6 @@ class ForgeData:
     names: dict[str, str] = field(default_factory=dict)
 
     def stages(self) -> list[dict[str, Any]]:
-        """Our stages; problems go to `theirs`."""
         if self.theirs.take_tables("data", "datasets"):
             self._mixture()
         else:
@@ -61,10 +60,8 @@ class ForgeData:
             table = self.hub("stream" if streams else "huggingface", dataset, subset)
             self._add(("data", "hf_dataset_name"), dataset, table, 1.0)
         else:
-            what = (
-                'has no source. Write dataset_path = "/data/web", hf_dataset_name = "allenai/c4" or [[data.datasets]].'
-            )
-            self.theirs.problem(("data",), what)
+            what = 'Write dataset_path = "/data/web", hf_dataset_name = "allenai/c4" or [[data.datasets]].'
+            self.theirs.problem(("data",), f"has no source. {what}")
 
     def _mixture(self) -> None:
         """One source for each of `[[data.datasets]]`, which override the single ones."""
@@ -82,9 +79,8 @@ class ForgeData:
             if folder is not None:
                 table = self._tokens(folder, ("data", "file_pattern"))
                 if dataset is not None:
-                    self.theirs.note(
-                        (*path, "hf_name"), f"has no effect here (it is {show_value(dataset)}): path is given."
-                    )
+                    what = f"has no effect here (it is {show_value(dataset)}): path is given."
+                    self.theirs.note((*path, "hf_name"), what)
             else:
                 table = self.hub("huggingface", place, subset)
             self._add((*path, "name") if name else path, name or place, table, weight)
@@ -109,9 +105,8 @@ class ForgeData:
         """With packing, documents end at the tokenizer's EOS, whose number is in no config."""
         if self.packed:
             what = "documents end with the tokenizer's EOS, whose number is not in the config."
-            self.theirs.need(
-                ("data", "pack_sequences"), f"{what} Give it: sources.{name}.eos=2.", ("sources", name, "eos")
-            )
+            what = f"{what} Give it: sources.{name}.eos=2."
+            self.theirs.need(("data", "pack_sequences"), what, ("sources", name, "eos"))
 
     def _tokens(self, folder: str, pattern: Path) -> dict[str, Any]:
         """Token files of a folder; integer types that files do not record are never guessed."""
@@ -142,15 +137,11 @@ class ForgeData:
         count = self.theirs.take_tables("data", "phases")
         start, weights = self._anneal(count)
         if start:
-            return (
-                [(start, {"name": "anneal", **self._shares(weights)})]
-                if self._is_reached(("data", "anneal_start_step"), start)
-                else []
-            )
+            reached = self._is_reached(("data", "anneal_start_step"), start)
+            return [(start, {"name": "anneal", **self._shares(weights)})] if reached else []
         if count and not self.theirs.look("data", "datasets"):
-            self.theirs.problem(
-                ("data", "phases"), "change weights, but there is no [[data.datasets]] to weigh. Write it."
-            )
+            what = "change weights, but there is no [[data.datasets]] to weigh. Write it."
+            self.theirs.problem(("data", "phases"), what)
         found: list[tuple[int, dict[str, Any]]] = []
         before = -1
         for number in range(count):
@@ -174,14 +165,11 @@ class ForgeData:
         start = self.theirs.take_whole(*path, at_least=0, default=0)
         weights = self._weights(("data", "anneal_weights"))
         if start and phases:
-            self.theirs.problem(
-                path, f"is {start:,} beside data.phases. Keep one: write it as one more of [[data.phases]]."
-            )
+            what = "Keep one: write it as one more of [[data.phases]]."
+            self.theirs.problem(path, f"is {start:,} beside data.phases. {what}")
         elif start and not weights:
-            self.theirs.problem(
-                ("data", "anneal_weights"),
-                f"is missing beside anneal_start_step = {start}. Write it, or leave both out.",
-            )
+            what = f"is missing beside anneal_start_step = {start}. Write it, or leave both out."
+            self.theirs.problem(("data", "anneal_weights"), what)
         elif weights and not start:
             self.theirs.note(("data", "anneal_weights"), "has no effect here: anneal_start_step is 0, which is off.")
         return (start, weights) if weights and not phases else (0, {})
@@ -200,9 +188,8 @@ class ForgeData:
             return {}
         for name, weight in given.items():
             if name not in self.names:
-                self.theirs.problem(
-                    (*path, name), f"there is no such source in data.datasets. {nearest(name, self.names)}"
-                )
+                what = f"there is no such source in data.datasets. {nearest(name, self.names)}"
+                self.theirs.problem((*path, name), what)
             elif not is_number(weight) or weight < 0:
                 self.theirs.problem((*path, name), f"is {show_value(weight)}. It must be a number, at least 0.")
         if given and set(given) >= set(self.names) and not any(given.values()):

@@ -20,32 +20,32 @@ RUNS = "a run has a name and a folder"
 RESUMES = "a run resumes by itself, with all of its state"
 PIPELINE = "layers, rows and experts are not split over ranks"
 NOT_HERE = "nothing here does this"
-HOLDS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("parallelism",): {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
-    ("model", "model_config"): {
+HOLDS: dict[str, dict[str, Any]] = {
+    "parallelism": {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
+    "model.model_config": {
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "attention_bias": False,
         "rope_interleaved": False,
     },
-    ("optimizer",): {"accumulate_grad_in_fp32": True, "weight_decay_exclude_named_params": []},
-    ("tokens",): {"val_check_interval": -1, "limit_val_batches": 0, "limit_test_batches": 0},
-    ("checkpoints",): {"save_final_state": True, "save_initial_state": False},
+    "optimizer": {"accumulate_grad_in_fp32": True, "weight_decay_exclude_named_params": []},
+    "tokens": {"val_check_interval": -1, "limit_val_batches": 0, "limit_test_batches": 0},
+    "checkpoints": {"save_final_state": True, "save_initial_state": False},
 }
-WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
-    ("general",): {
+WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "general": {
         **dict.fromkeys(("project", "benchmark_csv_path"), RUNS),
         **dict.fromkeys(("step", "consumed_train_samples"), RESUMES),
         "ignore_sanity_checks": "what cannot work is always refused",
     },
-    ("parallelism",): {
+    "parallelism": {
         **dict.fromkeys(("pp", "pp_engine", "expert_parallel_size", "context_parallel_size"), PIPELINE),
         **dict.fromkeys(("tp_mode", "tp_linear_async_communication", "tp_recompute_allgather"), FAST),
         "moe_layer_recompute": "there are no experts",
     },
-    ("model",): {"ddp_bucket_cap_mb": FAST},
-    ("model", "init_method"): {"scaling_method": "what writes into the residual stream starts smaller, by depth"},
-    ("model", "model_config"): {
+    "model": {"ddp_bucket_cap_mb": FAST},
+    "model.init_method": {"scaling_method": "what writes into the residual stream starts smaller, by depth"},
+    "model.model_config": {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "the token files record where documents end"),
         **dict.fromkeys(("hidden_act", "attention_bias"), DECODER),
         "rms_norm_eps": "norms have 1e-6 under their root",
@@ -56,26 +56,26 @@ WITHOUT_EFFECT: dict[tuple[str, ...], dict[str, str]] = {
         **dict.fromkeys(("_fused_rms_norm", "_use_qkv_packed"), FAST),
         "initializer_range": "init_method decides how weights start",
     },
-    ("optimizer",): {
+    "optimizer": {
         "accumulate_grad_in_fp32": "gradients are summed in float32",
         "zero_stage": "all ranks that are left share the parameters (engine.parallel.shard)",
         "weight_decay_exclude_named_params": "optimizer.no_decay lists what is not decayed",
         "torch_adam_is_fused": FAST,
     },
-    ("optimizer", "optimizer_factory"): {"torch_adam_is_fused": FAST},
-    ("tokens",): dict.fromkeys(
+    "optimizer.optimizer_factory": {"torch_adam_is_fused": FAST},
+    "tokens": dict.fromkeys(
         ("val_check_interval", "limit_val_batches", "limit_test_batches"),
         "validation reads what a source holds out (sources.web.validation=0.001 and evaluate.every=500)",
     ),
-    ("tokenizer",): dict.fromkeys(("tokenizer_revision", "tokenizer_max_length"), "the tokenizer is taken as it is"),
-    ("checkpoints",): {
+    "tokenizer": dict.fromkeys(("tokenizer_revision", "tokenizer_max_length"), "the tokenizer is taken as it is"),
+    "checkpoints": {
         **dict.fromkeys(("resume_checkpoint_path", "load_lr_scheduler", "load_optimizer"), RESUMES),
         "save_initial_state": "a run begins with its seed",
         "save_final_state": "the last step is always saved",
         "checkpoints_path_is_shared_file_system": "a run's folder is shared by its ranks",
     },
-    ("logging",): dict.fromkeys(("log_level", "log_level_replica"), "there is one log"),
-    (): {
+    "logging": dict.fromkeys(("log_level", "log_level_replica"), "there is one log"),
+    "": {
         "metrics_logging": NOT_HERE,
         "profiler": "nothing here writes profiles",
         "lighteval": "validation loss is measured; benchmarks are not run",
@@ -113,11 +113,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    for table, values in HOLDS.items():
-        theirs.holds(values, *table)
-    for table, reasons in WITHOUT_EFFECT.items():
-        theirs.without_effect(reasons, *table)
-    return theirs.translated(ours)
+    return theirs.translated(ours, HOLDS, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -127,9 +123,8 @@ def _run(theirs: Theirs) -> dict[str, Any]:
     given = theirs.take_text(*path) or file
     name = re.sub(r"%(date|jobid)", "", given).strip("_- ") or file
     if name != given:
-        theirs.note(
-            path, f"is {show_value(given)}, called {show_value(name)} here: a run keeps its name when it resumes."
-        )
+        what = f"is {show_value(given)}, called {show_value(name)} here"
+        theirs.note(path, f"{what}: a run keeps its name when it resumes.")
     folder = theirs.take("checkpoints", "checkpoints_path", default="checkpoints")
     return {"name": name, "folder": folder, "seed": theirs.take("general", "seed", default=42)}
 
@@ -141,9 +136,8 @@ def _model(theirs: Theirs) -> dict[str, Any]:
         theirs.take(*config, key)
     init = theirs.take_text("model", "init_method", "path")
     if init is not None:
-        what = (
-            f"is {show_value(init)}, in a form that is not read here. Give it in Hugging Face form: model.init=FOLDER."
-        )
+        what = f"is {show_value(init)}, in a form that is not read here."
+        what = f"{what} Give it in Hugging Face form: model.init=FOLDER."
         theirs.need(("model", "init_method", "path"), what, *MODEL_SIZES)
         theirs.without_effect(dict.fromkeys(theirs.look(*config, default={}), "the weights have a shape"), *config)
         return {}
@@ -257,7 +251,6 @@ def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
 
 
 def _checkpoint(theirs: Theirs) -> dict[str, Any]:
-    """Theirs keeps every one."""
     if not theirs.has("checkpoints", "checkpoint_interval"):
         return {}
     every = theirs.take_whole("checkpoints", "checkpoint_interval", at_least=1, default=1)

@@ -60,10 +60,8 @@ class NanotronData:
     def _check_names(self, names: list[str]) -> None:
         for number, name in enumerate(names):
             if name in names[:number]:
-                what = (
-                    f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]. Give each one of its own."
-                )
-                self.theirs.problem(("data_stages", number, "name"), what)
+                what = f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]."
+                self.theirs.problem(("data_stages", number, "name"), f"{what} Give each one of its own.")
 
     def _stage(self, path: Path) -> tuple[int, dict[str, Any]]:
         """A stage and where it starts, in our counting."""
@@ -97,8 +95,7 @@ class NanotronData:
         table = (*path, "dataset")
         dataset = self.theirs.look(*table)
         if not isinstance(dataset, Mapping):
-            found = "is missing" if dataset is None else f"is {show_value(dataset)}"
-            self.theirs.problem(table, f"{found}. Write dataset: {{ dataset_folder: data/web }}.")
+            self.theirs.refuse(table, dataset, "Write dataset: { dataset_folder: data/web }.")
             self.theirs.take(*table)
             return {}
         return {"seed": seed, **(self._hub(table) if HUB in dataset else self._nanoset(table))}
@@ -115,13 +112,12 @@ class NanotronData:
                 self.theirs.note((*table, limit), what)
         size = self.theirs.take(*table, "token_size_in_bytes")
         if size is not None and size not in DTYPES:
-            what = f"is {show_value(size)}. Tokens have 2 or 4 bytes. Leave it out where the files record it."
-            self.theirs.problem((*table, "token_size_in_bytes"), what)
+            rule = "Tokens have 2 or 4 bytes. Leave it out where the files record it."
+            self.theirs.refuse((*table, "token_size_in_bytes"), size, rule)
         kind = {"kind": "tokens", **({"dtype": DTYPES[size]} if size in DTYPES else {})}
         return self._shares(table, key, given, lambda folder: {**kind, "path": folder})
 
     def _hub(self, table: Path) -> dict[str, Any]:
-        """Datasets on the Hub."""
         given = self.theirs.take(*table, HUB)
         self.theirs.without_effect(HUB_ONLY, *table)
         if self.theirs.take(*table, "sft_dataloader", default=False):
@@ -143,8 +139,7 @@ class NanotronData:
         weights = self.theirs.take(*table, "dataset_weights")
         places = [given] if isinstance(given, str) else list(given) if isinstance(given, list | Mapping) else []
         if not places or not all(isinstance(place, str) and place for place in places):
-            found = "is missing" if given is None else f"is {show_value(given)}"
-            self.theirs.problem((*table, key), f"{found}. Write {key}: data/web, a list, or a mapping to weights.")
+            self.theirs.refuse((*table, key), given, f"Write {key}: data/web, a list, or a mapping to weights.")
             return {}
         if len(set(places)) != len(places):
             self.theirs.problem((*table, key), "names a place twice. Name it once, with the sum of their weights.")
@@ -158,9 +153,8 @@ class NanotronData:
         if weights is None:
             return {"sources": names}
         if not isinstance(weights, list) or len(weights) != len(names):
-            what = (
-                f"is {show_value(weights)}, but there are {len(names)} folders. Write a list with one weight for each."
-            )
+            what = f"is {show_value(weights)}, but there are {len(names)} folders."
+            what = f"{what} Write a list with one weight for each."
         elif not all(is_number(weight) and weight >= 0 for weight in weights) or not any(weights):
             shown = show_value(given if where == key else weights)
             what = f"is {shown}. Each must be a number, at least 0, and one of them over 0."

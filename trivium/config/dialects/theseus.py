@@ -11,7 +11,6 @@ from typing import Any
 from trivium.config.dialects.theseus_data import Samplings
 from trivium.config.dialects.translation import MODEL_SIZES, Theirs, Translation, is_number
 from trivium.config.keys import Path
-from trivium.config.problems import show_value
 from trivium.errors import ConfigError, Problem
 
 MARKS = ("architecture", "optimization")
@@ -70,15 +69,15 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "engine": {"micro_batch_size": micro} if micro != -1 else {},
         "checkpoint": {"every": theirs.take_whole("logging", "checkpoint_interval", at_least=1, default=1024)},
         "evaluate": samplings.validation(seq_len),
-        "track": _track(theirs),
+        "track": {
+            "every": theirs.take_whole("logging", "report_interval", at_least=1, default=32),
+            "trackers": ["wandb"] if theirs.take("logging", "wandb", default=False) else [],
+        },
         "defaults": {"document_mask": False, "seq_len": seq_len, "batch_size": batch_size},
         "sources": samplings.sources.tables,
         "stages": stages,
     }
-    theirs.holds(HOLDS, "architecture")
-    for table, reasons in WITHOUT_EFFECT.items():
-        theirs.without_effect(reasons, *filter(None, (table,)))
-    return theirs.translated(ours)
+    return theirs.translated(ours, {"architecture": HOLDS}, WITHOUT_EFFECT)
 
 
 def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def _part(theirs: Theirs, key: str, default: float) -> float:
     value = theirs.take(table, key, default=default)
     if is_number(value) and 0 <= value <= 1:
         return float(value)
-    theirs.problem((table, key), f"is {show_value(value)}. It must be a number between 0 and 1.")
+    theirs.refuse((table, key), value, "It must be a number between 0 and 1.")
     return default
 
 
@@ -197,8 +196,3 @@ def _rewarm(theirs: Theirs, stages: list[dict[str, Any]], warmup: float) -> None
     to = theirs.take("optimization", "min_lr_mult", default=0.01)
     for stage, scale in zip(stages, itertools.chain([1.0], itertools.repeat(again / lr)), strict=False):
         stage["lr"] = {"scale": scale, "shape": "cosine", "to": to, "warmup": {"fraction": warmup}}
-
-
-def _track(theirs: Theirs) -> dict[str, Any]:
-    every = theirs.take_whole("logging", "report_interval", at_least=1, default=32)
-    return {"trackers": ["wandb"] if theirs.take("logging", "wandb", default=False) else [], "every": every}

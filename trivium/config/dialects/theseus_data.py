@@ -42,7 +42,6 @@ class Samplings:
         return sum(-(-tokens // self.step_tokens) for tokens in self.budgets)
 
     def stages(self) -> list[dict[str, Any]]:
-        """Our stages; problems go to `theirs`."""
         self.budgets = self._budgets()
         mixtures = [self._mixture(path, given) for path, given in self._datasets()]
         if len(mixtures) != len(self.budgets):
@@ -78,26 +77,23 @@ class Samplings:
         if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
             return [(path, given)]
         if not isinstance(given, list) or not given or not all(isinstance(one, list) and one for one in given):
-            what = f"is {show_value(given)}. It must be a list of samplings for each stage."
-            self.theirs.problem(path, f"{what} Write - - {{ name: fineweb, rate: 1.0, style: PMD }}.")
+            what = "It must be a list of samplings for each stage."
+            self.theirs.refuse(path, given, f"{what} Write - - {{ name: fineweb, rate: 1.0, style: PMD }}.")
             return [(path, []) for _ in self.budgets]
         return [((*path, number), one) for number, one in enumerate(given)]
 
     def _mixture(self, path: Path, samplings: list[Any]) -> dict[str, Any]:
-        """Shares and packing of one stage."""
         shares: dict[str, float] = {}
         styles = set()
         for number, sampling in enumerate(samplings):
             here = (*path, number)
             if not isinstance(sampling, Mapping):
-                what = f"is {show_value(sampling)}. Write {{ name: fineweb, rate: 1.0, style: PMD }}."
-                self.theirs.problem(here, what)
+                self.theirs.refuse(here, sampling, "Write { name: fineweb, rate: 1.0, style: PMD }.")
                 continue
             self._note_others(here, sampling)
             name, style, rate = self._name(here, sampling), self._style(here, sampling), sampling.get("rate")
             if not is_number(rate) or not 0 <= float(rate or 0) <= 1:
-                found = "is missing" if rate is None else f"is {show_value(rate)}"
-                self.theirs.problem((*here, "rate"), f"{found}. It must be a number between 0 and 1.")
+                self.theirs.refuse((*here, "rate"), rate, "It must be a number between 0 and 1.")
             elif name in shares:
                 self.theirs.problem((*here, "name"), "is twice in its stage. Name it once, with the sum of rates.")
             elif name is not None:
@@ -119,8 +115,7 @@ class Samplings:
         name, suffix = sampling.get("name"), sampling.get("suffix", "")
         if not isinstance(name, str) or not name or not isinstance(suffix, str):
             key, value = ("suffix", suffix) if isinstance(name, str) and name else ("name", name)
-            found = "is missing" if value is None else f"is {show_value(value)}"
-            self.theirs.problem((*path, key), f"{found}. It must be text. Write {key}: fineweb.")
+            self.theirs.refuse((*path, key), value, f"It must be text. Write {key}: fineweb.")
             return None
         folder = f"{name}_{suffix}" if suffix else name
         source = self.sources.name_of(_table(folder, "train"), folder)
@@ -131,7 +126,7 @@ class Samplings:
         style = sampling.get("style", "PADDED")
         if isinstance(style, str) and style.upper() in STYLES:
             return style.upper()
-        self.theirs.problem((*path, "style"), f"is {show_value(style)}. {nearest(str(style), STYLES)}")
+        self.theirs.refuse((*path, "style"), style, nearest(str(style), STYLES))
         return "PADDED"
 
     def validation(self, seq_len: int) -> dict[str, Any]:
@@ -151,8 +146,8 @@ class Samplings:
         curves = {"linear": "linear", "cosine": "cosine", "sigmoid": "cosine"}
         shape = self.theirs.take_choice(*fade, "curve", choices=curves, default="linear")
         if not isinstance(each, list) or len(each) != len(stages) - 1 or not all(is_number(one) for one in each):
-            what = f"is {show_value(each)}. Give a number for each of the {len(stages) - 1} boundaries."
-            self.theirs.problem((*fade, "per_boundary_overlap"), what)
+            rule = f"Give a number for each of the {len(stages) - 1} boundaries."
+            self.theirs.refuse((*fade, "per_boundary_overlap"), each, rule)
             return
         self.theirs.without_effect({"steepness": "a fade is linear or a cosine"}, *fade)
         for number, part in enumerate(each, start=1):
@@ -174,8 +169,7 @@ class Samplings:
         betas = [0.0, *[beta] * (len(stages) - 1)] if betas is None else betas
         updates = self.theirs.take(*kl, "reference_update_stages", default=list(range(len(stages))))
         if not isinstance(betas, list) or len(betas) != len(stages) or not all(is_number(one) for one in betas):
-            what = f"is {show_value(betas)}. Give a number for each of the {len(stages)} stages."
-            self.theirs.problem((*kl, "betas"), what)
+            self.theirs.refuse((*kl, "betas"), betas, f"Give a number for each of the {len(stages)} stages.")
             return
         for number, weight in enumerate(betas):
             if weight:

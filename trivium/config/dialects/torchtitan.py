@@ -40,7 +40,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "schedule": _schedule(theirs, data.steps),
         "engine": _engine(theirs),
         "checkpoint": _checkpoint(theirs),
-        "track": _track(theirs),
+        "track": theirs.take_trackers("log_freq"),
         "defaults": {
             "packing": "concat",
             "document_mask": False,
@@ -81,10 +81,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
     return {
         "name": str(name).lower(),
         "lr": theirs.take("optimizer", "lr", default=8e-4),
-        "betas": [
-            theirs.take("optimizer", "beta1", default=0.9),
-            theirs.take("optimizer", "beta2", default=0.95),
-        ],
+        "betas": [theirs.take("optimizer", key, default=usual) for key, usual in (("beta1", 0.9), ("beta2", 0.95))],
         "eps": theirs.take("optimizer", "eps", default=1e-8),
         "weight_decay": theirs.take("optimizer", "weight_decay", default=0.1),
         "no_decay": [],
@@ -99,8 +96,7 @@ def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
     shape = theirs.take("lr_scheduler", "decay_type", default="linear")
     to = theirs.take_first(("lr_scheduler", "min_lr_factor"), ("lr_scheduler", "lr_min"), default=0.0)
     if shape not in ("linear", "cosine", "sqrt"):
-        what = f'is {show_value(shape)}. Write "linear", "cosine" or "sqrt".'
-        theirs.problem(("lr_scheduler", "decay_type"), what)
+        theirs.refuse(("lr_scheduler", "decay_type"), shape, 'Write "linear", "cosine" or "sqrt".')
     if steps is not None and warmup > steps:
         found = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
         what = f"{found} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
@@ -189,12 +185,3 @@ def _checkpoint(theirs: Theirs) -> dict[str, Any]:
     if keep == 0:
         theirs.note(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
     return {"every": interval, "keep": keep or ALL_OF_THEM, "async": mode != "disabled"}
-
-
-def _track(theirs: Theirs) -> dict[str, Any]:
-    trackers = [
-        sink
-        for sink, key in (("tensorboard", "enable_tensorboard"), ("wandb", "enable_wandb"))
-        if theirs.take("metrics", key, default=False)
-    ]
-    return {"trackers": trackers, "every": theirs.take("metrics", "log_freq", default=10)}

@@ -41,17 +41,14 @@ class DataStages:
 
     @property
     def steps(self) -> int | None:
-        """The run's length."""
         steps = self.theirs.take("training", "steps", default=DEFAULT_STEPS)
         return steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else None
 
     def stages(self) -> list[dict[str, Any]]:
-        """Our stages; problems go to `theirs`."""
         steps = self.steps
         if steps is None:
-            shown = show_value(self.theirs.take("training", "steps"))
-            what = f"is {shown}. It must be a whole number, at least 1. Write steps = 1000."
-            self.theirs.problem(("training", "steps"), what)
+            rule = "It must be a whole number, at least 1. Write steps = 1000."
+            self.theirs.refuse(("training", "steps"), self.theirs.take("training", "steps"), rule)
         self._check_seed()
         spans = self._spans(steps)
         if spans and spans[0].path != ("training",):
@@ -62,8 +59,8 @@ class DataStages:
         """Every stage's span, in order of its start; covers `[0, steps)` or there are problems."""
         given = self.theirs.look("training", "data_stages", default=[])
         if not isinstance(given, list) or not all(isinstance(stage, Mapping) for stage in given):
-            what = f"is {show_value(given)}. It must be a list of tables. Write [[training.data_stages]]."
-            self.theirs.problem(("training", "data_stages"), what)
+            rule = "It must be a list of tables. Write [[training.data_stages]]."
+            self.theirs.refuse(("training", "data_stages"), given, rule)
             self.theirs.taken.add(("training", "data_stages"))
             return []
         names = self._names(len(given))
@@ -106,14 +103,11 @@ class DataStages:
             path: Path = ("training", "data_stages", number, "name")
             name = self.theirs.take(*path)
             if not isinstance(name, str) or not name.strip():
-                found = "is missing" if name is None else f"is {show_value(name)}"
-                self.theirs.problem(path, f'{found}. Write name = "general".')
+                self.theirs.refuse(path, name, 'Write name = "general".')
                 name = f"stage-{number}"
             elif name in names:
-                what = (
-                    f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]. Give each one of its own."
-                )
-                self.theirs.problem(path, what)
+                what = f"is {show_value(name)}, as is that of data_stages[{names.index(name)}]."
+                self.theirs.problem(path, f"{what} Give each one of its own.")
             plain = stage_name(name)
             if plain != name:
                 self._note_name(path, name, plain)
@@ -191,8 +185,7 @@ class DataStages:
         if seed is not None:
             stage["seed"] = seed
         if kind not in TYPES:
-            found = "is missing" if kind is None else f"is {show_value(kind)}"
-            self.theirs.problem((*span.path, "dataset_type"), f"{found}. {nearest(str(kind), TYPES)}")
+            self.theirs.refuse((*span.path, "dataset_type"), kind, nearest(str(kind), TYPES))
             return None
         names = self._sources_of(span, kind)
         return {**stage, **self._shares(span, names)} if names else None
@@ -202,7 +195,7 @@ class DataStages:
 
     def _sources_of(self, span: Span, kind: str) -> list[str]:
         """The names of a stage's sources; one for each folder. Takes the fields that this type reads."""
-        if kind == "nanoset":
+        if kind == "nanoset" or (kind == "packed_memmap" and self.theirs.has(*span.path, "dataset_folders")):
             return [self.sources.name_of({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
         if kind == "huggingface":
             dataset = self.theirs.take_text(*span.path, "dataset")
@@ -211,18 +204,14 @@ class DataStages:
                 return []
             path = self.theirs.take_text(*span.path, "dataset_path")
             return [self.sources.name_of({"kind": "huggingface", "dataset": path or dataset}, dataset)]
-        if kind == "packed_memmap" and self.theirs.has(*span.path, "dataset_folders"):
-            return [self.sources.name_of({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
         dataset, path = self.theirs.take_text(*span.path, "dataset"), self.theirs.take_text(*span.path, "dataset_path")
         place = path or dataset
         if place is None:
             self._missing(span, kind, "dataset_path", '"/data/packed"')
             return []
-        if kind == "preprocessed":
-            return [
-                self.sources.name_of({"kind": "huggingface", "dataset": place, "tokenised": True}, dataset or place)
-            ]
-        return [self.sources.name_of({"kind": "tokens", "path": place}, dataset or place)]
+        tokenised = {"kind": "huggingface", "dataset": place, "tokenised": True}
+        table = tokenised if kind == "preprocessed" else {"kind": "tokens", "path": place}
+        return [self.sources.name_of(table, dataset or place)]
 
     def _folders(self, span: Span) -> list[str]:
         folders = self._take(span, "dataset_folders")
@@ -231,8 +220,7 @@ class DataStages:
             self._missing(span, self._take(span, "dataset_type"), "dataset_folders", '["/data/web"]')
             return []
         if not isinstance(folders, list) or not all(isinstance(folder, str) and folder for folder in folders):
-            what = f'is {show_value(folders)}. It must be a list of folders. Write dataset_folders = ["/data/web"].'
-            self.theirs.problem(path, what)
+            self.theirs.refuse(path, folders, 'It must be a list of folders. Write dataset_folders = ["/data/web"].')
             return []
         if len(set(folders)) != len(folders):
             self.theirs.problem(path, "names a folder twice. Name it once, with the sum of their weights.")
@@ -252,7 +240,7 @@ class DataStages:
             sources = "1 source" if len(names) == 1 else f"{len(names)} sources"
             what = f"is {show_value(weights)}, but there {'is' if len(names) == 1 else 'are'} {sources}."
             what = f"{what} Write a list with one weight for each."
-        elif not all(_is_weight(weight) for weight in weights):
+        elif not all(is_number(weight) and 0 <= weight <= 1 for weight in weights):
             what = f"is {show_value(weights)}. Each must be a number between 0 and 1."
         else:
             total = sum((Fraction(repr(weight)) for weight in weights), Fraction(0))
@@ -264,7 +252,3 @@ class DataStages:
             what = f"adds up to {float(total):.9g}, not 1. Change the weights, so that they do."
         self.theirs.problem((*span.path, "dataset_weights"), what)
         return {}
-
-
-def _is_weight(weight: Any) -> bool:
-    return is_number(weight) and 0 <= weight <= 1

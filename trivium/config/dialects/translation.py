@@ -23,7 +23,6 @@ class NeededKey:
     ours: tuple[Path, ...]
 
     def is_missing(self, raw: Mapping[str, Any]) -> bool:
-        """Whether none of the keys is in our tables."""
         return all(look_up(raw, path) is MISSING for path in self.ours)
 
 
@@ -77,7 +76,7 @@ class Theirs:
         if is_number(value) and (value >= 0 if over is None else value > over):
             return float(value)
         limit = "at least 0" if over is None else f"over {over:g}"
-        self.problem(path, f"is {show_value(value)}. It must be a number, {limit}.")
+        self.refuse(path, value, f"It must be a number, {limit}.")
         return default
 
     def take_choice(self, *path: str | int, choices: Mapping[str, Any], default: str) -> Any:
@@ -86,15 +85,14 @@ class Theirs:
         if isinstance(value, str) and value.lower() in choices:
             return choices[value.lower()]
         words = " or ".join(filter(None, (", ".join(f'"{word}"' for word in [*choices][:-1]), f'"{[*choices][-1]}"')))
-        self.problem(path, f"is {show_value(value)}. Write {words}.")
+        self.refuse(path, value, f"Write {words}.")
         return choices[default]
 
     def take_text(self, *path: str | int) -> str | None:
         """A name or a path; absent where it is blank, as many of their defaults are."""
         value = self.take(*path)
         if value is not None and not isinstance(value, str):
-            what = f"is {show_value(value)}. It must be text in quotes. Write {path[-1]} = {show_value(str(value))}."
-            self.problem(path, what)
+            self.refuse(path, value, f"It must be text in quotes. Write {path[-1]} = {show_value(str(value))}.")
             return str(value)
         return value or None
 
@@ -104,15 +102,20 @@ class Theirs:
         if isinstance(given, list) and all(isinstance(table, Mapping) for table in given):
             return len(given)
         self.taken.add(path)
-        self.problem(path, f"is {show_value(given)}. It must be a list of tables.")
+        self.refuse(path, given, "It must be a list of tables.")
         return 0
+
+    def take_trackers(self, every: str) -> dict[str, Any]:
+        """Our `track` from `[metrics]`, which two tools write alike; `every` is their key of the interval."""
+        known = ("tensorboard", "wandb")
+        trackers = [name for name in known if self.take("metrics", f"enable_{name}", default=False)]
+        return {"trackers": trackers, "every": self.take("metrics", every, default=10)}
 
     def is_whole(self, path: Path, value: object, *, at_least: int) -> bool:
         """Whether a value is a whole number that is large enough; a problem where not."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
             return True
-        found = "is missing" if value is None else f"is {show_value(value)}"
-        self.problem(path, f"{found}. It must be a whole number, at least {at_least:,}.")
+        self.refuse(path, value, f"It must be a whole number, at least {at_least:,}.")
         return False
 
     def has(self, *path: str | int) -> bool:
@@ -122,6 +125,10 @@ class Theirs:
     def problem(self, path: Path, what: str) -> None:
         """Something in their config that cannot be."""
         self.problems.append(Problem(self.where(path), what))
+
+    def refuse(self, path: Path, value: object, rule: str) -> None:
+        """A problem with a value, or with its absence: `is "fp4". Write "bf16" or "fp32".`"""
+        self.problem(path, f"{'is missing' if value is None else f'is {show_value(value)}'}. {rule}")
 
     def note(self, path: Path, what: str) -> None:
         """Something the user should know."""
@@ -157,8 +164,20 @@ class Theirs:
             if not any(path[: len(taken)] == taken for taken in self.taken):
                 self.note(path, f"not carried over (it is {show_value(value)}): nothing here takes it.")
 
-    def translated(self, ours: Mapping[str, Any]) -> Translation:
-        """The end of a translation: what was left behind is named, and every problem is raised."""
+    def translated(
+        self,
+        ours: Mapping[str, Any],
+        holds: Mapping[str, Mapping[str, Any]] | None = None,
+        without_effect: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Translation:
+        """The end of a translation: what was left behind is named, and every problem is raised.
+
+        `holds` has by table the values that hold here anyway, `without_effect` the reasons why keys decide nothing.
+        """
+        for table, values in (holds or {}).items():
+            self.holds(values, *table.split("."))
+        for table, reasons in (without_effect or {}).items():
+            self.without_effect(reasons, *filter(None, table.split(".")))
         self.note_the_rest()
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))

@@ -26,7 +26,6 @@ from trivium.engine.base import (
     refuse_too_long,
 )
 from trivium.engine.jax import huggingface
-from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.generation import JaxGeneration, power_of_two
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design
@@ -46,6 +45,7 @@ from trivium.engine.jax.state import (
 )
 from trivium.engine.jax.step import (
     BySource,
+    DeviceBatch,
     FrozenReference,
     Program,
     StageTerms,
@@ -75,7 +75,8 @@ class JaxEngine:
                 raise UsageError(f"{name}: is given, but the JAX engine has no place for it yet. Use the torch engine.")
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
-        self.design = Design(settings.spec, self._precision(), settings.recompute_activations)
+        precision: Precision = settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
+        self.design = Design(settings.spec, precision, settings.recompute_activations)
         params, _ = sharded_init(self.design, settings.seed, mesh=self.mesh)
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
         self.state = TrainState(params, placed(self.optimizer.init(params), self.mesh))
@@ -88,7 +89,6 @@ class JaxEngine:
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
-        """Take over a stage's row length, rotary positions, documents and objective."""
         self._hold_reference(stage)
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
@@ -99,15 +99,16 @@ class JaxEngine:
             self.state = TrainState(self.state.params, fresh)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        """One update from one batch."""
         rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
+        # Random numbers, should anything draw them, come from seed and step, so that none are kept.
+        key = key_words(derive_key(self.settings.seed, "step", now.step))
         known = compilations()
         before = known.count
         with jax.set_mesh(self.mesh):
             self.state, *found = self.program.train_step(
                 self.state,
                 rows,
-                self._key(now.step),
+                key,
                 len(rows.tokens),
                 StepRates.of(now),
                 self.terms,
@@ -120,6 +121,7 @@ class JaxEngine:
         loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
         # The device decided by its own float32 figures: the reason is given by the same.
         skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
+        terms = {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         return StepStats(
             loss=loss,
@@ -127,20 +129,16 @@ class JaxEngine:
             grad_norm=norm,
             nats_by_source={source: part.nats for source, part in figures.items()},
             loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(
-                loss, {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
-            ),
+            extra=self.stage.extra(loss, terms),
             skipped=skipped,
             compilations=compiled,
         )
 
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; no update is made."""
         _, _, meta = self._val(batch)
         return EvalStats(_figures(batch.sources, jax.device_get(meta.by_source)))
 
     def nats(self, batch: Batch) -> NDArray[np.float32]:
-        """Plain loss of every target, (rows, seq_len); of this process' shard."""
         _, _, meta = self._val(batch)
         return own_rows(meta.nats).reshape(-1, batch.seq_len)[: batch.num_rows]
 
@@ -162,13 +160,11 @@ class JaxEngine:
         kept: dict[str, Any] = room_for(named_leaves(self.state.opt_state))
         refuse_other_optimizer(saved.get(OPTIMIZER, {}), kept)
         read = read_state(folder, {WEIGHTS: self._room(), OPTIMIZER: kept})
-        opt_state = jax.tree.unflatten(
-            jax.tree.structure(self.state.opt_state), [read[OPTIMIZER][name] for name in kept]
-        )
+        leaves = [read[OPTIMIZER][name] for name in kept]
+        opt_state = jax.tree.unflatten(jax.tree.structure(self.state.opt_state), leaves)
         self.state = TrainState(read[WEIGHTS], opt_state)
 
     def start_from(self, folder: Path) -> None:
-        """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
         params = read_weights(folder, self._room(), self.settings.spec)
         self.state = TrainState(params, self.state.opt_state)
 
@@ -182,17 +178,12 @@ class JaxEngine:
         return measured_peak(lambda: multiply(one, one).block_until_ready(), PEAK_SIZE)
 
     def export(self, folder: Path) -> None:
-        """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         huggingface.write_folder(self.state.params, spec, self.stage.rope or spec.rope, seq_len, folder)
 
     def _room(self) -> dict[str, Any]:
-        """Shapes, types and places of the parameters."""
         return room_for(dict(self.state.params))
-
-    def _precision(self) -> Precision:
-        return self.settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
 
     @property
     def _platform(self) -> str:
@@ -200,7 +191,6 @@ class JaxEngine:
         return self.mesh.devices.flat[0].platform
 
     def _hold_reference(self, stage: StageSettings) -> None:
-        """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
         if stage.kl is None:
             self.reference = None
         elif self.reference is None or not self.reference.serves(stage.kl, self.design):
@@ -233,12 +223,9 @@ class JaxEngine:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
         rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
+        terms, sources = StageTerms(table), len(batch.sources)
         with jax.set_mesh(self.mesh):
-            return self.program.val_step(self.state, rows, StageTerms(table), len(batch.sources), self.token_bytes)
-
-    def _key(self, step: int) -> NDArray[np.uint32]:
-        """Random numbers of a step, should anything draw them: made from seed and step, so that none are kept."""
-        return key_words(derive_key(self.settings.seed, "step", step))
+            return self.program.val_step(self.state.params, rows, terms, sources, self.token_bytes)
 
     def _rotation(self, seq_len: int) -> Rotation:
         return self._table(self.stage.rope or self.settings.spec.rope, seq_len)

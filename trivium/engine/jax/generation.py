@@ -70,11 +70,9 @@ class JaxGeneration:
             self._prefill(prompts)
 
     def logits(self) -> NDArray[np.float32]:
-        """For each row's next token: (rows, vocab)."""
         return self._logits.copy()
 
     def append(self, tokens: NDArray[np.integer]) -> None:
-        """One more token for each row."""
         assert len(tokens) == self.num_rows, "a token for each row"
         assert self.filled < self.limit, "more tokens than room was asked for"
         self._apply_selection()
@@ -91,7 +89,6 @@ class JaxGeneration:
         self._take(logits)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int32)
         self.num_rows, self.first, self._logits = len(chosen), self.first[chosen], self._logits[chosen]
         self.chosen = chosen if self.chosen is None else self.chosen[chosen]

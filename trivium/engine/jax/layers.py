@@ -63,7 +63,6 @@ class Linear(nnx.Module):
         self.weight = nnx.Param(jnp.zeros((outputs, inputs)))
 
     def __call__(self, vectors: Array) -> Array:
-        """Vectors, multiplied."""
         return jnp.einsum("...i,oi->...o", vectors, self.weight[...].astype(vectors.dtype))
 
 
@@ -99,7 +98,6 @@ class FeedForward(nnx.Module):
         self.down = Linear(spec.ffn, spec.width)
 
     def __call__(self, x: Array) -> Array:
-        """Each slot by itself."""
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
@@ -113,6 +111,5 @@ class Layer(nnx.Module):
         self.feed_forward = FeedForward(spec)
 
     def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
-        """The stream, one layer on."""
         x = x + self.attention(self.attention_norm(x), rotation, attend)
         return x + self.feed_forward(self.feed_forward_norm(x))

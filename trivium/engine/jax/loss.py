@@ -4,19 +4,12 @@ The gradients of the hidden states and of the unembedding are computed with the 
 slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 256 tokens') are
 held, and the same number of a reference's.
 
-The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
-
-    forward    KL(q || p) = sum q (log q - log p)      gradient by logit  p - q
-    reverse    KL(p || q) = sum p (log p - log q)      gradient by logit  p (log p - log q - KL)
-    nll_gap    log q - log p of the target alone       gradient by logit  p - one_hot
-
-The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
-the policy to nothing.
+The penalty's three directions and their gradients are those at the head of the torch engine's `loss`.
 """
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +47,7 @@ class Compared(NamedTuple):
 def kl_and_its_gradient(
     logits: Array, reference: Array, targets: Array, direction: Direction, weights: Weights
 ) -> Compared:
-    """StageTerms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
+    """Terms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
     at_target = one_hot(targets, logits.shape[1])
     exponents, sums, log_sums = exponentials(logits)
     reference_exponents, reference_sums, reference_log_sums = exponentials(reference)
@@ -140,21 +133,24 @@ def sliced_loss(
     reference: ReferenceStates | None,
 ) -> Losses:
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
-    losses, _, _ = _losses_and_gradients(vocab, direction, hidden, unembedding, targets, weights, reference)
+    losses, _ = _forward(vocab, direction, hidden, unembedding, targets, weights, reference)
     return losses
 
 
-def _forward(
-    vocab: int,
-    direction: Direction | None,
-    hidden: Array,
-    unembedding: Array,
-    targets: LossTargets,
-    weights: Weights,
-    reference: ReferenceStates | None,
-) -> tuple[Losses, tuple[Array, Array]]:
-    losses, *gradients = _losses_and_gradients(vocab, direction, hidden, unembedding, targets, weights, reference)
-    return losses, (gradients[0], gradients[1])
+def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
+    """Losses and gradients of every device's own tokens, summed over all; the inputs are those of `sliced_loss`."""
+
+    def own(*inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
+        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(vocab, direction, *inputs)
+        return losses._replace(objective=summed(losses.objective)), (hidden_gradient, summed(weight_gradient))
+
+    *_, reference = inputs
+    frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
+    outputs = (Losses(WHOLE, *(BY_ROWS for _ in Losses._fields[1:])), (BY_ROWS, WHOLE))
+    found: tuple[Losses, tuple[Array, Array]] = row_by_row(own, (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen), outputs)(
+        *inputs
+    )
+    return found
 
 
 def _backward(
@@ -165,34 +161,6 @@ def _backward(
 
 
 sliced_loss.defvjp(_forward, _backward)
-
-
-def _losses_and_gradients(
-    vocab: int,
-    direction: Direction | None,
-    hidden: Array,
-    unembedding: Array,
-    targets: LossTargets,
-    weights: Weights,
-    reference: ReferenceStates | None,
-) -> tuple[Losses, Array, Array]:
-    """Of every device's own tokens, and summed over all."""
-
-    def own(
-        hidden: Array, unembedding: Array, targets: LossTargets, weights: Weights, reference: ReferenceStates | None
-    ) -> tuple[Losses, Array, Array]:
-        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(
-            vocab, direction, hidden, unembedding, targets, weights, reference
-        )
-        return losses._replace(objective=summed(losses.objective)), hidden_gradient, summed(weight_gradient)
-
-    frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
-    inputs = (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen)
-    outputs = (Losses(WHOLE, *(BY_ROWS for _ in Losses._fields[1:])), BY_ROWS, WHOLE)
-    found: tuple[Losses, Array, Array] = row_by_row(own, inputs, outputs)(
-        hidden, unembedding, targets, weights, reference
-    )
-    return found
 
 
 def _own_losses_and_gradients(

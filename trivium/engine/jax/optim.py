@@ -47,7 +47,6 @@ class StepRates(NamedTuple):
 
     @classmethod
     def of(cls, settings: StepSettings) -> "StepRates":
-        """A step's settings, as float32."""
         numbers = (settings.lr_multiplier, settings.momentum, settings.weight_decay, settings.loss_limit)
         return cls({group: np.float32(rate) for group, rate in settings.lr.items()}, *map(np.float32, numbers))
 
@@ -76,9 +75,9 @@ class BuiltInOptimizer:
     settings: OptimizerSettings
 
     def init(self, params: Params) -> BuiltInState:
-        """Zeros."""
         by_adam, by_muon = self._apart(params)
-        return BuiltInState(self._adam.init(by_adam), muon_init(by_muon))
+        zeros = {name: jnp.zeros_like(matrix) for name, matrix in by_muon.items()}
+        return BuiltInState(self._adam.init(by_adam), MuonState(zeros))
 
     def update(
         self, gradients: Params, state: BuiltInState, params: Params, now: StepRates
@@ -117,7 +116,6 @@ class OptaxOptimizer:
     transformation: optax.GradientTransformation
 
     def init(self, params: Params) -> Any:
-        """The transformation's own state."""
         return self.transformation.init(params)
 
     def update(self, gradients: Params, state: Any, params: Params, now: StepRates) -> tuple[Params, Any]:
@@ -139,7 +137,6 @@ def optimizer_of(settings: OptimizerSettings, own: OwnOptimizer | None, params: 
 
 
 def norm_of(gradients: Params) -> Array:
-    """Over all parameters."""
     return jnp.sqrt(sum((jnp.sum(gradient * gradient) for gradient in gradients.values()), jnp.zeros(())))
 
 
@@ -149,11 +146,6 @@ def clipped(gradients: Params, norm: Array, limit: float | None) -> Params:
         return gradients
     factor = jnp.minimum(1.0, limit / (norm + CLIP_EPS))
     return {name: gradient * factor for name, gradient in gradients.items()}
-
-
-def muon_init(params: dict[str, Array]) -> MuonState:
-    """Zeros, laid out as the parameters are."""
-    return MuonState({name: jnp.zeros_like(matrix) for name, matrix in params.items()})
 
 
 def muon_directions(

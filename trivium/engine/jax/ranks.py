@@ -50,18 +50,15 @@ class JaxRanks(Ranks):
         self.local_devices = len(local_devices(device))
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether any rank has raised it."""
         if self.size == 1:
             return flags
         raised = _gathered(np.array(flags, np.uint8)).max(axis=0)
         return tuple(bool(flag) for flag in raised)
 
     def meet(self) -> None:
-        """Return when every rank has come here."""
         self.agree(False)
 
     def gather(self, value: Value) -> list[Value]:
-        """Every rank's value."""
         if self.size == 1:
             return [value]
         own = np.frombuffer(pickle.dumps(value), np.uint8)  # pickles of this program's own processes
@@ -72,7 +69,6 @@ class JaxRanks(Ranks):
         return [pickle.loads(each[:size].tobytes()) for each, size in zip(values, sizes, strict=True)]
 
     def share(self, value: Value) -> Value:
-        """Rank 0's value."""
         return self.gather(value)[0]
 
     @contextmanager
@@ -178,9 +174,8 @@ class LaunchedProcess:
         """What a launcher's environment gives; None without a launcher."""
         given = environment.get
         if "JAX_NUM_PROCESSES" in environment and "JAX_PROCESS_ID" in environment:
-            return cls(
-                given("JAX_COORDINATOR_ADDRESS"), int(given("JAX_NUM_PROCESSES", 1)), int(given("JAX_PROCESS_ID", 0))
-            )
+            processes, process = int(environment["JAX_NUM_PROCESSES"]), int(environment["JAX_PROCESS_ID"])
+            return cls(given("JAX_COORDINATOR_ADDRESS"), processes, process)
         if "WORLD_SIZE" in environment and "RANK" in environment:
             # torchrun's own agent listens at MASTER_PORT.
             port = int(given("MASTER_PORT", FIRST_PORT)) + (given("TORCHELASTIC_USE_AGENT_STORE") == "True")

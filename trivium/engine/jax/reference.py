@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from trivium.engine.base import KlSettings, Precision
+from trivium.engine.base import KlSettings
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.sharding import parameter_sharding
 from trivium.engine.jax.weights import read_weights
@@ -23,12 +23,11 @@ class Reference:
         self.folder = kl.reference
         self.rope = kl.rope or design.spec.rope
         self.design = reference_design(kl, design)
-        room = {
-            name: jax.ShapeDtypeStruct(
-                shape, _held(shape, self.design.precision), sharding=parameter_sharding(name, shape, mesh)
-            )
-            for name, shape in self.design.shapes().items()
-        }
+        matrices, norms = jnp.dtype(self.design.precision), jnp.dtype("float32")
+        room = {}
+        for name, shape in self.design.shapes().items():
+            dtype, sharding = matrices if len(shape) > 1 else norms, parameter_sharding(name, shape, mesh)
+            room[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
         self.params: Params = read_weights(kl.reference, room, design.spec)
 
     def serves(self, kl: KlSettings, design: Design) -> bool:
@@ -40,7 +39,3 @@ class Reference:
 def reference_design(kl: KlSettings, design: Design) -> Design:
     """The trained model's, in the reference's own precision; nothing goes backward through it."""
     return replace(design, precision=kl.precision or design.precision, recompute_activations=False)
-
-
-def _held(shape: tuple[int, ...], precision: Precision) -> jnp.dtype:
-    return jnp.dtype(precision if len(shape) > 1 else "float32")

@@ -75,7 +75,6 @@ def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -
 
 
 def parameter_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Where a parameter lives."""
     return NamedSharding(mesh, parameter_spec(name, shape, mesh.shape))
 
 

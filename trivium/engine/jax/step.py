@@ -1,7 +1,7 @@
 """A state and a batch -> the next state: everything that is compiled, once for every shape of a batch.
 
     state, loss, meta = program.train_step(state, batch, key, accumulate_steps, now, terms, sources)
-    loss_sum, tokens, meta = program.val_step(state, batch, terms, sources)
+    loss_sum, tokens, meta = program.val_step(state.params, batch, terms, sources)
 
 Micro-batches are scanned; their gradients are of an objective divided by the loss tokens of the whole batch, and
 update once. The state's buffers are donated: the one given is gone, the one returned takes its place. Where the
@@ -10,6 +10,7 @@ from step to step or from stage to stage is an argument, so that nothing but a s
 Compilations are counted, since a step that compiles each time is a mistake, and slow.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,18 +20,53 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, monitoring
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.base import Direction
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.batch import DeviceBatch
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
-from trivium.engine.jax.sharding import keep_places, keep_rows
+from trivium.engine.jax.sharding import keep_places, keep_rows, put_rows, rows_multiple
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 Key = Array | NDArray[np.uint32]
+NO_SOURCE = -1  # of a row that only fills a micro-batch
+
+
+class DeviceBatch(NamedTuple):
+    """Micro-batches that a compiled step scans."""
+
+    tokens: Array  # (S, B, T)
+    targets: Array  # (S, B, T); 0 where a token does not count
+    loss_mask: Array  # (S, B, T) bool
+    segments: Array  # (S, B, T)
+    positions: Array  # (S, B, T)
+    source: Array  # (S, B)
+
+    @classmethod
+    def of(cls, batch: Batch, micro_batch: int | None, mesh: Mesh) -> "DeviceBatch":
+        """Micro-batches of one size, filled up with rows of padding where the batch's do not divide."""
+        passes = 1 if micro_batch is None else math.ceil(batch.num_rows / micro_batch)
+        multiple = rows_multiple(mesh)
+        size = math.ceil(batch.num_rows / passes / multiple) * multiple
+        loss_mask = batch.targets != IGNORED
+
+        def put(array: NDArray[Any], empty: int) -> Array:
+            filling = [(0, passes * size - len(array)), *[(0, 0)] * (array.ndim - 1)]
+            filled = np.pad(array, filling, constant_values=empty) if filling[0][1] else array
+            return put_rows(filled.reshape(passes, size, *array.shape[1:]), mesh)
+
+        return cls(
+            tokens=put(batch.tokens, 0),
+            targets=put(np.where(loss_mask, batch.targets, 0), 0),
+            loss_mask=put(loss_mask, 0),
+            segments=put(batch.segments, PADDING),
+            positions=put(batch.positions, 0),
+            source=put(batch.source, NO_SOURCE),
+        )
 
 
 class TrainState(NamedTuple):
@@ -102,10 +138,10 @@ class Program:
     def __init__(self, how: StepDesign) -> None:
         self.how = how
         exact: dict[str, Any] = {"compiler_options": {"xla_gpu_deterministic_ops": True}} if how.exact else {}
-        self._train = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
-        self._val = jax.jit(self._val_step, static_argnums=3)
+        self.train_step = jax.jit(self._train_step, static_argnums=(3, 6), donate_argnums=0, **exact)
+        self.val_step = jax.jit(self._val_step, static_argnums=3)
 
-    def train_step(
+    def _train_step(
         self,
         state: TrainState,
         batch: DeviceBatch,
@@ -119,33 +155,14 @@ class Program:
 
         `sources` is how many names `batch.source` counts. The decoder draws nothing from the key.
         """
-        return self._train(state, batch, key, accumulate_steps, now, terms, sources)
-
-    def val_step(
-        self, state: TrainState, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None
-    ) -> tuple[Array, Array, ValMeta]:
-        """Summed cross-entropy, loss tokens, and figures; no update is made."""
-        return self._val(state.params, batch, terms, sources, token_bytes)
-
-    def _train_step(
-        self,
-        state: TrainState,
-        batch: DeviceBatch,
-        key: Key,
-        accumulate_steps: int,
-        now: StepRates,
-        terms: StageTerms,
-        sources: int,
-    ) -> tuple[TrainState, Array, Meta]:
         assert len(batch.tokens) == accumulate_steps, "accumulate_steps is the number of micro-batches"
         loss_tokens = batch.loss_mask.sum()
         scale = 1 / jnp.maximum(1, loss_tokens)
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
         loss, norm = nats.sum() * scale, norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
-        params, opt_state = self.how.optimizer.update(
-            clipped(gradients, norm, self.how.clip), state.opt_state, state.params, now
-        )
+        gradients = clipped(gradients, norm, self.how.clip)
+        params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)
@@ -203,8 +220,9 @@ class Program:
         return hidden.reshape(-1, hidden.shape[-1]), model.lm_head
 
     def _val_step(
-        self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None
+        self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None
     ) -> tuple[Array, Array, ValMeta]:
+        """Summed cross-entropy, loss tokens, and figures; no update is made."""
         design = self.how.design
 
         def nats_of(part: DeviceBatch) -> Array:

@@ -59,7 +59,6 @@ class WholeRows:
     """Every slot sees its row up to itself; padding comes last, so nothing sees it."""
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """One causal call."""
         return _causal(queries, keys, values)
 
 
@@ -104,7 +103,6 @@ class Masked:
         return cls(torch.tensor(same & causal, device=device)[:, None])
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """One call over the whole square."""
         q, k, v = _heads_first(queries, keys, values)
         return scaled_dot_product_attention(q, k, v, attn_mask=self.mask, enable_gqa=True).transpose(1, 2)
 

@@ -31,10 +31,10 @@ from trivium.engine.base import (
 )
 from trivium.engine.peak import measured_peak, peak_of
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Losses, Objective, Penalty
+from trivium.engine.torch.model import DeviceBatch
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import summed_figures
 from trivium.engine.torch.reference import Reference
@@ -77,7 +77,6 @@ class TorchEngine:
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
-        """Take over a stage's row length, rotary positions, documents and objective."""
         if self.settings.token_losses is not None and (stage.z_loss is not None or stage.kl is not None):
             raise UsageError("token_losses: is the whole objective, but the stage has z_loss or kl. Leave these out.")
         self.stage = stage
@@ -89,7 +88,6 @@ class TorchEngine:
             self.optimizers = Optimizers(self.model, self.settings.optimizer, self.settings.own_optimizer)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        """One update from one batch."""
         arrived = time.perf_counter()
         loss_tokens = int(self.held.sum(np.array([batch.loss_tokens()], np.float64)).item())
         waited = time.perf_counter() - arrived
@@ -115,7 +113,6 @@ class TorchEngine:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
-        """Plain cross-entropy of a batch; no update is made."""
         with deterministic_algorithms(self.settings.deterministic):
             losses = [self.model(rows, Objective()) for _, rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
@@ -125,7 +122,6 @@ class TorchEngine:
 
     @torch.no_grad()
     def nats(self, batch: Batch) -> NDArray[np.float32]:
-        """Plain loss of every target, (rows, seq_len); of this rank's shard."""
         with deterministic_algorithms(self.settings.deterministic):
             nats = [self.model(rows, Objective()).nats for _, rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
@@ -133,14 +129,12 @@ class TorchEngine:
         return by_token.reshape(batch.num_rows, batch.seq_len)
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> TorchGeneration:
-        """Rows that begin with these prompts."""
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
         return TorchGeneration(self.held, table, prompts, room, own_model=self.settings.make_model is not None)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights, optimizer and random state; returns when training may continue."""
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
         state |= under(RANDOM, random_state(self.held.rank))
         return self.writer.save(folder, self.settings.spec, state, background=background)
@@ -155,7 +149,6 @@ class TorchEngine:
         load_random_state(folder, saved, self.held.rank)
 
     def start_from(self, folder: Path) -> None:
-        """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
         fill(self.model, folder)
 
     def peak_flops(self) -> float | None:
@@ -166,7 +159,6 @@ class TorchEngine:
         return measured_peak(lambda: one @ other, PEAK_SIZE)
 
     def export(self, folder: Path) -> None:
-        """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
@@ -195,7 +187,8 @@ class TorchEngine:
             losses.objective.backward()
             nats.append(losses.nats)
             sums.append(_sums(losses))
-        return _by_row(nats, batch.seq_len), _total(sums)
+        totals = {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
+        return _by_row(nats, batch.seq_len), totals
 
     def _shared_terms(self, terms: Mapping[str, float], loss_tokens: int) -> dict[str, float]:
         """Terms of the objective over all ranks, for each loss token."""
@@ -248,11 +241,6 @@ def _sums(losses: Losses) -> dict[str, Tensor]:
     return {name: part.sum() for name, part in parts.items() if part is not None}
 
 
-def _total(sums: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Over all micro-batches."""
-    return {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
-
-
 @dataclass(slots=True)
 class _Before:
     """How torch was before the first thread came in; the last one out puts it back."""
@@ -271,14 +259,6 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
     with _lock:
         if not _before.inside:
             _before.exact = torch.are_deterministic_algorithms_enabled()
@@ -286,11 +266,11 @@ def _enter() -> None:
             torch.use_deterministic_algorithms(True)
             deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over all memory
         _before.inside += 1
-
-
-def _leave() -> None:
-    with _lock:
-        _before.inside -= 1
-        if not _before.inside:
-            torch.use_deterministic_algorithms(_before.exact)
-            deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with _lock:
+            _before.inside -= 1
+            if not _before.inside:
+                torch.use_deterministic_algorithms(_before.exact)
+                deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ calls, which at one token a row are the price. Matrices are cast to the precisio
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
 from trivium.engine.torch.attention import Documents, Layout, WholeRows
-from trivium.engine.torch.batch import DeviceBatch
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import LossTargets
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.engine.torch.parallel import HeldModel, ShardedModel
 
 FIRST_ROOM = 64  # slots beyond the prompts'
@@ -58,18 +56,15 @@ class TorchGeneration:
         self.cache.mask()
 
     def logits(self) -> NDArray[np.float32]:
-        """For each row's next token: (rows, vocab)."""
         return self._logits.cpu().numpy()
 
     def append(self, tokens: NDArray[np.integer]) -> None:
-        """One more token for each row."""
         assert len(tokens) == len(self.cache.first), "a token for each row"
         positions = self.cache.lengths[:, None]
         layout = self.cache.next_slot()
         self._logits = self._step(np.asarray(tokens), positions, layout)
 
     def select(self, rows: NDArray[np.integer]) -> None:
-        """Continue with these rows in this order."""
         chosen = np.asarray(rows, np.int64)
         self.cache.select(chosen)
         self._logits = self._logits[torch.tensor(chosen, device=self._logits.device)]
@@ -87,13 +82,14 @@ class TorchGeneration:
     def _prefill(self, prompts: Sequence[NDArray[np.integer]]) -> Tensor:
         lengths = self.cache.lengths
         positions = [np.arange(length) for length in lengths.tolist()]
+        layout = _Prefill(self.cache)
         if not prompts:
-            return self._pass(np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int64), self.cache.prefill(), lengths)
+            return self._pass(np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int64), layout, lengths)
         if (lengths == lengths[0]).all():
             tokens, at = np.stack(prompts), np.stack(positions)
         else:
             tokens, at = np.concatenate(prompts)[None], np.concatenate(positions)[None]
-        return self._pass(tokens, at, self.cache.prefill(), np.cumsum(lengths) - 1)
+        return self._pass(tokens, at, layout, np.cumsum(lengths) - 1)
 
     @torch.no_grad()
     def _pass(
@@ -104,17 +100,11 @@ class TorchGeneration:
         nothing = LossTargets(torch.empty(0, dtype=torch.int64, device=device), None)
         rotation = self.table.at(torch.tensor(positions, device=device))
         batch = DeviceBatch(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
-        with _as_written():
+        # Layers that were compiled for rows of one shape are not compiled again for each that grows.
+        with torch.compiler.set_stance("force_eager"):
             logits = self.model.next_logits(batch, torch.tensor(ends, device=device))
         self.held.end_passes()
         return logits
-
-
-@contextmanager
-def _as_written() -> Iterator[None]:
-    """Layers that were compiled for rows of one shape are not compiled again for each that grows."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 class KVCache:
@@ -127,10 +117,6 @@ class KVCache:
         self.first = np.array([self.filled - length for length in lengths], np.int64)  # slot of a row's first token
         self.layers: list[tuple[Tensor, Tensor]] = []
         self._mask: Tensor | None = None
-
-    def prefill(self) -> Layout:
-        """For the pass over all prompts: rows where they are of one length, else all of them end to end in one row."""
-        return _Prefill(self)
 
     def take(self, keys: Tensor, values: Tensor) -> None:
         """One layer's keys and values of the prompts, as the prefill has them."""
@@ -217,10 +203,8 @@ class _NextSlot:
         kept_values[:, :, self.filled - 1] = values[:, 0]
         rows, _, kv_heads, head_dim = keys.shape
         grouped = queries.view(rows, kv_heads, queries.shape[2] // kv_heads, head_dim)
-        gathered = scaled_dot_product_attention(
-            grouped, kept_keys[:, :, : self.filled], kept_values[:, :, : self.filled], attn_mask=self.mask
-        )
-        return gathered.reshape(queries.shape)
+        keys, values = (kept[:, :, : self.filled] for kept in (kept_keys, kept_values))
+        return scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).reshape(queries.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(spec.ffn, spec.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each slot by itself."""
         output: Tensor = self.down(silu(self.gate(x)) * self.up(x))
         return output
 
@@ -157,7 +156,6 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(spec)
 
     def forward(self, x: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
-        """The stream, one layer on."""
         x = x + self.attention(self.attention_norm(x), rotation, layout)
         output: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return output

@@ -39,6 +39,19 @@ class Penalty:
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """What is minimised: `scale` times the sum of the terms over the tokens that count.
+
+    They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
+    """
+
+    scale: float = 1.0  # one over the loss tokens of the whole batch
+    z_loss: float = 0.0
+    penalty: Penalty | None = None
+    token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """A slice of tokens under both models, (tokens,) each."""
 
@@ -49,18 +62,14 @@ class Compared:
 
 
 def kl_and_its_gradient(
-    logits: Tensor,
-    reference: Tensor,
-    targets: Tensor,
-    penalty: Penalty,
-    scale: float,
-    z_loss: float,
-    room: Tensor | None = None,
+    logits: Tensor, reference: Tensor, targets: Tensor, objective: Objective, room: Tensor
 ) -> Compared:
     """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
 
-    `reference` is used up, and so is `room`, which has its shape; absent, it is made.
+    `reference` is used up, and so is `room`, which has its shape.
     """
+    scale, z_loss, penalty = objective.scale, objective.z_loss, objective.penalty
+    assert penalty is not None, "a reference is for a penalty"
     of_targets, reference_of_targets = logits.gather(1, targets), reference.gather(1, targets)
     gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
     sums, log_sums = exponentials(logits)
@@ -95,19 +104,6 @@ def exponentials(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _mean(exponents: Tensor, values: Tensor, sums: Tensor) -> Tensor:
     """Of values under the probabilities exponents / sums, by token: a product without an array of products."""
     return torch.bmm(exponents[:, None], values[:, :, None]).squeeze(2) / sums
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What is minimised: `scale` times the sum of the terms over the tokens that count.
-
-    They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
-    """
-
-    scale: float = 1.0  # one over the loss tokens of the whole batch
-    z_loss: float = 0.0
-    penalty: Penalty | None = None
-    token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,17 +241,9 @@ class _Anchor:
         self, logits: Tensor, targets: Tensor, here: slice | Tensor, vocab: int, objective: Objective
     ) -> tuple[Tensor, Tensor]:
         """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-        assert objective.penalty is not None
         reference = _logits(self.states.hidden[here], self.states.unembedding, self.room)
-        found = kl_and_its_gradient(
-            logits[:, :vocab],
-            reference[:, :vocab],
-            targets,
-            objective.penalty,
-            objective.scale,
-            objective.z_loss,
-            self.gap[: len(logits), :vocab],
-        )
+        gap = self.gap[: len(logits), :vocab]
+        found = kl_and_its_gradient(logits[:, :vocab], reference[:, :vocab], targets, objective, gap)
         logits[:, vocab:] = 0
         self.nats[here], self.kl[here] = found.reference_nats, found.kl
         return found.nats, found.log_sums

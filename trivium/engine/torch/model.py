@@ -1,4 +1,4 @@
-"""Tokens -> hidden states -> losses: one decoder for the Llama, Mistral and Qwen3 families.
+"""A batch -> tensors -> hidden states -> losses: one decoder for the Llama, Mistral and Qwen3 families.
 
     x = embedding(tokens)
     x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer
@@ -8,17 +8,54 @@ Weights stay float32. `precision` is the type of what flows between them: autoca
 norms, rotations and losses compute in float32 whatever flows.
 """
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from trivium.engine.torch.batch import DeviceBatch
-from trivium.engine.torch.layers import Layer, RMSNorm
-from trivium.engine.torch.loss import Losses, Objective, ReferenceStates, compute_losses
+from trivium.engine.torch.attention import Layout, layout_of
+from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
+from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, compute_losses
 from trivium.model.spec import ModelSpec
+from trivium.rows.batch import IGNORED, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """One micro-batch as the decoder wants it."""
+
+    tokens: Tensor  # (B, T)
+    rotation: Rotation
+    layout: Layout
+    targets: LossTargets
+
+    @classmethod
+    def of(cls, batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> "DeviceBatch":
+        """Copies, so that the loader may use its arrays again. Joined documents count positions through the row."""
+        device = table.cos.device
+        targets = batch.targets.reshape(-1)
+        at = np.flatnonzero(targets != IGNORED)
+        return cls(
+            tokens=torch.tensor(batch.tokens, device=device),
+            rotation=rotation_of(batch, table, documents),
+            layout=layout_of(batch.segments, documents, device),
+            targets=LossTargets(
+                tokens=torch.tensor(targets[at], dtype=torch.int64, device=device),
+                at=None if at.size == targets.size else torch.tensor(at, device=device),
+            ),
+        )
+
+
+def rotation_of(batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> Rotation:
+    """The rotation of every slot, by a table that is long enough."""
+    rotation = Rotation(table.cos[:, : batch.seq_len], table.sin[:, : batch.seq_len])
+    if documents == "masked" and (batch.positions != np.arange(batch.seq_len)).any():
+        return rotation.at(torch.tensor(batch.positions, device=table.cos.device))
+    return rotation
 
 
 @runtime_checkable
@@ -64,11 +101,9 @@ class Decoder(nn.Module):
 
     @property
     def lm_head(self) -> nn.Linear | nn.Embedding:
-        """The module whose weight (padded vocabulary, width) makes logits of hidden states."""
         return self.embedding if self.unembedding is None else self.unembedding
 
     def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
-        """Losses of every token of a micro-batch."""
         hidden = self.hidden(batch).flatten(0, 1)
         return compute_losses(hidden, self.lm_head.weight, batch.targets, self.spec.vocab, objective, reference)
 
@@ -85,7 +120,6 @@ class Decoder(nn.Module):
         return hidden
 
     def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
-        """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
         return self._logits(self.hidden(batch).flatten(0, 1)[ends])
 
     def logits(self, batch: DeviceBatch) -> Tensor:

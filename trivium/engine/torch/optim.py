@@ -60,11 +60,9 @@ class Optimizers:
         return each
 
     def grad_norm(self) -> Tensor:
-        """Over all parameters."""
         return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for optimizer in self.each:
             optimizer.zero_grad()
 
@@ -160,7 +158,6 @@ class WideMuon(Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient."""
         assert closure is None, "gradients are made before the step"
         for group in self.param_groups:
             with_gradient = [matrix for matrix in group["params"] if matrix.grad is not None]

@@ -77,7 +77,6 @@ class ShardedModel:
         self.model.reshard()
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum over the ranks that have rows of their own."""
         summed = torch.from_numpy(values.copy())
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()

@@ -34,23 +34,19 @@ class TorchRanks(Ranks):
         self._store = store
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether any rank has raised it."""
         raised = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(raised, dist.ReduceOp.MAX)
         return tuple(bool(flag) for flag in raised.tolist())
 
     def meet(self) -> None:
-        """Return when every rank has come here."""
         self.agree(False)
 
     def gather(self, value: Value) -> list[Value]:
-        """Every rank's value."""
         values: list[Value | None] = [None] * self.size
         dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
     def share(self, value: Value) -> Value:
-        """Rank 0's value."""
         values = [value]
         dist.broadcast_object_list(values, src=0)
         return values[0]

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 
 from trivium.engine.base import EngineSettings, KlSettings, Precision
-from trivium.engine.torch.batch import DeviceBatch, rotation_of
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
+from trivium.engine.torch.model import DeviceBatch, rotation_of
 from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
 from trivium.rows.batch import Batch
 
@@ -36,13 +36,11 @@ class Reference:
         self._table: Rotation | None = None
 
     def serves(self, kl: KlSettings, settings: EngineSettings) -> bool:
-        """Whether a stage with these settings asks for the model that is held already."""
         same = (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
         return same and (kl.rope or settings.spec.rope) == self.rope
 
     @torch.no_grad()
     def states(self, batch: Batch, on_device: DeviceBatch, documents: Literal["masked", "joined"]) -> ReferenceStates:
-        """What it makes of a micro-batch that is on the device already."""
         own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
         return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.lm_head.weight)
 

@@ -51,7 +51,8 @@ class StateWriter:
     def save(self, folder: Path, spec: ModelSpec, state: State, *, background: bool) -> SaveHandle:
         """In the background: returns once this rank's parts are copied."""
         _hush()
-        parts = {name: _local(tensor) for name, tensor in state.items()}
+        whole = {name: tensor.detach() for name, tensor in state.items()}
+        parts = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in whole.items()}
         if background:
             if self._last is not None:
                 wait([self._last])  # it writes what is copied over next
@@ -143,10 +144,6 @@ def _copied(part: Tensor, room: Tensor | None) -> Tensor:
     if room is None or (room.shape, room.dtype) != (part.shape, part.dtype):
         room = torch.empty_like(part, device="cpu", pin_memory=part.is_cuda)
     return room.copy_(part)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def _first(failure: CheckpointException) -> BaseException:

@@ -49,7 +49,24 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class PartsWriter(StorageWriter):
+class _UsedOnce:
+    """What torch asks of any storage: a folder is given to the constructor, used once, and plans stay as they are."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Nothing is to be forgotten."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
+
+
+class PartsWriter(_UsedOnce, StorageWriter):
     """Writes one state into one folder."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
@@ -58,24 +75,12 @@ class PartsWriter(StorageWriter):
         self.files: dict[str, FileFacts] = {}  # on rank 0, once all are written
         self._rank = 0
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """A writer is used once."""
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Every rank makes the folder, which may be another machine's."""
         self._rank = kwargs.get("rank", 0)
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As planned."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """As planned."""
-        return plans
-
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """This rank's file."""
         parts: dict[str, Any] = {item.index.fqn: planner.resolve_data(item) for item in plan.items}
         assert len(parts) == len(plan.items), "a rank has one part of a tensor"
         facts = write_tensors(self.folder / _file_name(self._rank), parts) if parts else None
@@ -102,21 +107,13 @@ class PartsWriter(StorageWriter):
         (self.folder / TORCH_INDEX).write_text(json.dumps({"tensors": tensors}) + "\n")
         write_spec(self.folder, self.spec)
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Folders are given to the constructor."""
-        return False
 
-
-class PartsReader(StorageReader):
+class PartsReader(_UsedOnce, StorageReader):
     """Reads what a rank needs from one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._rank_of: dict[MetadataIndex, int] = {}
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """A reader is used once."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
@@ -130,14 +127,6 @@ class PartsReader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Nothing to do."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As planned."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As planned."""
-        return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy the planned stretches into place, file by file."""
@@ -156,11 +145,6 @@ class PartsReader(StorageReader):
         read: Future[None] = Future()
         read.set_result(None)
         return read
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Folders are given to the constructor."""
-        return False
 
 
 def _copy(file: Any, item: ReadItem, planner: LoadPlanner) -> None:
@@ -185,9 +169,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return write_flushed(
-        path, chain((len(text).to_bytes(8, "little"), text), (_bytes(tensor) for _, tensor in ordered))
-    )
+    head = (len(text).to_bytes(8, "little"), text)
+    return write_flushed(path, chain(head, (_bytes(tensor) for _, tensor in ordered)))
 
 
 def _bytes(tensor: Tensor) -> Any:

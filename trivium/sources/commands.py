@@ -1,4 +1,7 @@
-"""What `trivium prepare` does: all sources of a config, or some paths into a folder."""
+"""What `trivium prepare` and `trivium verify` do: all sources of a config tokenised, or some paths; or all read again.
+
+Verifying reads all content of token files, and compares it with what is known of it.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource
-from trivium.errors import PlanError, Problem, UsageError
+from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.prepare.encode import Recipe
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork
@@ -15,6 +18,8 @@ from trivium.sources.open import locate_sources
 from trivium.text.roles import Role
 from trivium.textfiles.bad_lines import MOST_BAD
 from trivium.textfiles.inputs import find_inputs
+from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure, read_manifest, verify, write_manifest
+from trivium.tokenfiles.open import TokenFile
 
 ROLES: dict[str, tuple[Role, ...]] = {"bos": ("bos",), "eos": ("eos",), "none": ()}
 
@@ -61,3 +66,41 @@ def prepare_sources(config: Config, file: str, bad_lines: float | None, workers:
         yield f"{name}: {documents:,} documents, {tokens:,} tokens in {located.folder}"
     if problems:
         raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
+
+
+def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
+    """A line for each source that matches its manifest; PlanError with every file that is not."""
+    problems: list[Problem] = []
+    for name, _, located in locate_sources(config, problems):
+        if located.gap is not None:
+            problems.append(Problem(f"sources.{name}", str(located.gap)))
+            continue
+        try:
+            found, line = _verify_one(located.files, located.folder, write=write)
+            problems += [Problem(f"sources.{name}", str(problem)) for problem in found]
+            if not found:
+                yield f"{name}: {line}"
+        except SourceError as error:
+            problems.append(Problem(f"sources.{name}", str(error)))
+    if problems:
+        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
+
+
+def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:
+    if folder is not None and (folder / MANIFEST_NAME).is_file():
+        manifest = read_manifest(folder / MANIFEST_NAME)
+        return verify(manifest, files), f"{_counts(manifest)}: match {MANIFEST_NAME}."
+    manifest = measure(files)
+    if folder is None:
+        found = f"only a source that is one folder has a {MANIFEST_NAME} to compare with"
+    elif not write:
+        found = f"no {MANIFEST_NAME} to compare them with (--write writes one)"
+    else:
+        write_manifest(manifest, folder / MANIFEST_NAME)
+        found = f"written to {folder / MANIFEST_NAME}"
+    return (), f"{_counts(manifest)}: readable; {found}."
+
+
+def _counts(manifest: Manifest) -> str:
+    files = len(manifest.files)
+    return f"{files:,} file{'s' if files != 1 else ''}, {manifest.documents:,} documents, {manifest.tokens:,} tokens"

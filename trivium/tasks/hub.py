@@ -1,4 +1,8 @@
-"""Questions with choices, and what a right answer is: allenai/ai2_arc (science of grade schools) and cais/mmlu."""
+"""Tasks whose rows are datasets on the Hub, and what a right answer is; or a file of one's own conversations.
+
+allenai/ai2_arc (science of grade schools) and cais/mmlu have choices, openai/gsm8k sums in words with a calculator's
+calls in the answers, HuggingFaceTB/smol-smoltalk talk about anything.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trivium.errors import SourceError
-from trivium.tasks.task import Conversation, Kind, Task, talk
+from trivium.tasks.task import Conversation, Kind, Task, final_number, last_text, talk
+
+CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 
 
 def ask(question: str, letters: Sequence[str], choices: Sequence[str], right: str) -> Conversation:
@@ -46,7 +52,6 @@ class Arc(ChoiceTask):
 
     @staticmethod
     def where(split: str, subset: str | None) -> tuple[str | None, str]:
-        """The easy ones."""
         return subset or "ARC-Easy", split
 
 
@@ -69,7 +74,55 @@ class Mmlu(ChoiceTask):
         """Each subset has one of the splits."""
         of_split = "auxiliary_train" if split == "train" else "all"
         if subset not in (None, of_split):
-            raise SourceError(
-                f'mmlu: the subset "{subset}" has no split "{split}". Write subset = "{of_split}", or another split.'
-            )
+            what = f'the subset "{subset}" has no split "{split}"'
+            raise SourceError(f'mmlu: {what}. Write subset = "{of_split}", or another split.')
         return of_split, split
+
+
+@dataclass(frozen=True)
+class Gsm8k(Task):
+    """Answers end in `#### 72`, and are right when that number is."""
+
+    name: ClassVar[str] = "gsm8k"
+    kind: ClassVar[Kind] = "generate"
+    dataset: ClassVar[str] = "openai/gsm8k"
+    subsets: ClassVar[tuple[str, ...]] = ("main", "socratic")
+
+    def conversation(self, row: dict[str, Any]) -> Conversation:
+        """`{"question", "answer"}`; `<<12/60=0.2>>` is a call of 12/60 with the result 0.2."""
+        texts = CALL.split(row["answer"])
+        parts = [{"type": "text", "text": texts[0]}]
+        for call, result, text in zip(texts[1::3], texts[2::3], texts[3::3], strict=True):
+            found = {"call": call, "result": result, "text": text}
+            parts += [{"type": kind, "text": each} for kind, each in found.items()]
+        return talk(row["question"], [part for part in parts if part["text"]])
+
+    def evaluate(self, conversation: Conversation, answer: str) -> bool:
+        """Whether the number after #### is the right one."""
+        right = final_number(last_text(conversation))
+        return right is not None and final_number(answer) == right
+
+    @staticmethod
+    def where(split: str, subset: str | None) -> tuple[str | None, str]:
+        return subset or "main", split
+
+
+@dataclass(frozen=True)
+class SmolTalk(Task):
+    """Talk about anything; nothing in it is right or wrong."""
+
+    name: ClassVar[str] = "smoltalk"
+    kind: ClassVar[Kind] = "talk"
+    dataset: ClassVar[str] = "HuggingFaceTB/smol-smoltalk"
+
+    def conversation(self, row: dict[str, Any]) -> Conversation:
+        """`{"messages"}`; the row's other fields are skipped."""
+        return {"messages": row.get("messages")}
+
+
+@dataclass(frozen=True)
+class JsonLinesTask(SmolTalk):
+    """A file of one's own conversations."""
+
+    name: ClassVar[str] = "jsonl"
+    dataset: ClassVar[str] = ""
