@@ -41,7 +41,6 @@ class LoadedModel:
     ends: frozenset[int] = frozenset()  # tokens that end a text
 
     def prompt(self, text: str) -> NDArray[np.uint32]:
-        """A text's tokens, after those before each text; an empty text is the beginning of one."""
         return prompt_tokens(text, self.tokenizer, self.before)
 
 

@@ -77,7 +77,6 @@ def _check_vocab(name: str, ids: int, vocab: int | None) -> None:
 
 
 def _rows_before(plan: ReadablePlan, name: str, index: int) -> int:
-    """Rows of a source in all stages before one."""
     return sum(stage.uses[name].rows for stage in plan.stages[:index] if name in stage.uses)
 
 

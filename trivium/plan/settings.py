@@ -24,12 +24,10 @@ class FrozenModel:
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
     """The settings of `[optimizer]`, `[engine]` and the run's seed, for a model of this shape."""
-    optimizer, engine = config.optimizer, config.engine
+    given, engine = config.optimizer, config.engine
     return EngineSettings(
         spec=spec,
-        optimizer=OptimizerSettings(
-            optimizer.name, optimizer.betas, optimizer.eps, optimizer.no_decay, optimizer.grad_clip
-        ),
+        optimizer=OptimizerSettings(given.name, given.betas, given.eps, given.no_decay, given.grad_clip),
         seed=config.run.seed,
         device=engine.device,
         precision=engine.precision,

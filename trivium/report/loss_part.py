@@ -40,9 +40,7 @@ def _loss_series(run: ShownRun) -> list[Series]:
 
 def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
-    losses, bits = (
-        [each for run in runs for each in _evaluation_series(run, overall, by_source)] for overall, by_source in FIGURES
-    )
+    losses, bits = ([each for run in runs for each in _evaluation_series(run, *figures)] for figures in FIGURES)
     scores = [each for run in runs for each in _score_series(run)]
     unseen = f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
     same = f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}"

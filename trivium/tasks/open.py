@@ -13,9 +13,8 @@ from trivium.tasks.rows import TaskRows, hub_rows, local_rows
 from trivium.tasks.task import Task
 from trivium.tasks.words import Counting, Spelling, WordRows, split_words
 
-TASKS: Mapping[str, type[Task]] = MappingProxyType(
-    {each.name: each for each in (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)}
-)
+KNOWN: tuple[type[Task], ...] = (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)
+TASKS: Mapping[str, type[Task]] = MappingProxyType({each.name: each for each in KNOWN})
 
 
 def open_task(

@@ -93,9 +93,8 @@ def make_encoding(ranks: Mapping[bytes, int], pattern: str, special_tokens: Mapp
     except ImportError:
         raise SourceError("tokenizer: the package tiktoken is not installed: pip install tiktoken.") from None
     try:
-        return tiktoken.Encoding(
-            "trivium", pat_str=pattern, mergeable_ranks=dict(ranks), special_tokens=dict(special_tokens)
-        )
+        own: dict[str, Any] = {"mergeable_ranks": dict(ranks), "special_tokens": dict(special_tokens)}
+        return tiktoken.Encoding("trivium", pat_str=pattern, **own)
     except ValueError as error:
         reason = str(error).strip().splitlines()[-1]
         raise SourceError(f"tokenizer.pattern: cannot be used: {reason}. Write a regular expression.") from None

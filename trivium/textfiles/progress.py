@@ -65,11 +65,8 @@ def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}"),
-    )
+    speed = TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}")
+    columns = TextColumn("{task.description}"), BarColumn(), speed
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, now="")
 

@@ -316,9 +316,8 @@ def _holds_text(kind: Any) -> bool:
     import pyarrow.types
 
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    return bool(
-        pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind)
-    )
+    types = pyarrow.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def text_records(column: Any, first: int) -> InputRecords:

@@ -189,9 +189,8 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
             "Put the schedule back: lengthening a run under this shape changes its past. "
             'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.'
         )
-    raise ResumeError(
-        f"cannot resume at step {step:,}: {difference}, and steps 0 to {step - 1:,} have been taken. {advice}"
-    )
+    taken = f"{difference}, and steps 0 to {step - 1:,} have been taken"
+    raise ResumeError(f"cannot resume at step {step:,}: {taken}. {advice}")
 
 
 def skipped_alike(state: Mapping[str, Any], plan: CompletePlan) -> bool:

@@ -63,7 +63,6 @@ class Watchdog:
         self._thread.start()
 
     def beat(self) -> None:
-        """Note progress."""
         self._last = time.monotonic()
 
     def close(self) -> None:

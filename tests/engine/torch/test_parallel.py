@@ -55,7 +55,7 @@ def test_all_layouts_learn_the_same(layouts: dict[str, Any], name: str, kind: st
     for step, other in zip(one, many, strict=True):
         for figure in ("loss", "norm", "z"):
             assert other[figure] == pytest.approx(step[figure], rel=1e-5 if figure != "norm" else 1e-4)
-        assert other["learnt"] == step["learnt"]
+        assert other["loss_tokens"] == step["loss_tokens"]
         assert other["by_source"][1] == step["by_source"][1]
         assert other["by_source"][0] == pytest.approx(step["by_source"][0], rel=1e-5)
 

@@ -28,7 +28,6 @@ class TaskScore:
 
     @property
     def score(self) -> float:
-        """The part that is right."""
         return self.right / self.questions
 
     @property

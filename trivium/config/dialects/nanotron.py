@@ -15,6 +15,7 @@ from trivium.config.problems import show_value
 NO_END = 10**12  # steps where they are missing, so that no stage starts too late beside that problem
 PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32", "float16": "bfloat16"}
 DECODER = "the model here has RMSNorm and a gated SiLU, without biases"
+AS_IN_LLAMA = "rotary positions are as in Llama"
 FAST = "the fastest that a device has is taken"
 RUNS = "a run has a name and a folder"
 RESUMES = "a run resumes by itself, with all of its state"
@@ -49,9 +50,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "the token files record where documents end"),
         **dict.fromkeys(("hidden_act", "attention_bias"), DECODER),
         "rms_norm_eps": "norms have 1e-6 under their root",
-        **dict.fromkeys(
-            ("rope_interleaved", "no_rope_layer", "sliding_window_size"), "rotary positions are as in Llama"
-        ),
+        **dict.fromkeys(("rope_interleaved", "no_rope_layer", "sliding_window_size"), AS_IN_LLAMA),
         **dict.fromkeys(("pretraining_tp", "use_cache", "_attn_implementation", "_fused_rotary_emb"), FAST),
         **dict.fromkeys(("_fused_rms_norm", "_use_qkv_packed"), FAST),
         "initializer_range": "init_method decides how weights start",

@@ -80,9 +80,8 @@ class Attention(nnx.Module):
 
     def __call__(self, x: Array, rotation: Rotation, attend: Attend) -> Array:
         """What each slot gathers, in the width of the residual stream."""
-        queries, keys, values = (
-            project(x).reshape(*x.shape[:-1], -1, self.head_dim) for project in (self.query, self.key, self.value)
-        )
+        projections, heads = (self.query, self.key, self.value), (*x.shape[:-1], -1, self.head_dim)
+        queries, keys, values = (project(x).reshape(heads) for project in projections)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         gathered = attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)

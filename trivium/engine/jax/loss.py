@@ -146,10 +146,9 @@ def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Los
 
     *_, reference = inputs
     frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
+    places = (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen)
     outputs = (Losses(WHOLE, *(BY_ROWS for _ in Losses._fields[1:])), (BY_ROWS, WHOLE))
-    found: tuple[Losses, tuple[Array, Array]] = row_by_row(own, (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen), outputs)(
-        *inputs
-    )
+    found: tuple[Losses, tuple[Array, Array]] = row_by_row(own, places, outputs)(*inputs)
     return found
 
 

@@ -121,9 +121,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
         """What each slot gathers, in the width of the residual stream."""
-        queries, keys, values = (
-            project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.query, self.key, self.value)
-        )
+        projections = (self.query, self.key, self.value)
+        queries, keys, values = (project(x).unflatten(-1, (-1, self.head_dim)) for project in projections)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         gathered = layout.attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)

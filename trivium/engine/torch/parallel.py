@@ -149,10 +149,9 @@ class _Split(ParallelStyle):
 def _tensor_plan(qk_norm: bool) -> dict[str, ParallelStyle]:
     """One sum of outputs forward and one of inputs' gradients backward, for attention and feed-forward each."""
     all_of_it = Replicate()
+    stream_alone = (all_of_it, None, None)
     plan: dict[str, ParallelStyle] = {
-        "attention": PrepareModuleInput(
-            input_layouts=(all_of_it, None, None), desired_input_layouts=(all_of_it, None, None)
-        ),
+        "attention": PrepareModuleInput(input_layouts=stream_alone, desired_input_layouts=stream_alone),
         "feed_forward": PrepareModuleInput(input_layouts=all_of_it, desired_input_layouts=all_of_it),
         "attention.output": _Split(1),
         "feed_forward.down": _Split(1),
