@@ -66,7 +66,7 @@ def bare_decoder(spec: ModelSpec, num_rows: int, seq_len: int) -> PlainLoop:
     model = Decoder(spec, torch.float32)
     init_weights(model, 0)
     table = Rotation.table(spec.rope, spec.head_dim, seq_len, torch.device("cpu"))
-    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows, seq_len), table, "joined")
+    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows, seq_len), table, False)
     objective = Objective(scale=1 / (num_rows * seq_len))
 
     def loss() -> Tensor:

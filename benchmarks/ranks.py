@@ -51,7 +51,7 @@ def bare_fsdp(spec: ModelSpec, num_rows: int, seq_len: int) -> PlainLoop:
     model.to_empty(device="cpu")
     init_weights(model, 0)
     table = Rotation.table(spec.rope, spec.head_dim, seq_len, torch.device("cpu"))
-    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows // RANKS, seq_len), table, "joined")
+    rows = DeviceBatch.of(random_batch(spec.vocab, num_rows // RANKS, seq_len), table, False)
     objective = Objective(scale=RANKS / (num_rows * seq_len))
 
     def loss() -> Tensor:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from bench_run import SMALL, Size, Stretches, make_config
@@ -165,9 +165,9 @@ class DocumentSteps:
         self.engine = make_engine(engine_settings(config, self.plan.model))
         self.stage = stage_settings(self.plan.stages[0].config, self.plan.stages[0].rope, begins=True)
 
-    def seconds(self, first: int, count: int, documents: Literal["masked", "joined"]) -> float:
+    def seconds(self, first: int, count: int, document_mask: bool) -> float:
         """Of one step; the batches are there before the clock starts."""
-        self.engine.enter(replace(self.stage, documents=documents))
+        self.engine.enter(replace(self.stage, document_mask=document_mask))
         batches = [self.loader.batch(step) for step in range(first, first + count)]
         begin = time.perf_counter()
         for step, batch in enumerate(batches, first):
@@ -178,16 +178,16 @@ class DocumentSteps:
 def compare_documents(folder: Path, size: Size, rounds: int) -> None:
     """(c): the same engine and batches, masked and joined in turn."""
     title(f"(c) seconds of a step, {size.long_rows} x {size.long_seq_len}")
-    kinds: tuple[Literal["masked", "joined"], ...] = ("masked", "joined")
+    kinds = ("masked", "joined")
     for mean in MEAN_DOCUMENTS:
         steps = DocumentSteps(folder, size, mean, WARM_STEPS + rounds * size.long_stretch)
         seconds: dict[str, list[float]] = {documents: [] for documents in kinds}
         for documents in kinds:
-            steps.seconds(0, WARM_STEPS, documents)
+            steps.seconds(0, WARM_STEPS, documents == "masked")
         for turn in range(rounds):
             for documents in in_turn(kinds, turn):
                 first = WARM_STEPS + turn * size.long_stretch
-                seconds[documents].append(steps.seconds(first, size.long_stretch, documents))
+                seconds[documents].append(steps.seconds(first, size.long_stretch, documents == "masked"))
         line(f"documents of {mean}, joined", seconds["joined"], ".3f")
         line(f"documents of {mean}, masked", seconds["masked"], ".3f")
         line("joined over masked", ratios(seconds["joined"], seconds["masked"]), ".2f", "over 1")

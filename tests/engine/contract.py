@@ -28,7 +28,7 @@ from trivium.rows.batch import IGNORED, PADDING, Batch
 STAGE = StageSettings(SEQ_LEN)
 DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
 GENERATED = [STAGE, StageSettings(40, RopeSpec(scaling="yarn", factor=4.0, original_seq_len=SEQ_LEN))]
-OPTIMIZERS = [OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon")]
+OPTIMIZERS = [OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon")]
 
 
 def nats_of(engine: Engine, batch: Batch) -> float:
@@ -68,9 +68,9 @@ class EngineContract(ABC):
         self,
         optimizer: OptimizerSettings = OPTIMIZERS[0],
         precision: Precision = "float32",
-        micro_batch: int | None = None,
+        micro_batch_size: int | None = None,
         seed: int = 1,
-        recompute_activations: bool = False,
+        activation_checkpointing: bool = False,
     ) -> Engine:
         """A tiny engine that has entered a plain stage."""
         settings = EngineSettings(
@@ -79,8 +79,8 @@ class EngineContract(ABC):
             seed,
             device="cpu",
             precision=precision,
-            micro_batch=micro_batch,
-            recompute_activations=recompute_activations,
+            micro_batch_size=micro_batch_size,
+            activation_checkpointing=activation_checkpointing,
             token_bytes=np.arange(VOCAB),
         )
         engine = self.make(settings)
@@ -107,9 +107,9 @@ class EngineContract(ABC):
         assert stats.loss == pytest.approx(before.nats / before.tokens, rel=1e-6)
         assert {name: part.nats for name, part in before.by_source.items()} == pytest.approx(stats.nats_by_source)
 
-    @pytest.mark.parametrize("micro_batch", [1, 3])
-    def test_micro_batches_change_nothing(self, micro_batch: int) -> None:
-        whole, parts = self.tiny(), self.tiny(micro_batch=micro_batch)
+    @pytest.mark.parametrize("micro_batch_size", [1, 3])
+    def test_micro_batches_change_nothing(self, micro_batch_size: int) -> None:
+        whole, parts = self.tiny(), self.tiny(micro_batch_size=micro_batch_size)
         for step in range(3):
             batch = make_batch(seed=step)
             one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
@@ -117,7 +117,7 @@ class EngineContract(ABC):
             assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
 
     def test_recomputed_activations_change_nothing(self) -> None:
-        kept, recomputed = self.tiny(), self.tiny(recompute_activations=True)
+        kept, recomputed = self.tiny(), self.tiny(activation_checkpointing=True)
         for step in range(3):
             batch = make_batch(seed=step)
             loss = kept.step(batch, settings_at(step)).loss
@@ -133,7 +133,7 @@ class EngineContract(ABC):
 
     def test_a_micro_batch_with_nothing_to_learn_is_not_a_nan(self) -> None:
         batch = make_batch(((16,), (1, 1, 1)))
-        whole, parts = self.tiny(), self.tiny(micro_batch=1)
+        whole, parts = self.tiny(), self.tiny(micro_batch_size=1)
         loss = whole.step(batch, settings_at()).loss
         assert parts.step(batch, settings_at()).loss == pytest.approx(loss, rel=1e-6)
 
@@ -156,7 +156,7 @@ class EngineContract(ABC):
 
     def test_joined_documents_are_one(self) -> None:
         engine = self.tiny()
-        engine.enter(replace(STAGE, documents="joined"))
+        engine.enter(replace(STAGE, document_mask=False))
         batch = only_learn(make_batch(), 1)
         assert nats_of(engine, change_segment(batch, 0)) != pytest.approx(nats_of(engine, batch), rel=1e-3)
         one_document = replace(
@@ -168,7 +168,7 @@ class EngineContract(ABC):
         engine.enter(STAGE)
         assert nats_of(engine, one_document) == pytest.approx(joined, rel=1e-6)
 
-    @pytest.mark.parametrize("stage", [STAGE, replace(STAGE, documents="joined")], ids=lambda stage: stage.documents)
+    @pytest.mark.parametrize("stage", [STAGE, replace(STAGE, document_mask=False)], ids=lambda stage: stage.documents)
     def test_padding_is_not_seen(self, stage: StageSettings) -> None:
         engine, batch = self.tiny(), make_batch()
         engine.enter(stage)
@@ -178,7 +178,7 @@ class EngineContract(ABC):
         batch = make_batch()
         for array in (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source):
             array.setflags(write=False)
-        assert math.isfinite(self.tiny(micro_batch=2).step(batch, settings_at()).loss)
+        assert math.isfinite(self.tiny(micro_batch_size=2).step(batch, settings_at()).loss)
 
     def test_rows_may_be_of_any_length(self) -> None:
         engine = self.tiny()
@@ -210,7 +210,8 @@ class EngineContract(ABC):
     def anchored(self, folder: Path, steps: int = 0, **settings: Any) -> Engine:
         """An engine some steps away from its own first weights, in a stage with KL to them."""
         engine = self.tiny(
-            micro_batch=settings.pop("micro_batch", None), precision=settings.pop("engine_precision", "float32")
+            micro_batch_size=settings.pop("micro_batch_size", None),
+            precision=settings.pop("engine_precision", "float32"),
         )
         engine.save(folder).wait()
         for step in range(steps):
@@ -264,7 +265,7 @@ class EngineContract(ABC):
         assert kl[-1] < kl[0] / 10
 
     def test_kl_does_not_depend_on_the_micro_batch(self, tmp_path: Path) -> None:
-        whole, parts = (self.anchored(tmp_path / f"{size}", steps=3, micro_batch=size) for size in (None, 1))
+        whole, parts = (self.anchored(tmp_path / f"{size}", steps=3, micro_batch_size=size) for size in (None, 1))
         for step in range(3, 6):
             batch = make_batch(seed=step)
             one, other = whole.step(batch, settings_at(step)), parts.step(batch, settings_at(step))
@@ -361,9 +362,9 @@ class EngineContract(ABC):
         assert stats.bytes == counted.sum()
         assert self.hash_of(engine, tmp_path / "after") == before
 
-    @pytest.mark.parametrize("micro_batch", [None, 3])
-    def test_nats_are_the_losses_of_every_target(self, micro_batch: int | None) -> None:
-        engine, batch = self.tiny(micro_batch=micro_batch), make_batch()
+    @pytest.mark.parametrize("micro_batch_size", [None, 3])
+    def test_nats_are_the_losses_of_every_target(self, micro_batch_size: int | None) -> None:
+        engine, batch = self.tiny(micro_batch_size=micro_batch_size), make_batch()
         nats = engine.nats(batch)
         assert (nats.shape, nats.dtype) == (batch.targets.shape, np.dtype(np.float32))
         assert ((nats == 0) == (batch.targets == IGNORED)).all()

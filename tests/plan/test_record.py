@@ -49,7 +49,7 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "seq_len": [None, 8, 32],
     "batch_size": [None, 2, 3],
     "packing": [None, "concat", "pad"],
-    "documents": [None, "joined"],
+    "document_mask": [None, False],
     "seed": [None, 1, 1234],
     "lr": [None, *STAGE_LRS],
     "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}, {"scaling": "yarn", "factor": 4.0}],
@@ -84,7 +84,7 @@ IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("evaluate", "every"): [None, 10],
     ("track", "every"): [1, 10],
     ("loader", "workers"): [1, 4],
-    ("engine", "micro_batch"): [None, 1],
+    ("engine", "micro_batch_size"): [None, 1],
 }
 
 

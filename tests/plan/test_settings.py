@@ -22,15 +22,19 @@ def test_settings_are_those_of_the_config() -> None:
         engine=Engine(device="cpu", micro_batch_size=2, activation_checkpointing=True, deterministic=False),
     )
     settings = engine_settings(config, SPEC)
-    assert (settings.seed, settings.device, settings.micro_batch) == (7, "cpu", 2)
-    assert (settings.optimizer.name, settings.optimizer.clip, settings.optimizer.betas) == ("muon", 1.0, (0.8, 0.9))
-    assert settings.recompute_activations
+    assert (settings.seed, settings.device, settings.micro_batch_size) == (7, "cpu", 2)
+    assert (settings.optimizer.name, settings.optimizer.grad_clip, settings.optimizer.betas) == (
+        "muon",
+        1.0,
+        (0.8, 0.9),
+    )
+    assert settings.activation_checkpointing
     assert not settings.deterministic
 
 
 def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
     stage = Stage(name="long", seq_len=64, document_mask=False, z_loss=1e-4, reset_optimizer=True)
-    expected = StageSettings(64, SPEC.rope, "joined", 1e-4, reset_optimizer=True)
+    expected = StageSettings(64, SPEC.rope, False, 1e-4, reset_optimizer=True)
     assert stage_settings(stage, SPEC.rope, begins=True) == expected
     assert not stage_settings(stage, SPEC.rope, begins=False).reset_optimizer
 

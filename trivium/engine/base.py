@@ -46,7 +46,7 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     no_decay: tuple[NoDecay, ...] = ("norms", "biases", "embeddings")
-    clip: float | None = None
+    grad_clip: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class EngineSettings:
     seed: int = 1234
     device: str | None = None  # absent: found by the engine
     precision: Precision | None = None  # absent: bfloat16 on a GPU, float32 elsewhere
-    micro_batch: int | None = None  # rows in one pass; absent: all of them
+    micro_batch_size: int | None = None  # rows in one pass; absent: all of them
     compile: bool = False
     deterministic: bool = True
-    recompute_activations: bool = False
+    activation_checkpointing: bool = False
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
-    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.clip` still applies
+    own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.grad_clip` still applies
     make_model: MakeModel | None = None  # makes the model instead of the decoder; torch alone
     token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training; torch alone
 
@@ -86,7 +86,7 @@ class StageSettings:
 
     seq_len: int
     rope: RopeSpec | None = None  # absent: the model's
-    documents: Literal["masked", "joined"] = "masked"
+    document_mask: bool = True
     z_loss: float | None = None
     kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle

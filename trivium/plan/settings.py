@@ -31,10 +31,10 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
         seed=config.run.seed,
         device=engine.device,
         precision=engine.precision,
-        micro_batch=engine.micro_batch_size,
+        micro_batch_size=engine.micro_batch_size,
         compile=engine.compile,
         deterministic=engine.deterministic,
-        recompute_activations=engine.activation_checkpointing,
+        activation_checkpointing=engine.activation_checkpointing,
         token_bytes=token_bytes,
     )
 
@@ -49,7 +49,7 @@ def stage_settings(
     return StageSettings(
         seq_len=stage.seq_len,
         rope=rope,
-        documents="masked" if stage.document_mask else "joined",
+        document_mask=stage.document_mask,
         z_loss=stage.z_loss,
         kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
         reset_optimizer=begins and stage.reset_optimizer,

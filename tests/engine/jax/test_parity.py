@@ -40,7 +40,7 @@ def torch_gradients(engine: TorchEngine, seed: int) -> dict[str, np.ndarray]:
 
 def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     batch = make_batch(seed=seed)
-    rows = DeviceBatch.of(batch, engine.settings.micro_batch, engine.mesh)
+    rows = DeviceBatch.of(batch, engine.settings.micro_batch_size, engine.mesh)
     compiled = jax.jit(engine.program._gradients)
     with jax.set_mesh(engine.mesh):
         gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.loss_tokens()), engine.terms)
@@ -51,7 +51,7 @@ def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     ("spec", "stage"),
     [
         (TINY, STAGE),
-        (NORMED, replace(STAGE, documents="joined", z_loss=1e-2)),
+        (NORMED, replace(STAGE, document_mask=False, z_loss=1e-2)),
     ],
     ids=["llama", "qwen3"],
 )
@@ -80,7 +80,7 @@ def test_kl_and_its_gradients_are_the_same(direction: Any, tmp_path: Path) -> No
 
 
 def test_muon_makes_the_same_updates(tmp_path: Path) -> None:
-    torch_engine, jax_engine = both(tmp_path, optimizer=OptimizerSettings("muon", clip=1.0))
+    torch_engine, jax_engine = both(tmp_path, optimizer=OptimizerSettings("muon", grad_clip=1.0))
     for step in range(10):
         batch, now = make_batch(seed=step), settings_at(step)
         expected = torch_engine.step(batch, now)

@@ -25,14 +25,14 @@ from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
 from trivium.rows.batch import Batch
 
-ADAMW, MUON = OptimizerSettings("adamw", clip=1.0), OptimizerSettings("muon", clip=1.0)
+ADAMW, MUON = OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon", grad_clip=1.0)
 SPEC = replace(TINY, qk_norm=True)
 TIED = replace(TINY, tied_embeddings=True)
 KINDS: Mapping[str, EngineSettings] = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
-    "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch=1),
+    "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch_size=1),
     "muon": EngineSettings(SPEC, MUON, seed=1),
-    "recomputed": EngineSettings(SPEC, ADAMW, seed=1, recompute_activations=True),
+    "recomputed": EngineSettings(SPEC, ADAMW, seed=1, activation_checkpointing=True),
     "tied": EngineSettings(TIED, ADAMW, seed=1),
     "bfloat16": EngineSettings(SPEC, ADAMW, seed=1, precision="bfloat16"),
 }

@@ -68,17 +68,17 @@ def test_blocks_give_what_a_mask_gives() -> None:
 def test_joined_documents_see_their_row_and_no_padding() -> None:
     segments = make_batch(((3, 5), (8,))).segments
     inputs = arrays(*segments.shape)
-    layout = layout_of(segments, "joined", CPU)
+    layout = layout_of(segments, False, CPU)
     assert layout == WholeRows()
     expected = by_hand(np.where(segments < 0, -1, 0).astype(np.int32), *inputs)
     torch.testing.assert_close(layout.attend(*inputs)[:, :8], expected[:, :8])
 
 
 def test_rows_of_one_document_are_taken_whole() -> None:
-    assert layout_of(make_batch(((16,), (16,))).segments, "masked", CPU) == WholeRows()
-    assert layout_of(make_batch(((16,), (9,))).segments, "masked", CPU) == Documents((16, 9, 7), (False, False, True))
+    assert layout_of(make_batch(((16,), (16,))).segments, True, CPU) == WholeRows()
+    assert layout_of(make_batch(((16,), (9,))).segments, True, CPU) == Documents((16, 9, 7), (False, False, True))
 
 
 def test_padding_before_a_token_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="padding comes last"):
-        layout_of(np.array([[0, -1, 1]], np.int32), "masked", CPU)
+        layout_of(np.array([[0, -1, 1]], np.int32), True, CPU)

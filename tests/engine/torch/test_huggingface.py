@@ -63,7 +63,7 @@ def their_logits(model: Any) -> Tensor:
 
 @torch.no_grad()
 def our_logits(engine: TorchEngine) -> Tensor:
-    return engine.model.logits(DeviceBatch.of(ROW, engine.rotation, "masked"))
+    return engine.model.logits(DeviceBatch.of(ROW, engine.rotation, True))
 
 
 def engine_from(folder: Path) -> TorchEngine:
@@ -208,7 +208,7 @@ def test_padded_logits_never_win() -> None:
     row = make_batch(((16,),))
     with torch.no_grad():
         engine.model.lm_head.weight[TINY.vocab :] = 100 * engine.model.lm_head.weight[:1].abs()
-        logits = engine.model.logits(DeviceBatch.of(row, engine.rotation, "masked"))
+        logits = engine.model.logits(DeviceBatch.of(row, engine.rotation, True))
     assert logits.shape == (1, 16, TINY.vocab)
     before = engine.evaluate(row).nats
     with torch.no_grad():

@@ -56,7 +56,9 @@ def written(made: TorchEngine) -> list[float]:
     return np.concatenate(found).ravel().tolist()
 
 
-@pytest.mark.parametrize("settings", [{}, {"precision": "bfloat16", "recompute_activations": True, "micro_batch": 2}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"precision": "bfloat16", "activation_checkpointing": True, "micro_batch_size": 2}]
+)
 def test_a_subclassed_decoder_gives_the_same_numbers(settings: dict[str, Any]) -> None:
     plain, own = engine(**settings), engine(make_model=Renamed, **settings)
     assert type(own.model) is Renamed
@@ -103,7 +105,7 @@ def test_a_model_that_lacks_what_the_engine_uses_is_refused() -> None:
     with pytest.raises(UsageError) as refusal:
         engine(make_model=lambda spec: nn.Linear(3, 3))
     assert str(refusal.value) == (
-        "make_model: made a Linear, which lacks spec, precision, recompute_activations, layers, lm_head, hidden, "
+        "make_model: made a Linear, which lacks spec, precision, activation_checkpointing, layers, lm_head, hidden, "
         "next_logits. Subclass the torch engine's Decoder."
     )
 
@@ -119,6 +121,6 @@ def test_a_stage_with_further_terms_is_refused_beside_ones_own_losses() -> None:
 def test_a_decoder_needs_no_engine_to_give_logits() -> None:
     torch.manual_seed(0)
     model, made = Decoder(TINY), engine()
-    batch = DeviceBatch.of(make_batch(), made.rotation, "masked")
+    batch = DeviceBatch.of(make_batch(), made.rotation, True)
     ends = torch.tensor([0, 5])
     torch.testing.assert_close(model.next_logits(batch, ends), model.logits(batch).flatten(0, 1)[ends])

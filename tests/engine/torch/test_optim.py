@@ -86,7 +86,7 @@ def test_momentum_is_the_steps_own() -> None:
 
 
 def test_clipping_is_over_all_parameters_and_reports_the_norm_before() -> None:
-    free, clipped = engine_with(OptimizerSettings(eps=1.0)), engine_with(OptimizerSettings(eps=1.0, clip=1e-3))
+    free, clipped = engine_with(OptimizerSettings(eps=1.0)), engine_with(OptimizerSettings(eps=1.0, grad_clip=1e-3))
     before = weights_of(free)
     one, other = (engine.step(make_batch(), settings_at(weight_decay=0.0)) for engine in (free, clipped))
     assert one.grad_norm == other.grad_norm > 1e-3

@@ -76,7 +76,7 @@ class JaxEngine:
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
         precision: Precision = settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
-        self.design = Design(settings.spec, precision, settings.recompute_activations)
+        self.design = Design(settings.spec, precision, settings.activation_checkpointing)
         params, _ = sharded_init(self.design, settings.seed, mesh=self.mesh)
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
         self.state = TrainState(params, placed(self.optimizer.init(params), self.mesh))
@@ -99,7 +99,7 @@ class JaxEngine:
             self.state = TrainState(self.state.params, fresh)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
+        rows = DeviceBatch.of(batch, self.settings.micro_batch_size, self.mesh)
         # Random numbers, should anything draw them, come from seed and step, so that none are kept.
         key = key_words(derive_key(self.settings.seed, "step", now.step))
         known = compilations()
@@ -201,8 +201,8 @@ class JaxEngine:
         how = StepDesign(
             design=self.design,
             optimizer=self.optimizer,
-            clip=self.settings.optimizer.clip,
-            documents=stage.documents,
+            grad_clip=self.settings.optimizer.grad_clip,
+            document_mask=stage.document_mask,
             direction=None if stage.kl is None else stage.kl.direction,
             reference=None if self.reference is None else self.reference.design,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
@@ -221,7 +221,7 @@ class JaxEngine:
 
     def _val(self, batch: Batch) -> Any:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
-        rows = DeviceBatch.of(batch, self.settings.micro_batch, self.mesh)
+        rows = DeviceBatch.of(batch, self.settings.micro_batch_size, self.mesh)
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         terms, sources = StageTerms(table), len(batch.sources)
         with jax.set_mesh(self.mesh):

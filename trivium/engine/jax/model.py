@@ -31,9 +31,9 @@ Params = dict[str, Array]
 class Decoder(nnx.Module):
     """The whole model but for its losses, to which `lm_head` is handed."""
 
-    def __init__(self, spec: ModelSpec, precision: Precision, recompute_activations: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, precision: Precision, activation_checkpointing: bool = False) -> None:
         self.precision = precision
-        self.recompute_activations = recompute_activations
+        self.activation_checkpointing = activation_checkpointing
         self.embedding = Linear(spec.width, spec.padded_vocab)
         self.layers = nnx.List([Layer(spec) for _ in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
@@ -52,7 +52,7 @@ class Decoder(nnx.Module):
 
         x = keep_rows(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
         for layer in self.layers:
-            x = (jax.checkpoint(run) if self.recompute_activations else run)(layer, x)
+            x = (jax.checkpoint(run) if self.activation_checkpointing else run)(layer, x)
         return self.norm(x)
 
 
@@ -62,7 +62,7 @@ class Design:
 
     spec: ModelSpec
     precision: Precision = "float32"
-    recompute_activations: bool = False
+    activation_checkpointing: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by its name; nothing is allocated."""
@@ -84,7 +84,7 @@ class Design:
 @cache
 def _structure(design: Design) -> tuple[Any, dict[str, tuple[Any, ...]], dict[str, tuple[int, ...]]]:
     """Modules without arrays, and the path and shape of each of their parameters by name."""
-    model = nnx.eval_shape(lambda: Decoder(design.spec, design.precision, design.recompute_activations))
+    model = nnx.eval_shape(lambda: Decoder(design.spec, design.precision, design.activation_checkpointing))
     definition, state = nnx.split(model)
     found = {".".join(map(str, path)): (path, part.shape) for path, part in nnx.to_flat_state(state)}
     return definition, {name: path for name, (path, _) in found.items()}, {name: s for name, (_, s) in found.items()}

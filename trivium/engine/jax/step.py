@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +47,9 @@ class DeviceBatch(NamedTuple):
     source: Array  # (S, B)
 
     @classmethod
-    def of(cls, batch: Batch, micro_batch: int | None, mesh: Mesh) -> "DeviceBatch":
+    def of(cls, batch: Batch, micro_batch_size: int | None, mesh: Mesh) -> "DeviceBatch":
         """Micro-batches of one size, filled up with rows of padding where the batch's do not divide."""
-        passes = 1 if micro_batch is None else math.ceil(batch.num_rows / micro_batch)
+        passes = 1 if micro_batch_size is None else math.ceil(batch.num_rows / micro_batch_size)
         multiple = rows_multiple(mesh)
         size = math.ceil(batch.num_rows / passes / multiple) * multiple
         loss_mask = batch.targets != IGNORED
@@ -124,8 +124,8 @@ class StepDesign:
 
     design: Design
     optimizer: Optimizer
-    clip: float | None = None
-    documents: Literal["masked", "joined"] = "masked"
+    grad_clip: float | None = None
+    document_mask: bool = True
     direction: Direction | None = None
     reference: Design | None = None
     row_by_row: bool = False  # attention on one CPU: a row's scores stay in the cache
@@ -161,7 +161,7 @@ class Program:
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
         loss, norm = nats.sum() * scale, norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
-        gradients = clipped(gradients, norm, self.how.clip)
+        gradients = clipped(gradients, norm, self.how.grad_clip)
         params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
@@ -212,7 +212,7 @@ class Program:
     def _hidden(self, design: Design, params: Params, table: Rotation, part: DeviceBatch) -> tuple[Array, Array]:
         """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
         model = design.decoder(params)
-        joined = self.how.documents == "joined"
+        joined = not self.how.document_mask
         seq_len = part.tokens.shape[1]
         rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
         attends = partial(attend, segments=None if joined else part.segments, row_by_row=self.how.row_by_row)

@@ -15,7 +15,7 @@ Padding gathers nothing and gives nothing.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,10 +36,10 @@ class Layout(Protocol):
         """Softmax-weighted values, in the queries' shape."""
 
 
-def layout_of(segments: Segments, documents: Literal["masked", "joined"], device: torch.device) -> Layout:
+def layout_of(segments: Segments, document_mask: bool, device: torch.device) -> Layout:
     """The cheapest layout that keeps documents apart, or joins them, on this device."""
     _refuse_padding_inside(segments)
-    if documents == "joined" or (segments == segments[:, :1]).all():
+    if not document_mask or (segments == segments[:, :1]).all():
         return WholeRows()
     if device.type == "cpu":
         return Documents.of(segments)

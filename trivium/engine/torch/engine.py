@@ -176,12 +176,12 @@ class TorchEngine:
 
     def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float64], dict[str, float]]:
         """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
-        kl, documents = self.stage.kl, self.stage.documents
+        kl, document_mask = self.stage.kl, self.stage.document_mask
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
         objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
         nats, sums = [], []
         for part, rows, is_last in self._micro_batches(batch):
-            reference = None if self.reference is None else self.reference.states(part, rows, documents)
+            reference = None if self.reference is None else self.reference.states(part, rows, document_mask)
             self.held.begin_pass(is_last=is_last)
             losses = self.model(rows, objective, reference)
             losses.objective.backward()
@@ -200,10 +200,10 @@ class TorchEngine:
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, DeviceBatch, bool]]:
         """Parts of a batch, the same on the device, and whether it is the last."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
-        size = self.settings.micro_batch or batch.num_rows
+        size = self.settings.micro_batch_size or batch.num_rows
         for start in range(0, batch.num_rows, size):
             part = batch.rows(start, start + size)
-            yield part, DeviceBatch.of(part, table, self.stage.documents), start + size >= batch.num_rows
+            yield part, DeviceBatch.of(part, table, self.stage.document_mask), start + size >= batch.num_rows
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec

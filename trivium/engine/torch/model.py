@@ -9,7 +9,7 @@ norms, rotations and losses compute in float32 whatever flows.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,15 +34,15 @@ class DeviceBatch:
     targets: LossTargets
 
     @classmethod
-    def of(cls, batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> "DeviceBatch":
+    def of(cls, batch: Batch, table: Rotation, document_mask: bool) -> "DeviceBatch":
         """Copies, so that the loader may use its arrays again. Joined documents count positions through the row."""
         device = table.cos.device
         targets = batch.targets.reshape(-1)
         at = np.flatnonzero(targets != IGNORED)
         return cls(
             tokens=torch.tensor(batch.tokens, device=device),
-            rotation=rotation_of(batch, table, documents),
-            layout=layout_of(batch.segments, documents, device),
+            rotation=rotation_of(batch, table, document_mask),
+            layout=layout_of(batch.segments, document_mask, device),
             targets=LossTargets(
                 tokens=torch.tensor(targets[at], dtype=torch.int64, device=device),
                 at=None if at.size == targets.size else torch.tensor(at, device=device),
@@ -50,10 +50,10 @@ class DeviceBatch:
         )
 
 
-def rotation_of(batch: Batch, table: Rotation, documents: Literal["masked", "joined"]) -> Rotation:
+def rotation_of(batch: Batch, table: Rotation, document_mask: bool) -> Rotation:
     """The rotation of every slot, by a table that is long enough."""
     rotation = Rotation(table.cos[:, : batch.seq_len], table.sin[:, : batch.seq_len])
-    if documents == "masked" and (batch.positions != np.arange(batch.seq_len)).any():
+    if document_mask and (batch.positions != np.arange(batch.seq_len)).any():
         return rotation.at(torch.tensor(batch.positions, device=table.cos.device))
     return rotation
 
@@ -67,7 +67,7 @@ class DecoderModel(Protocol):
 
     spec: ModelSpec
     precision: torch.dtype  # of what flows; set by the engine, as the next
-    recompute_activations: bool
+    activation_checkpointing: bool
     layers: nn.ModuleList  # compiled and sharded one by one
 
     @property
@@ -88,12 +88,12 @@ class Decoder(nn.Module):
     """The whole model; `forward` ends in losses, so that no whole logits need exist."""
 
     def __init__(
-        self, spec: ModelSpec, precision: torch.dtype = torch.float32, recompute_activations: bool = False
+        self, spec: ModelSpec, precision: torch.dtype = torch.float32, activation_checkpointing: bool = False
     ) -> None:
         super().__init__()
         self.spec = spec
         self.precision = precision
-        self.recompute_activations = recompute_activations
+        self.activation_checkpointing = activation_checkpointing
         self.embedding = nn.Embedding(spec.padded_vocab, spec.width)
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         x = self.embedding(batch.tokens).to(self.precision)
         with torch.autocast(x.device.type, self.precision, enabled=self.precision != torch.float32):
             for layer in self.layers:
-                if self.recompute_activations and torch.is_grad_enabled():
+                if self.activation_checkpointing and torch.is_grad_enabled():
                     x = checkpoint(layer, x, batch.rotation, batch.layout, use_reentrant=False)
                 else:
                     x = layer(x, batch.rotation, batch.layout)

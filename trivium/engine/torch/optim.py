@@ -68,8 +68,8 @@ class Optimizers:
 
     def step(self, now: StepSettings, norm: Tensor) -> None:
         """Clip by the gradients' norm and update."""
-        if self.settings.clip is not None:
-            clip_to(self.settings.clip, norm, self.names)
+        if self.settings.grad_clip is not None:
+            clip_to(self.settings.grad_clip, norm, self.names)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 _set(group, now)

@@ -7,7 +7,6 @@ memory; both only in stages with `kl`.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
@@ -40,8 +39,8 @@ class Reference:
         return same and (kl.rope or settings.spec.rope) == self.rope
 
     @torch.no_grad()
-    def states(self, batch: Batch, on_device: DeviceBatch, documents: Literal["masked", "joined"]) -> ReferenceStates:
-        own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), documents))
+    def states(self, batch: Batch, on_device: DeviceBatch, document_mask: bool) -> ReferenceStates:
+        own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), document_mask))
         return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.lm_head.weight)
 
     def _table_for(self, seq_len: int) -> Rotation:

@@ -37,7 +37,7 @@ def empty_model(
     with torch.device("meta"):
         model = checked_model((settings.make_model or Decoder)(settings.spec))
     model.precision = PRECISIONS[precision]
-    model.recompute_activations = settings.recompute_activations
+    model.activation_checkpointing = settings.activation_checkpointing
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             module.to(dtype)
