@@ -168,7 +168,7 @@ class EngineContract(ABC):
         engine.enter(STAGE)
         assert nats_of(engine, one_document) == pytest.approx(joined, rel=1e-6)
 
-    @pytest.mark.parametrize("stage", [STAGE, replace(STAGE, document_mask=False)], ids=lambda stage: stage.documents)
+    @pytest.mark.parametrize("stage", [STAGE, replace(STAGE, document_mask=False)], ids=["masked", "joined"])
     def test_padding_is_not_seen(self, stage: StageSettings) -> None:
         engine, batch = self.tiny(), make_batch()
         engine.enter(stage)
