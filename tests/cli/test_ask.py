@@ -80,7 +80,7 @@ def ask(root: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return partial(trivium, root)
 
 
-SHORT = ("--max-tokens", "8", "--device", "cpu")
+SHORT = ("--max-new-tokens", "8", "--device", "cpu")
 
 
 def test_a_run_writes_after_a_prompt_and_the_same_again(ask: Asked) -> None:
@@ -176,7 +176,7 @@ def test_a_question_that_is_too_long_is_said_and_the_talk_goes_on(ask: Asked) ->
         (("report", "runs/small", "--out", "/proc/x"), "/proc/x: No such file or directory"),
         (("report", "runs/small", "--out", "run.toml/page.html"), "run.toml: File exists"),
         (
-            ("sample", "runs/small", "--prompt", "The tide", "--max-tokens", "100"),
+            ("sample", "runs/small", "--prompt", "The tide", "--max-new-tokens", "100"),
             "the prompt of 8 tokens and 100 more are 108, and the model reads 64. Ask for 56 or fewer, or shorten it.",
         ),
         (

@@ -1,7 +1,10 @@
 """What people override in a Trainer, and what they get from it."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,11 +109,36 @@ def test_an_own_optimizer_and_schedule_are_asked_for_once(folder: Path) -> None:
     assert {step["lr_multiplier"] for step in steps_taken(EVENTS).values()} == {0.5}
 
 
+@pytest.mark.parametrize(
+    ("method", "returned", "message"),
+    [
+        ("schedule", "cosnie", 'Trainer.schedule() returned "cosnie", which is not known. Did you mean "cosine"?'),
+        ("optimizer", "moun", 'Trainer.optimizer() returned "moun", which is not known. Did you mean "muon"?'),
+        ("schedule", 5, "Trainer.schedule() returned 5. Return a shape's name, a function of the step or None."),
+        (
+            "optimizer",
+            0.1,
+            "Trainer.optimizer() returned 0.1. Return a name, OptimizerSettings, a function or None.",
+        ),
+    ],
+)
+def test_what_is_neither_a_name_nor_usable_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, returned: object, message: str
+) -> None:
+    monkeypatch.setattr(Trainer, method, lambda self: returned)
+    with pytest.raises(UsageError) as error:
+        Trainer("run.toml", show=False)
+    assert str(error.value) == message
+
+
 def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
     start(Halved, stop_after=3)
     with pytest.raises(ResumeError) as error:
         start(Thirds)
-    assert 'Trainer.schedule was "halve" and is now "third"' in str(error.value)
+    assert str(error.value) == (
+        'cannot resume at step 3: Trainer.schedule was "halve" and is now "third", and steps 0 to 2 have been taken. '
+        'Put the method back, or start a new run from the checkpoint: model.init = "runs/run".'
+    )
     assert start(Halved).finished
 
 
@@ -163,14 +191,108 @@ def test_own_state_goes_through_the_checkpoint_and_own_figures_into_the_events(f
     assert figures[-1] == {"seen": float(whole.seen)}
 
 
-def test_own_state_that_would_not_come_back_as_it_was_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"pair": (1, 2)}, "JSON would change it. Use lists for tuples, and texts for keys."),
+        (None, "returned None. Return a dict, or {} for nothing."),
+        (
+            {"set": {1}},
+            "Object of type set is not JSON serializable. Return a dict of numbers, texts, lists and dicts.",
+        ),
+    ],
+)
+def test_own_state_that_would_not_come_back_as_it_was_is_refused_before_the_first_step(
+    folder: Path, returned: Any, message: str
+) -> None:
     class Wrong(Own):
         def state(self) -> dict[str, Any]:
-            return {"pair": (1, 2)}
+            return returned  # type: ignore[no-any-return]
 
     with pytest.raises(UsageError) as error:
         start(Wrong)
-    assert str(error.value) == "Trainer.state(): JSON would change it. Use lists for tuples, and texts for keys."
+    assert str(error.value) == f"Trainer.state(): {message}"
+    assert not any(event["event"] == "step" for event in read_events(EVENTS)) if EVENTS.exists() else True
+
+
+def test_own_state_may_hold_what_is_not_a_number(folder: Path) -> None:
+    class Unknown(Own):
+        def state(self) -> dict[str, Any]:
+            return {"best": float("nan")}
+
+    assert start(Unknown).finished
+
+
+def test_a_checkpoint_saved_in_a_hook_is_that_of_the_whole_step(folder: Path) -> None:
+    class Saving(Own):
+        def on_step(self, step: int, stats: Any) -> None:
+            if step == 2:
+                self.save()
+
+    start(Saving)
+    state = next(each for each in RunFolder(Path("runs/run")).checkpoints() if each.step == 3).state()
+    assert len(state["guard"]["losses"]) == 3
+
+
+def test_a_save_that_is_under_way_when_a_hook_fails_is_finished_and_reported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = RunFolder.commit
+
+    def slow(self: RunFolder, *arguments: Any) -> Any:
+        time.sleep(0.3)
+        return commit(self, *arguments)
+
+    class Failing(Own):
+        def on_step(self, step: int, stats: Any) -> None:
+            if step == 2:
+                raise RuntimeError("a hook failed")
+
+    monkeypatch.setattr(RunFolder, "commit", slow)
+    with pytest.raises(RuntimeError, match="a hook failed"):
+        start(Failing, "checkpoint.every=2")
+    assert [event["step"] for event in read_events(EVENTS) if event["event"] == "saved"] == [2]
+    assert not [thread for thread in threading.enumerate() if thread.name == "trivium-saver"]
+
+
+def test_a_save_in_the_background_keeps_the_figures_of_its_own_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, begun = RunFolder.commit, threading.Event()
+
+    def late(self: RunFolder, step: int, *arguments: Any) -> Any:
+        if step == 2:
+            begun.wait(10)
+        return commit(self, step, *arguments)
+
+    class Waiting(Own):
+        def on_step(self, step: int, stats: Any) -> None:
+            if step == 3:
+                begun.set()
+
+    monkeypatch.setattr(RunFolder, "commit", late)
+    start(Waiting, HOLDS_OUT, "evaluate.every=1", "checkpoint.every=2", "checkpoint.keep=9")
+    evaluated = {event["step"]: event["loss"] for event in read_events(EVENTS) if event["event"] == "evaluated"}
+    state = next(each for each in RunFolder(Path("runs/run")).checkpoints() if each.step == 2).state()
+    assert state["best"] == {"validation loss": min(evaluated[1], evaluated[2])}
+
+
+def test_nothing_that_only_explains_ends_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such row")
+
+    class Poisoned(Own):
+        def train_step(self, batch: Any, now: Any) -> Any:
+            self.log(poison=1.0)
+            stats = super().train_step(batch, now)
+            return replace(stats, skipped="poisoned") if now.step == 2 else stats
+
+    monkeypatch.setattr("trivium.train.loop.origins_of", fail)
+    assert start(Poisoned).finished
+    events = list(read_events(EVENTS))
+    (skipped,) = [event for event in events if event["event"] == "skipped"]
+    assert (skipped["rows"], skipped["figures"]) == (None, {"poison": 1.0})
+    assert any("are not written down: no such row" in event.get("text", "") for event in events)
 
 
 def test_there_is_no_batch_after_the_last_step_nor_of_documents_that_nobody_holds_out(folder: Path) -> None:
@@ -213,7 +335,8 @@ def test_a_checkpoint_keeps_the_last_evaluation_as_figures(folder: Path) -> None
     (checkpoint,) = RunFolder(Path("runs/run")).checkpoints()
     kept = json.loads((checkpoint.path / "state.json").read_text())["validation"]
     (evaluated,) = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
-    assert kept == {key: value for key, value in evaluated.items() if key not in ("event", "time")}
+    timeless = {key: value for key, value in evaluated.items() if key not in ("event", "time")} | {"seconds": 0.0}
+    assert kept == timeless  # so that two runs of the same steps keep the same
     resumed = Own("run.toml", [HOLDS_OUT], show=False)
     with resumed.open_session() as session:
         resumed.load()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trivium.ask.open import LoadedModel
     from trivium.text.tokenizer import Tokenizer
 
-SAMPLE_TOKENS, CHAT_TOKENS = 128, 512  # without --max-tokens; fewer where the model's rows are shorter
+SAMPLE_TOKENS, CHAT_TOKENS = 128, 512  # without --max-new-tokens; fewer where the model's rows are shorter
 
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Write at most this many tokens.")]
 Temperature = Annotated[float, typer.Option(min=0, help="The sampling temperature; 0 takes the likeliest token.")]
@@ -41,7 +41,7 @@ def sample(
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A file with one prompt on each line.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Write this many texts from each prompt.")] = 1,
-    max_tokens: MaxTokens = None,
+    max_new_tokens: MaxTokens = None,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -65,7 +65,7 @@ def sample(
     words = opened.tokenizer
     tokens = [_question(each, system, words) if chat else opened.prompt(each) for each in prompts]
     room = opened.seq_len - max(len(each) for each in tokens)
-    most = max_tokens or max(1, min(SAMPLE_TOKENS, room))
+    most = max_new_tokens or max(1, min(SAMPLE_TOKENS, room))
     writing = _writing(opened, Sampling(temperature, top_k, top_p, seed), most, chat, samples)
     rows = generate(opened.engine, tokens, writing)
     typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
@@ -81,7 +81,7 @@ def sample(
 def chat(
     model: ModelFolder,
     system: System = None,
-    max_tokens: MaxTokens = None,
+    max_new_tokens: MaxTokens = None,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -98,7 +98,7 @@ def chat(
     opened = open_model(model, step, tokenizer, device)
     words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
-    writing = _writing(opened, sampling, max_tokens or CHAT_TOKENS, chat=True)
+    writing = _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)
     typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
@@ -119,7 +119,7 @@ def evaluate(
         str, typer.Option(help="Such as spelling,counting; arc:ARC-Challenge=data/arc names a subset and its files.")
     ],
     questions: Annotated[int, typer.Option(min=1, help="Ask at most this many questions of each task.")] = 100,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens of an answer.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens of an answer.")] = 128,
     step: Step = None,
     tokenizer: TokenizerPath = None,
     json: Json = False,
@@ -127,7 +127,7 @@ def evaluate(
     """Score a model's answers to the questions of tasks."""
     from trivium.ask.score_model import score_model, show_scores
 
-    scored = score_model(model, tasks, questions, answer_tokens, step, tokenizer)
+    scored = score_model(model, tasks, questions, max_new_tokens, step, tokenizer)
     if json:
         print_json(scored)
     else:
@@ -168,7 +168,9 @@ def _print_answer(talk: "Talk", question: str) -> None:
     typer.echo()
 
 
-def _writing(opened: "LoadedModel", sampling: "Sampling", max_tokens: int, chat: bool, samples: int = 1) -> "Writing":
+def _writing(
+    opened: "LoadedModel", sampling: "Sampling", max_new_tokens: int, chat: bool, samples: int = 1
+) -> "Writing":
     """How rows are written. With `chat` they end with the assistant's turn, and calls of tools are answered."""
     from trivium.ask.generate.row import Writing, calculator_calls, turn_ends
     from trivium.text.chat import is_templated
@@ -176,7 +178,7 @@ def _writing(opened: "LoadedModel", sampling: "Sampling", max_tokens: int, chat:
     words = opened.tokenizer
     stop = opened.ends | (turn_ends(words) if chat else frozenset())
     calls = calculator_calls(words) if chat and not is_templated(words) else None
-    return Writing(max_tokens, stop, sampling, samples, calls, words.vocab)
+    return Writing(max_new_tokens, stop, sampling, samples, calls, words.vocab)
 
 
 def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:

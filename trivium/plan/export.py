@@ -20,6 +20,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "total_steps": plan.total_steps,
         "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
         "fingerprint": plan.fingerprint(plan.known_steps),
+        "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
         "peak_lr": plan.peak_lr,
         "lr_curve": _lr_curve(plan),
         "stages": [_stage_json(plan, stage) for stage in plan.stages],

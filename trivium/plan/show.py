@@ -18,7 +18,7 @@ UNKNOWN = "?"
 
 def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> None:
     """Print the plan: stages, what each reads, totals, warnings, and what is not known."""
-    parts: list[RenderableType] = [Text(headline(plan), style="bold"), Text(), stage_table(plan)]
+    parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), Text(), stage_table(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
     for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
@@ -37,6 +37,16 @@ def headline(plan: Plan) -> str:
         known = f"{plan.known_steps:,} steps known so far" if plan.known_steps else "length not known"
         return f"{plan.config.run.name}: {stages}, {known}"
     return f"{plan.config.run.name}: {stages}, {total:,} steps, {show_count(plan.tokens_before(total))} tokens"
+
+
+def model_line(plan: Plan) -> list[Text]:
+    """`model: 8 layers of 512, 8 heads, 32,000 tokens, 58.7M parameters`; nothing where it is not known."""
+    model = plan.model
+    if model is None:
+        return []
+    heads = f"{model.heads} heads" + (f" ({model.kv_heads} of keys)" if model.kv_heads != model.heads else "")
+    shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    return [Text(f"model: {shape}, {show_count(model.parameters)} parameters")]
 
 
 def stage_table(plan: Plan) -> Table:

@@ -115,6 +115,7 @@ class Skipped(Event):
     kind: ClassVar[str] = "skipped"
     stage: str
     why: str
+    figures: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was given
     rows: str | None = None  # the file that lists the documents of its rows
 
     def line(self) -> str:
@@ -328,6 +329,8 @@ class EventFile:
 
     def _put(self, more: bytes) -> None:
         with self._lock:
+            if self._file.closed:
+                return  # a launch that fails does not wait for what its threads still have to say
             self._waiting += more
             try:
                 while self._waiting:

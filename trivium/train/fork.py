@@ -53,6 +53,8 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
             take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take
             take(unfinished, each)
     command = shlex.join(["trivium", "train", str(config), *overrides])
+    if kept:
+        command = f"the Trainer of {own}, on {config.name}"
     return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Continue with: {command}"
 
 

@@ -61,10 +61,6 @@ class Guard:
         """The loss above which the engine makes no update."""
         return self.spike_limit if self.settings.skip_spikes else inf
 
-    def is_spike(self, stats: StepStats) -> bool:
-        """Whether a step's loss is far above the recent ones; to be asked before `took`."""
-        return stats.loss > self.spike_limit
-
     def took(self, step: int, stats: StepStats) -> None:
         """Remember a step; GuardError once too many in a row were skipped."""
         if stats.skipped is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from trivium.engine.base import StepSettings, StepStats
+from trivium.errors import GuardError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import stage_settings
 from trivium.plan.stage import CompleteStage
@@ -95,18 +96,25 @@ class Loop:
         trainer, session = self.trainer, self.session
         trainer.step = step + 1
         taken = None if stats.skipped is not None else session.meter.took(step, now, stats)
-        trainer.on_step(step, stats)
-        stage = trainer.plan.stages[now.stage].name
-        if taken is None:
-            session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped or "", rows=self._keep_rows(step)))
-        else:
-            lag = session.lag.took(taken.seconds - stats.waited)
-            session.tell(replace(taken, figures=dict(trainer.figures), **lag))
-            if session.guard.is_spike(stats):
-                limit, rows = session.guard.spike_limit, self._keep_rows(step)
-                session.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        limit = session.guard.spike_limit
+        too_many: GuardError | None = None
+        try:
+            session.guard.took(step, stats)
+        except GuardError as error:  # raised below, once the step is reported
+            too_many = error
+        trainer.on_step(step, stats)  # all of the step is counted by now: it may save
+        stage, figures = trainer.plan.stages[now.stage].name, dict(trainer.figures)
         trainer.figures.clear()
-        session.guard.took(step, stats)
+        if stats.skipped is not None:
+            rows = self._keep_rows(step)
+            session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped, figures=figures, rows=rows))
+        if taken is not None:
+            session.tell(replace(taken, figures=figures, **session.lag.took(taken.seconds - stats.waited)))
+            if stats.loss > limit:
+                rows = self._keep_rows(step)
+                session.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        if too_many is not None:
+            raise too_many
         self._agree()
 
     def skip(self, step: int) -> None:
@@ -190,9 +198,10 @@ class Loop:
             return None
         try:
             return session.folder.write_rows(step, [asdict(row) for row in origins_of(trainer.loader, step)])
-        except OSError as failure:  # a full disk; they can be had at any time
+        except Exception as failure:  # nothing that only explains may end a run
             how = f"trivium inspect {session.folder.path} --step {step} shows them"
-            session.say(f"the rows of step {step:,} are not written down: {failure.strerror}; {how}")
+            reason = getattr(failure, "strerror", None) or failure
+            session.say(f"the rows of step {step:,} are not written down: {reason}; {how}")
             return None
 
 

@@ -7,7 +7,8 @@ engine keeps is its own; here are the plain values beside it, in `state.json`.
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +47,14 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
             for name, source in trainer.plan.sources.items()
         },
         "config": raw_config(trainer.config),
-        "references": session.references.found,
+        "references": deepcopy(session.references.found),  # a save in the background writes it later
         "meter": session.meter.state(),
         "guard": session.guard.state(),
-        "best": session.best,
+        "best": dict(session.best),
         "best_step": session.saver.best_step,
-        "validation": None if session.last_evaluation is None else asdict(session.last_evaluation),
+        "validation": None
+        if session.last_evaluation is None
+        else asdict(replace(session.last_evaluation, seconds=0.0)),
         "own": _plain(trainer.state()),
         "versions": versions(),
         "world_size": trainer.ranks.size,
@@ -61,11 +64,13 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
     """A user's own state, which must come back as it was."""
+    if not isinstance(state, dict):
+        raise UsageError(f"Trainer.state(): returned {state!r}. Return a dict, or {{}} for nothing.")
     try:
         kept: dict[str, Any] = json.loads(json.dumps(state))
     except (TypeError, ValueError) as error:
         raise UsageError(f"Trainer.state(): {error}. Return a dict of numbers, texts, lists and dicts.") from None
-    if kept != state:
+    if repr(kept) != repr(state):  # NaN is not equal to itself
         raise UsageError("Trainer.state(): JSON would change it. Use lists for tuples, and texts for keys.")
     return kept
 
@@ -73,6 +78,7 @@ def _plain(state: dict[str, Any]) -> dict[str, Any]:
 def restore(trainer: "Trainer", session: "Session") -> None:
     """Load the last sound checkpoint, or initial weights where there is none, and report how the launch begins."""
     mirror, ranks = session.saver.mirror, trainer.ranks
+    _plain(trainer.state())  # what could not be saved is refused now, not at the first checkpoint
     second = None if mirror is None else mirror.target
     boundaries = session.references.boundaries
     checkpoint = find_resume_checkpoint(session.folder, second, boundaries, session.say, ranks)
@@ -184,7 +190,9 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
         )
     difference = first_difference(state["loader"]["record"], plan.record(step))
     advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
-    if difference is not None and difference.key.startswith("learning rate"):
+    if difference is not None and difference.key.startswith("Trainer."):
+        advice = f'Put the method back, or start a new run from the checkpoint: model.init = "{run}".'
+    elif difference is not None and difference.key.startswith("learning rate"):
         advice = (
             "Put the schedule back: lengthening a run under this shape changes its past. "
             'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.'

@@ -97,6 +97,8 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
             stack.callback(sinks.close)
             stack.callback(watchdog.close)
             session = _session(trainer, folder, watchdog, sinks)
+        if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
+            stack.callback(session.saver.wait)
         trainer.loader.say = session.say
         with stops_on_signals(session.stop):
             yield session

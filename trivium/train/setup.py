@@ -4,13 +4,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from trivium.config.keys import nearest
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
 from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.ranks import Ranks
+from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
@@ -65,13 +67,27 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
 
 
 def configured(config: Config, optimizer: Optimizer, schedule: Schedule) -> Config:
-    """The config with an optimizer and a schedule that are given by name."""
+    """The config with an optimizer and a schedule that are given by name; refuses what is neither a name nor usable."""
+    if not (optimizer is None or isinstance(optimizer, str | OptimizerSettings) or callable(optimizer)):
+        raise UsageError(
+            f"Trainer.optimizer() returned {optimizer!r}. Return a name, OptimizerSettings, a function or None."
+        )
+    if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
+        raise UsageError(
+            f"Trainer.schedule() returned {schedule!r}. Return a shape's name, a function of the step or None."
+        )
     if isinstance(optimizer, str):
-        named = type(config.optimizer).model_validate({**config.optimizer.model_dump(), "name": optimizer})
-        config = config.model_copy(update={"optimizer": named})
-    if isinstance(schedule, str):
-        config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"shape": schedule})})
-    return config
+        config = _with_name(config, "optimizer", "name", optimizer)
+    return _with_name(config, "schedule", "shape", schedule) if isinstance(schedule, str) else config
+
+
+def _with_name(config: Config, table: str, key: str, name: str) -> Config:
+    """The config with one key of a table set to a name that the schema knows."""
+    own = getattr(config, table)
+    known = get_args(type(own).model_fields[key].annotation)
+    if name not in known:
+        raise UsageError(f'Trainer.{table}() returned "{name}", which is not known. {nearest(name, known)}')
+    return config.model_copy(update={table: own.model_copy(update={key: name})})
 
 
 def own_record(optimizer: Optimizer, schedule: Schedule) -> Mapping[str, Any]:

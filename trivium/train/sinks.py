@@ -33,7 +33,7 @@ def figures(event: Event) -> dict[str, float]:
     if isinstance(event, StepTaken):
         found = {f"train/{name}": getattr(event, name) for name in STEP_FIGURES}
         found |= _under("train/loss", event.loss_by_source) | _under("train/epochs", event.epochs)
-        found |= _under("train/lr", event.lr) | _under("train", event.extra) | _under("train", event.figures)
+        found |= _under("train/lr", event.lr) | _under("train", event.extra) | _under("own", event.figures)
     elif isinstance(event, Evaluated):
         found = {"validation/loss": event.loss, "validation/bits_per_byte": event.bits_per_byte}
         found |= _under("validation/loss", event.loss_by_source)

@@ -169,7 +169,7 @@ class Trainer:
     # What people call.
 
     def log(self, **figures: float) -> None:
-        """Add figures of your own to the next step's event: `self.log(temperature=0.3)`."""
+        """Add figures of your own to this step's event, or between steps to the next one's: `self.log(entropy=0.3)`."""
         self.figures |= {name: float(value) for name, value in figures.items()}
 
     def evaluate(self) -> Evaluated | None:
