@@ -44,7 +44,7 @@ def model_line(plan: Plan) -> list[Text]:
     model = plan.model
     if model is None:
         return []
-    heads = f"{model.heads} heads" + (f" ({model.kv_heads} of keys)" if model.kv_heads != model.heads else "")
+    heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
     return [Text(f"model: {shape}, {show_count(model.parameters)} parameters")]
 
