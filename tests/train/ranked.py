@@ -29,6 +29,7 @@ from trivium.run import saver
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
 from trivium.train import meter
+from trivium.train.session import Session
 from trivium.train.trainer import Trainer
 
 ELASTIC = [  # ranks, layout, the step at which it stops
@@ -119,6 +120,7 @@ def killed(kills: int) -> dict[str, Any]:
         if -signal.SIGKILL in ended:
             codes.append([code == -signal.SIGKILL for code in ended] + [victim])
         else:  # it came to its end before the kill did: start over
+            assert ended == [0, 0], ended
             RunFolder(Path("runs/killed")).keep_only([])
     assert launch(2, lambda: run("killed", kind=Trainer)) == [0, 0]
     found: dict[str, Any] = {name: outcome(Path("runs", name)) for name in ("calm", "killed")}
@@ -134,7 +136,7 @@ def armed(victim: int, lines: int) -> None:
         told += 1
         return int(os.environ["RANK"]) == victim and told == lines
 
-    kill_when(Trainer, "tell", enough)
+    kill_when(Session, "tell", enough)
     run("killed", kind=Trainer)
 
 

@@ -92,11 +92,13 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
         processes = ranks.gather(this_process())
         stall_seconds = 60 * trainer.config.guard.stall_minutes
         with ranks.as_one():
+            own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
+            engine = run_engine(trainer.plan, own_optimizer, trainer.mesh)  # may take long, without a beat
             watchdog = Watchdog(stall_seconds, folder.path / "stacks", ranks.rank, processes)
             sinks = Sinks(watchdog.beat)
             stack.callback(sinks.close)
             stack.callback(watchdog.close)
-            session = _session(trainer, folder, watchdog, sinks)
+            session = _session(trainer, folder, engine, watchdog, sinks)
         if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
             stack.callback(session.saver.wait)
         trainer.loader.say = session.say
@@ -107,10 +109,8 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
         ranks.meet()  # a launcher may end all ranks when one has ended
 
 
-def _session(trainer: "Trainer", folder: RunFolder, watchdog: Watchdog, sinks: Sinks) -> Session:
+def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Watchdog, sinks: Sinks) -> Session:
     config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
-    own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
-    engine = run_engine(plan, own_optimizer, trainer.mesh)
     peak = engine.peak_flops()
     references = References(plan, folder)
     boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
