@@ -55,7 +55,8 @@ class Loader:
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
         self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
-        self._found: tuple[FoundRows, ...] = ()  # the last ones, those of the step that was taken last among them
+        # The last ones, those of the step that was taken last among them.
+        self._found: deque[FoundRows] = deque(maxlen=self.prefetch + 2)
         self._last_step = -1
         self._lock = threading.Lock()
 
@@ -153,7 +154,10 @@ class Loader:
 
     def rows_in_memory(self, step: int) -> FoundRows | None:
         """The rows of a step, if they have been found and are still in memory; reads nothing."""
-        return next((each for each in self._found if each.first_step <= step < each.end_step), None)
+        for found in reversed(self._found):
+            if found.first_step <= step < found.end_step:
+                return found
+        return None
 
     def _rows(self, step: int) -> FoundRows:
         """The rows of a step; in sequence, many steps are found at once."""
@@ -169,8 +173,7 @@ class Loader:
                     found = self._reader(stage).find(step, many if in_sequence else 1, shard)
                 except SourceError as error:
                     raise SourceError(f"step {step:,}: {error}") from error
-                needed = tuple(each for each in self._found if each.end_step >= self.step)
-                self._found = (*needed[-1 - self.prefetch :], found)
+                self._found.append(found)
             self._last_step = step
             return found
 
