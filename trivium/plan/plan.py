@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
@@ -171,7 +171,7 @@ class ReadablePlan(Plan):
         return self.stages[-1].end
 
     def stage_at(self, step: int) -> CompleteStage:
-        return self.stages[super().stage_at(step).index]
+        return cast(CompleteStage, super().stage_at(step))  # every batch asks
 
     def readable(self) -> "ReadablePlan":
         """The plan itself."""
