@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from trivium.config.dialects.translation import Notes
 from trivium.config.load import load
 from trivium.errors import ConfigError
 from trivium.plan.export import plan_json
@@ -16,8 +17,10 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "dialects"
 
 
 def notes(file: Path, **settings: Any) -> list[str]:
-    """The notes of a config, without the file's name."""
-    return [str(note).removeprefix(f"{file.name}: ") for note in load(file, **settings).warnings]
+    """All notes of a config, and its warnings, without the file's name."""
+    loaded = load(file, **settings)
+    told = (*loaded.notes.differs, *loaded.notes.decides_nothing, *loaded.warnings)
+    return [str(note).removeprefix(f"{file.name}: ") for note in told]
 
 
 def refusal(file: Path, **settings: Any) -> list[str]:
@@ -45,7 +48,7 @@ def converted_is_the_same(file: Path, ours: Path, **settings: Any) -> None:
     ours.write_text(tomli_w.dumps(theirs.raw))
     again = load(ours)
     assert again.config == theirs.config
-    assert again.warnings == ()
+    assert again.notes == Notes()
     assert plan_json(make_plan(again.config)) == plan_json(make_plan(theirs.config))
 
 

@@ -27,7 +27,10 @@ Dialect = Annotated[
 ]
 WorldSize = Annotated[
     int | None,
-    typer.Option(min=1, help="The number of ranks. Needed where another tool's config gives a batch size per rank."),
+    typer.Option(min=1, help="The number of ranks, where another tool's config gives a batch size per rank. By default 1."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also name the keys of another tool's config that decide nothing here.")
 ]
 RunOrCheckpoint = Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A run's folder, one of its checkpoints, or a Hugging Face folder.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json, terminal
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, Verbose, WorldSize, print_json, terminal
 
 
 def plan(
@@ -18,6 +18,7 @@ def plan(
     ] = False,
     dialect: Dialect = None,
     world_size: WorldSize = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show what each stage will read before the first step."""
     from trivium.config.load import load
@@ -26,7 +27,7 @@ def plan(
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     made = make_plan(loaded.config, file=config.name, prepare=prepare)
-    exported = {**plan_json(made), "notes": [str(note) for note in loaded.warnings]}
+    exported = plan_json(made, loaded)
     if html is not None:
         import tomli_w
 
@@ -38,11 +39,15 @@ def plan(
     elif html is None:
         from trivium.plan.show import show_plan
 
-        show_plan(made, terminal(), loaded.warnings)
+        show_plan(made, terminal(), loaded, verbose=verbose)
 
 
 def convert(
-    config: ConfigFile, overrides: Overrides = None, dialect: Dialect = None, world_size: WorldSize = None
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+    verbose: Verbose = False,
 ) -> None:
     """Print another tool's config as a config of trivium."""
     import tomli_w
@@ -50,8 +55,14 @@ def convert(
     from trivium.config.load import load
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for note in loaded.warnings:
-        typer.echo(f"# {note}")
+    groups = {"differs from theirs": loaded.notes.differs, "warnings": loaded.warnings}
+    if verbose:
+        groups["decides nothing"] = loaded.notes.decides_nothing
+    for title, notes in groups.items():
+        if notes:
+            typer.echo(f"# {title}")
+        for note in notes:
+            typer.echo(f"#   {note}")
     typer.echo(tomli_w.dumps(loaded.raw), nl=False)
 
 

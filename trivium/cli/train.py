@@ -30,7 +30,7 @@ def train(
 
     trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
     if trainer.ranks.is_main:
-        show_plan(trainer.plan, terminal(), trainer.notes)
+        show_plan(trainer.plan, terminal(), trainer.loaded)
     trainer.run()
     if not trainer.finished:
         raise typer.Exit(STOPPED)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from trivium.config.check import check
 from trivium.config.dialects import translate
+from trivium.config.dialects.translation import Notes
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
@@ -29,6 +30,7 @@ class Loaded:
     config: Config
     raw: dict[str, Any]
     warnings: tuple[Problem, ...]
+    notes: Notes  # of a config that was translated
 
 
 def load_config(
@@ -46,14 +48,20 @@ def load(
     translated = translate(read_tables(path), path.name, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    needed = [key.problem for key in translated.needed if key.is_missing(raw)]
+    problems = [*translated.problems, *(key.problem for key in translated.needed if key.is_missing(raw))]
     try:
         config, warnings = validate(raw, path.name)
     except ConfigError as error:
-        raise ConfigError([*needed, *error.problems]) from None
-    if needed:
-        raise ConfigError(needed)
-    return Loaded(config, raw, (*translated.notes, *warnings))
+        # What could not be translated is missing from the tables: that has been said.
+        rest = error.problems if not translated.problems else [one for one in error.problems if not _is_absence(one)]
+        raise ConfigError([*problems, *rest]) from None
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(config, raw, tuple(warnings), translated.notes)
+
+
+def _is_absence(problem: Problem) -> bool:
+    return problem.what.startswith(("is missing", "is absent", "is empty"))
 
 
 def read_tables(path: FilePath) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
 
     _headline(console, f"The plan of {config}: what each stage will read")
     trainer = Trainer(config)
-    show_plan(trainer.plan, console, trainer.notes)
+    show_plan(trainer.plan, console, trainer.loaded)
     _headline(console, "Training: general text, longer rows, conversations")
     trainer.run()
     if trainer.finished:

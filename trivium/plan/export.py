@@ -5,15 +5,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trivium.config.dialects.translation import Notes
+from trivium.config.load import Loaded
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
 CURVE_POINTS = 128  # of a piece of the learning rate that is not a line
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Every stage, every source and the totals; null where something is not known."""
+def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
+    """Every stage, every source, the totals and the notes; null where something is not known."""
     taken = inherited_values(plan)
+    notes, warnings = (loaded.notes, loaded.warnings) if loaded is not None else (Notes(), ())
     return {
         "run": plan.config.run.name,
         "seed": plan.config.run.seed,
@@ -30,7 +33,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for name, source in plan.config.sources.items()
         },
         "inherited": {"from": plan.inherited.base, "keys": taken} if taken else None,
-        "warnings": [str(warning) for warning in plan.warnings],
+        "differs": [str(note) for note in notes.differs],
+        "decides_nothing": [str(note) for note in notes.decides_nothing],
+        "warnings": [str(warning) for warning in (*warnings, *plan.warnings)],
         "unknown": [str(gap) for gap in plan.gaps],
     }
 

@@ -6,9 +6,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trivium.config.dialects.translation import Notes
+from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
-from trivium.errors import Problem
 from trivium.plan.export import inherited_values
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, SourceUse
@@ -16,15 +17,24 @@ from trivium.plan.stage import PlannedStage, SourceUse
 UNKNOWN = "?"
 
 
-def show_plan(plan: Plan, console: Console, notes: tuple[Problem, ...] = ()) -> None:
-    """Print the plan: stages, what each reads, totals, warnings, and what is not known."""
+def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, verbose: bool = False) -> None:
+    """Print the plan: stages, what each reads, totals, notes, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), Text(), stage_table(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
-    for title, problems in (("notes", notes), ("warnings", plan.warnings), ("not known", plan.gaps)):
+    notes, warnings = (loaded.notes, loaded.warnings) if loaded is not None else (Notes(), ())
+    groups = {
+        "differs from theirs": notes.differs,
+        "decides nothing": notes.decides_nothing if verbose else (),
+        "warnings": (*warnings, *plan.warnings),
+        "not known": plan.gaps,
+    }
+    for title, problems in groups.items():
         if problems:
             parts += [Text(), Text(title, style="bold")]
             parts += [Text(fill(f"  {each}", console.width, subsequent_indent="    ")) for each in problems]
+    if notes.decides_nothing and not verbose:
+        parts += [Text(), Text(f"{len(notes.decides_nothing)} keys of theirs decide nothing here: --verbose lists them.")]
     console.print(Group(*parts), highlight=False)
 
 

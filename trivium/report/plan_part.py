@@ -37,7 +37,12 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
     texts = [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
-        for kind, title in (("notes", "Notes"), ("warnings", "Warnings"), ("unknown", "Not known"))
+        for kind, title in (
+            ("differs", "Differs from theirs"),
+            ("decides_nothing", "Decides nothing here"),
+            ("warnings", "Warnings"),
+            ("unknown", "Not known"),
+        )
     ]
     return [
         *texts,

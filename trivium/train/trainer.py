@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trivium.config.load import load, peek_engine
+from trivium.config.load import Loaded, load, peek_engine
 from trivium.config.schema import Config
 from trivium.config.stages import Shape
 from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
 from trivium.engine.make import join_ranks
-from trivium.errors import Problem, UsageError
+from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.settings import mesh_shape
@@ -52,10 +52,10 @@ class Trainer:
         self.ranks = join_ranks(engine.name, engine.device)
         with self.ranks.as_one():
             devices = world_size or self.ranks.size * self.ranks.local_devices
-            self.notes: tuple[Problem, ...] = ()
+            self.loaded: Loaded | None = None  # where the config came from a file
             if not isinstance(config, Config):
-                loaded = load(config, overrides, dialect=dialect, world_size=devices)
-                config, self.notes = loaded.config, loaded.warnings
+                self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
+                config = self.loaded.config
             self.own_optimizer, self.own_schedule = self.optimizer(), self.schedule()
             asked = configured(config, self.own_optimizer, self.own_schedule)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None

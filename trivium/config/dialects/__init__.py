@@ -19,7 +19,7 @@ class Dialect(Protocol):
         """Whether the tables are that tool's."""
 
     def translate(self, raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
-        """Our tables; ConfigError with every problem of theirs, by their own key paths."""
+        """Our tables, and every problem of theirs by their own key paths."""
 
 
 def dialect_of(name: str) -> Dialect:

@@ -82,7 +82,7 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 
 
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
-    """Our tables; ConfigError with every problem of theirs, by their own key paths."""
+    """Our tables, and every problem of theirs by their own key paths."""
     theirs = Theirs(raw, file)
     for table in IMAGES:
         if theirs.has(table):
@@ -110,7 +110,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, HOLDS, WITHOUT_EFFECT)
+    return theirs.translated(ours, HOLDS, {}, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -130,9 +130,7 @@ def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     if shard != -1:
         return replicate * theirs.take_whole(table, "dp_shard", at_least=1, default=1)
     if world_size is None:
-        what = f"{local} rows on each rank: how many ranks? Give --world-size 8, or distributed.dp_shard."
-        theirs.problem(("train", "batch_size"), what)
-        return 1
+        return theirs.assume_ranks(("train", "batch_size"), local, "distributed.dp_shard")
     # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
     together = math.prod(degree for key in SHARED_ROWS if isinstance(degree := theirs.look(table, key, default=1), int))
     if together < 1 or world_size % (together * replicate):
@@ -228,7 +226,7 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     precision = theirs.take_choice(table, "mixed_precision", choices=PRECISIONS, default="bf16")
     given = theirs.look(table, "mixed_precision")
     if given in ("fp16", "fp8"):
-        theirs.note((table, "mixed_precision"), f'is "{given}": taken as bfloat16.')
+        theirs.differs((table, "mixed_precision"), f'is "{given}": taken as bfloat16.')
     engine: dict[str, Any] = {
         "precision": precision,
         "compile": theirs.take(table, "compile_model", default=True),
@@ -238,7 +236,7 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     if theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none"):
         engine["activation_checkpointing"] = True
         if theirs.look(table, "activation_checkpointing") == "selective":
-            theirs.note((table, "activation_checkpointing"), 'is "selective": taken as "full".')
+            theirs.differs((table, "activation_checkpointing"), 'is "selective": taken as "full".')
     shard = theirs.take("distributed", "dp_shard", default=-1)
     parallel = {
         "replicate": theirs.take("distributed", "dp_replicate", default=1),
@@ -262,7 +260,7 @@ def _checkpoint(theirs: Theirs) -> dict[str, Any]:
     table = "checkpoint"
     keep = theirs.take(table, "keep_last_n", default=3)
     if is_number(keep) and keep <= 0:
-        theirs.note((table, "keep_last_n"), f"is {keep}, which keeps all of them: taken as keep = {ALL_OF_THEM}.")
+        theirs.differs((table, "keep_last_n"), f"is {keep}, which keeps all of them: taken as keep = {ALL_OF_THEM}.")
         keep = ALL_OF_THEM
     mode = theirs.take(table, "async_mode", default="disabled")
     return {"every": theirs.take(table, "interval", default=1000), "keep": keep, "async": mode != "disabled"}

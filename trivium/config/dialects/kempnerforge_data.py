@@ -80,7 +80,7 @@ class ForgeData:
                 table = self._tokens(folder, ("data", "file_pattern"))
                 if dataset is not None:
                     what = f"has no effect here (it is {show_value(dataset)}): path is given."
-                    self.theirs.note((*path, "hf_name"), what)
+                    self.theirs.differs((*path, "hf_name"), what)
             else:
                 table = self.hub("huggingface", place, subset)
             self._add((*path, "name") if name else path, name or place, table, weight)
@@ -95,7 +95,7 @@ class ForgeData:
             what = f"is the same place as {show_value(ours)}. Name it once, with the sum of their weights."
             self.theirs.problem(path, what)
         elif path[-1] == "name" and ours != their_name:
-            self.theirs.note(path, f"is {show_value(their_name)}, called {show_value(ours)} here.")
+            self.theirs.differs(path, f"is {show_value(their_name)}, called {show_value(ours)} here.")
         self.names[their_name] = ours
         self.weights[ours] = weight
         if table["kind"] == "tokens":
@@ -113,7 +113,7 @@ class ForgeData:
         files = self.theirs.take_text(*pattern) or "*.npy"
         if files.endswith(".bin") and not any(note.where == self.theirs.where(pattern) for note in self.theirs.notes):
             what = f"is {show_value(files)}: a .bin does not record its integer type, which is never guessed here."
-            self.theirs.note(pattern, f"{what} Without metadata, give for example sources.web.dtype=uint16.")
+            self.theirs.differs(pattern, f"{what} Without metadata, give for example sources.web.dtype=uint16.")
         return {"kind": "tokens", "path": f"{folder.rstrip('/')}/{files}"}
 
     def hub(self, kind: str, dataset: str, subset: str | None, split: str | None = None) -> dict[str, Any]:
@@ -171,13 +171,13 @@ class ForgeData:
             what = f"is missing beside anneal_start_step = {start}. Write it, or leave both out."
             self.theirs.problem(("data", "anneal_weights"), what)
         elif weights and not start:
-            self.theirs.note(("data", "anneal_weights"), "has no effect here: anneal_start_step is 0, which is off.")
+            self.theirs.differs(("data", "anneal_weights"), "has no effect here: anneal_start_step is 0, which is off.")
         return (start, weights) if weights and not phases else (0, {})
 
     def _is_reached(self, path: Path, start: int) -> bool:
         if start < self.steps:
             return True
-        self.theirs.note(path, f"is {start:,}, which is never reached: the run ends at step {self.steps:,}.")
+        self.theirs.differs(path, f"is {start:,}, which is never reached: the run ends at step {self.steps:,}.")
         return False
 
     def _weights(self, path: Path) -> dict[str, float]:

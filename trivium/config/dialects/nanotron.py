@@ -89,7 +89,7 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 
 
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
-    """Our tables; ConfigError with every problem of theirs, by their own key paths."""
+    """Our tables, and every problem of theirs by their own key paths."""
     theirs = Theirs(raw, file)
     steps = theirs.take_needed("tokens", "train_steps", at_least=1) or NO_END
     seq_len = theirs.take_needed("tokens", "sequence_length", at_least=1) or 1
@@ -112,7 +112,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, HOLDS, WITHOUT_EFFECT)
+    return theirs.translated(ours, HOLDS, {}, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _run(theirs: Theirs) -> dict[str, Any]:
     name = re.sub(r"%(date|jobid)", "", given).strip("_- ") or file
     if name != given:
         what = f"is {show_value(given)}, called {show_value(name)} here"
-        theirs.note(path, f"{what}: a run keeps its name when it resumes.")
+        theirs.differs(path, f"{what}: a run keeps its name when it resumes.")
     folder = theirs.take("checkpoints", "checkpoints_path", default="checkpoints")
     return {"name": name, "folder": folder, "seed": theirs.take("general", "seed", default=42)}
 
@@ -241,7 +241,7 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
 def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     precision = theirs.take_choice("model", "dtype", choices=PRECISIONS, default="bfloat16")
     if theirs.look("model", "dtype") == "float16":
-        theirs.note(("model", "dtype"), 'is "float16": taken as bfloat16.')
+        theirs.differs(("model", "dtype"), 'is "float16": taken as bfloat16.')
     engine: dict[str, Any] = {"precision": precision, "micro_batch_size": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
         engine["activation_checkpointing"] = True

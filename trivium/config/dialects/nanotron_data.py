@@ -70,7 +70,7 @@ class NanotronData:
             self.theirs.problem((*path, "name"), "is missing. Write name: general.")
         ours = stage_name(name or f"stage-{path[-1]}")
         if name is not None and ours != name:
-            self.theirs.note((*path, "name"), f"is {show_value(name)}, called {show_value(ours)} here.")
+            self.theirs.differs((*path, "name"), f"is {show_value(name)}, called {show_value(ours)} here.")
         start = self._start((*path, "start_training_step"))
         seq_len = self.theirs.take_whole(*path, "sequence_length", at_least=1, default=self.seq_len)
         return start, {"name": ours, **self._data((*path, "data")), "seq_len": seq_len}
@@ -109,7 +109,7 @@ class NanotronData:
             if self.theirs.has(*table, limit):
                 shown = show_value(self.theirs.take(*table, limit))
                 what = f"has no effect here (it is {shown}): all of the dataset_folder is read."
-                self.theirs.note((*table, limit), what)
+                self.theirs.differs((*table, limit), what)
         size = self.theirs.take(*table, "token_size_in_bytes")
         if size is not None and size not in DTYPES:
             rule = "Tokens have 2 or 4 bytes. Leave it out where the files record it."

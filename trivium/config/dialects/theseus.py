@@ -53,7 +53,7 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 
 
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
-    """Our tables; ConfigError with every problem of theirs, by their own keys. Theirs has sizes for all ranks."""
+    """Our tables, and every problem of theirs by their own keys. Theirs has sizes for all ranks."""
     theirs = Theirs(nested(raw, file), file, separator="/")
     seq_len = theirs.take_whole("architecture", "block_size", at_least=1, default=512)
     batch_size = theirs.take_whole("training", "batch_size", at_least=1, default=512)
@@ -77,7 +77,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": samplings.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, {"architecture": HOLDS}, WITHOUT_EFFECT)
+    return theirs.translated(ours, {"architecture": HOLDS}, {}, WITHOUT_EFFECT)
 
 
 def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Samplings:
             what = f'their data folder is not in the config: taken as "{FOLDER}". Elsewhere: sources.'
             first = next(iter(self.sources.tables))
             where = f"{what}{first}.path=/path/{next(iter(self.folders.values()))}/train.bin."
-            self.theirs.note(("training", "dataset"), where)
+            self.theirs.differs(("training", "dataset"), where)
         return stages
 
     def _budgets(self) -> list[int]:
@@ -108,7 +108,7 @@ class Samplings:
         for key in sampling:
             if key not in ("name", "rate", "style", "suffix"):
                 shown = show_value(sampling[key])
-                self.theirs.note((*path, key), f"not carried over (it is {shown}): nothing here takes it.")
+                self.theirs.differs((*path, key), f"not carried over (it is {shown}): nothing here takes it.")
 
     def _name(self, path: Path, sampling: Mapping[str, Any]) -> str | None:
         """The source of a sampling: the train split of its folder, whose variant the suffix selects."""
@@ -155,9 +155,9 @@ class Samplings:
             if tokens:
                 stages[number]["fade"] = {"tokens": tokens, "shape": shape}
         if any("fade" in stage for stage in stages):
-            self.theirs.note(fade, "is centred on the boundary there; here it begins with the new stage.")
+            self.theirs.differs(fade, "is centred on the boundary there; here it begins with the new stage.")
             if self.theirs.look(*fade, "curve") == "sigmoid":
-                self.theirs.note((*fade, "curve"), 'is "sigmoid": taken as "cosine".')
+                self.theirs.differs((*fade, "curve"), 'is "sigmoid": taken as "cosine".')
 
     def _kl(self, stages: list[dict[str, Any]]) -> None:
         """KL from the second stage on, to the model as it was when the stage began, or a list of betas."""
@@ -179,7 +179,7 @@ class Samplings:
                     stages[number]["kl"]["reference"] = {"stage": stages[max(taken)]["name"]}
         if any("kl" in stage for stage in stages):
             what = 'is the difference of two token losses there (direction = "nll_gap"), which holds nothing back.'
-            self.theirs.note(kl, f"{what} KL itself: stages.1.kl.direction=forward.")
+            self.theirs.differs(kl, f"{what} KL itself: stages.1.kl.direction=forward.")
 
 
 def _table(folder: str, split: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 
 
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
-    """Our tables; ConfigError with every problem of theirs, by their own key paths."""
+    """Our tables, and every problem of theirs by their own key paths."""
     theirs = Theirs(raw, file)
     data = DataStages(theirs)
     stages = data.stages()
@@ -100,7 +100,7 @@ def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
     if steps is not None and warmup > steps:
         found = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
         what = f"{found} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
-        theirs.note(("lr_scheduler", "warmup_steps"), what)
+        theirs.differs(("lr_scheduler", "warmup_steps"), what)
         warmup = steps
     schedule: dict[str, Any] = {"warmup": {"steps": warmup}}
     if ratio is None and shape in ("linear", "cosine"):
@@ -121,7 +121,7 @@ def _decay_steps(theirs: Theirs, ratio: Any, warmup: int, steps: int) -> int:
         return longest
     decay: int = round(steps * ratio)
     if decay > longest:
-        theirs.note(path, f"makes {decay:,} steps, over the {longest:,} after the warm-up: taken as {longest:,}.")
+        theirs.differs(path, f"makes {decay:,} steps, over the {longest:,} after the warm-up: taken as {longest:,}.")
     return min(decay, longest)
 
 
@@ -155,9 +155,7 @@ def _batch_size(theirs: Theirs, world_size: int | None) -> int:
     local = _local_batch(theirs) or 8
     if world_size is None:
         key = "batch_size" if theirs.has("training", "batch_size") else "local_batch_size"
-        what = f"{local} rows on each rank: how many ranks? Give --world-size 8, or training.global_batch_size."
-        theirs.problem(("training", key), what)
-        return local
+        return local * theirs.assume_ranks(("training", key), local, "training.global_batch_size")
     # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
     together = [theirs.look("parallelism", f"{way}_parallel_degree", default=1) for way in SHARED_ROWS]
     ranks = math.prod(degree for degree in together if isinstance(degree, int))
@@ -183,5 +181,5 @@ def _checkpoint(theirs: Theirs) -> dict[str, Any]:
     interval = theirs.take("checkpoint", "interval", default=500)
     keep = theirs.take("checkpoint", "keep_latest_k", default=10)
     if keep == 0:
-        theirs.note(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
+        theirs.differs(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
     return {"every": interval, "keep": keep or ALL_OF_THEM, "async": mode != "disabled"}

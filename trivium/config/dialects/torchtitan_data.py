@@ -115,7 +115,7 @@ class DataStages:
         return names
 
     def _note_name(self, path: Path, name: str, ours: str) -> None:
-        self.theirs.note(path, f"is {show_value(name)}, called {show_value(ours)} here.")
+        self.theirs.differs(path, f"is {show_value(name)}, called {show_value(ours)} here.")
 
     def _ends(self, spans: list[Span], steps: int) -> list[Span]:
         """The spans with their ends: no gap and no overlap; the last one ends with the run."""
@@ -150,7 +150,7 @@ class DataStages:
             what = f"is {end:,}, but the run ends at step {steps:,}. Leave it out, or lower training.steps."
             self.theirs.problem(path, what)
         elif following is None and end > steps:
-            self.theirs.note(path, f"is {end:,}; the run ends before, at step {steps:,}.")
+            self.theirs.differs(path, f"is {end:,}; the run ends before, at step {steps:,}.")
 
     def _check_seed(self) -> None:
         """The seed of stages that have none of their own."""
@@ -168,7 +168,7 @@ class DataStages:
             self.theirs.take("training", key)
         if overridden:
             what = f"{listed(overridden)} {'is' if len(overridden) == 1 else 'are'} overridden by the stages."
-            self.theirs.note(("training",), f"{what} They start at step 0.")
+            self.theirs.differs(("training",), f"{what} They start at step 0.")
 
     def _stage(self, span: Span, steps: int) -> dict[str, Any] | None:
         is_default = span.path == ("training",)
@@ -247,7 +247,7 @@ class DataStages:
             if abs(total - 1) <= WEIGHTS_TOLERANCE:
                 if total != 1:
                     note = f"adds up to {float(total):.9g}: normalised to 1."
-                    self.theirs.note((*span.path, "dataset_weights"), note)
+                    self.theirs.differs((*span.path, "dataset_weights"), note)
                 return {"weights": dict(zip(names, weights, strict=True))}
             what = f"adds up to {float(total):.9g}, not 1. Change the weights, so that they do."
         self.theirs.problem((*span.path, "dataset_weights"), what)

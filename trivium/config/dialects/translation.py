@@ -1,4 +1,10 @@
-"""What a dialect works with: their tables, of which every key is taken or named as left behind."""
+"""What a dialect works with: their tables, of which every key is honoured, refused, or known to decide nothing.
+
+The rule for all dialects: a key that changes the model, the data, the objective, the optimizer or the schedule is
+translated, or it is a problem that says what to write instead. So is a key that the dialect does not know, for it may
+change any of these. A note is for the rest, in one of two groups: what differs from theirs in a way that changes no
+number of the run, or is said in other words; and what decides nothing here.
+"""
 
 import itertools
 import re
@@ -12,6 +18,7 @@ from trivium.config.problems import show_value
 from trivium.errors import ConfigError, Problem
 
 ALL_OF_THEM = 1_000_000  # checkpoints that are kept where theirs are never removed
+ABSENT = (None, "", [], {})  # as good as a key that is not written
 MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model", "init"))
 
 
@@ -27,12 +34,21 @@ class NeededKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Notes:
+    """What the user of a translated config should know; the second group is shown on request."""
+
+    differs: tuple[Problem, ...] = ()
+    decides_nothing: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Translation:
-    """Raw tables in our own form, and what the user should know about them."""
+    """Raw tables in our own form, what the user should know about them, and what cannot be translated."""
 
     raw: dict[str, Any]
-    notes: tuple[Problem, ...] = ()
+    notes: Notes = Notes()
     needed: tuple[NeededKey, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -44,7 +60,8 @@ class Theirs:
     separator: str = "."
     taken: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
-    notes: list[Problem] = field(default_factory=list)
+    different: list[Problem] = field(default_factory=list)
+    idle: list[Problem] = field(default_factory=list)
     needed: list[NeededKey] = field(default_factory=list)
 
     def look(self, *path: str | int, default: Any = None) -> Any:
@@ -130,25 +147,46 @@ class Theirs:
         """A problem with a value, or with its absence: `is "fp4". Write "bf16" or "fp32".`"""
         self.problem(path, f"{'is missing' if value is None else f'is {show_value(value)}'}. {rule}")
 
-    def note(self, path: Path, what: str) -> None:
-        """Something the user should know."""
-        self.notes.append(Problem(self.where(path), what))
+    def differs(self, path: Path, what: str) -> None:
+        """A note: something is said in other words here, or happens in another way that the user should know."""
+        self.different.append(Problem(self.where(path), what))
+
+    def decides_nothing(self, path: Path, what: str) -> None:
+        """A note: a key of theirs that changes nothing here."""
+        self.idle.append(Problem(self.where(path), what))
+
+    def assume_ranks(self, path: Path, rows: int, instead: str) -> int:
+        """The ranks of a plan where nobody said how many: one."""
+        what = f"is {rows} rows on each rank: taken as 1 rank. For more, give --world-size 8, or {instead}."
+        self.differs(path, what)
+        return 1
 
     def need(self, path: Path, what: str, *ours: Path) -> None:
         """Something that theirs does not have and an override of ours must give."""
         self.needed.append(NeededKey(Problem(self.where(path), what), ours))
 
     def without_effect(self, reasons: Mapping[str, str], *table: str | int) -> None:
-        """Name the keys of a table that decide nothing here, each with the reason."""
-        for key, reason in reasons.items():
+        """Name the keys of a table that decide nothing here, each with the reason; the key "*" is all of them."""
+        given = self.look(*table) if table else self.raw
+        for key in given if isinstance(given, Mapping) else ():
             path = (*table, key)
-            if self.has(*path) and path not in self.taken:
-                self.note(path, f"has no effect here (it is {show_value(self.take(*path))}): {reason}.")
+            reason = reasons.get(key, reasons.get("*"))
+            if reason is not None and path not in self.taken:
+                self.decides_nothing(path, f"has no effect here (it is {show_value(self.take(*path))}): {reason}.")
+
+    def not_here(self, reasons: Mapping[str, str], *table: str | int) -> None:
+        """Refuse the keys of a table that trivium cannot honour, each with what to write instead."""
+        for key, instead in reasons.items():
+            path = (*table, key)
+            if path not in self.taken and self.has(*path):
+                value = self.take(*path)
+                if value not in ABSENT:
+                    self.refuse(path, value, instead)
 
     def holds(self, values: Mapping[str, Any], *table: str | int) -> None:
-        """Take the keys of a table whose values are those that hold here anyway."""
+        """Take the keys of a table whose values are those that hold here anyway; a tuple has several such values."""
         for key, value in values.items():
-            if self.look(*table, key) == value:
+            if self.look(*table, key) in (value if isinstance(value, tuple) else (value,)):
                 self.take(*table, key)
 
     def where(self, path: Path) -> str:
@@ -158,31 +196,38 @@ class Theirs:
             shown = shown.replace(".", self.separator)
         return f"{self.file}: {shown}" if shown else self.file
 
-    def note_the_rest(self) -> None:
-        """Name every key that was not taken."""
+    def refuse_the_rest(self) -> None:
+        """Refuse every key that is not known: it may change the run. One without a value changes nothing."""
         for path, value in self._leaves((), self.raw):
-            if not any(path[: len(taken)] == taken for taken in self.taken):
-                self.note(path, f"not carried over (it is {show_value(value)}): nothing here takes it.")
+            if any(path[: len(taken)] == taken for taken in self.taken):
+                continue
+            if value in ABSENT:
+                self.decides_nothing(path, "has no value.")
+            else:
+                self.refuse(path, value, "trivium does not know this key. Remove it to train without what it does.")
 
     def translated(
         self,
         ours: Mapping[str, Any],
         holds: Mapping[str, Mapping[str, Any]] | None = None,
+        not_here: Mapping[str, Mapping[str, str]] | None = None,
         without_effect: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Translation:
-        """The end of a translation: what was left behind is named, and every problem is raised.
+        """The end of a translation, where every key that was not taken is accounted for.
 
-        `holds` has by table the values that hold here anyway, `without_effect` the reasons why keys decide nothing.
+        By table: `holds` has the values that hold here anyway, `not_here` what to write instead of a key that cannot
+        be honoured, `without_effect` the reason why a key decides nothing.
         """
         for table, values in (holds or {}).items():
-            self.holds(values, *table.split("."))
+            self.holds(values, *_parts(table))
+        for table, reasons in (not_here or {}).items():
+            self.not_here(reasons, *_parts(table))
         for table, reasons in (without_effect or {}).items():
-            self.without_effect(reasons, *filter(None, table.split(".")))
-        self.note_the_rest()
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+            self.without_effect(reasons, *_parts(table))
+        self.refuse_the_rest()
         raw = {key: table for key, table in ours.items() if table}
-        return Translation(raw, tuple(dict.fromkeys(self.notes)), tuple(self.needed))
+        notes = Notes(tuple(dict.fromkeys(self.different)), tuple(dict.fromkeys(self.idle)))
+        return Translation(raw, notes, tuple(self.needed), tuple(dict.fromkeys(self.problems)))
 
     def _leaves(self, path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         if isinstance(value, Mapping):
@@ -193,6 +238,10 @@ class Theirs:
                 yield from self._leaves((*path, number), inner)
         else:
             yield path, value
+
+
+def _parts(table: str) -> list[str]:
+    return [part for part in table.split(".") if part]
 
 
 def is_number(value: object) -> bool:
