@@ -164,13 +164,14 @@ class Loader:
         with self._lock:
             found = self.rows_in_memory(step)
             if found is None:
-                stage = self.plan.stage_at(step)
-                in_sequence = step == self._last_step + 1
-                many = min(AHEAD_STEPS, max(1, AHEAD_ROWS // stage.batch_size), stage.end - step)
-                size = stage.batch_size // self.world_size
+                reader = self._reader(self.plan.stage_at(step))
+                size = reader.batch_size // self.world_size
                 shard = slice(self.rank * size, (self.rank + 1) * size)
+                steps = 1
+                if step == self._last_step + 1:
+                    steps = min(AHEAD_STEPS, max(1, AHEAD_ROWS // reader.batch_size), reader.end - step)
                 try:
-                    found = self._reader(stage).find(step, many if in_sequence else 1, shard)
+                    found = reader.find(step, steps, shard)
                 except SourceError as error:
                     raise SourceError(f"step {step:,}: {error}") from error
                 self._found.append(found)
@@ -179,11 +180,12 @@ class Loader:
 
     def _reader(self, stage: CompleteStage) -> StageReader:
         """A stage's reader; that of the stage before is kept, others are let go."""
-        if stage.index not in self._readers:
-            self._readers[stage.index] = StageReader(stage, self.sources, self.streams)
+        reader = self._readers.get(stage.index)
+        if reader is None:
+            reader = self._readers[stage.index] = StageReader(stage, self.sources, self.streams)
             if len(self._readers) > 2:
                 self._readers.popitem(last=False)
-        return self._readers[stage.index]
+        return reader
 
     def _gather(self, step: int, found: FoundRows) -> Batch:
         first = (step - found.first_step) * found.size

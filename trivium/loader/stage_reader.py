@@ -103,7 +103,8 @@ class StageReader:
     """Finds the rows of one stage: which source, which window, which pieces."""
 
     def __init__(self, stage: CompleteStage, names: tuple[str, ...], streams: Streams) -> None:
-        self.stage = stage
+        # Every batch asks for these.
+        self.start, self.end, self.batch_size, self.seq_len = stage.start, stage.end, stage.batch_size, stage.seq_len
         self.mixture = stage.mixture
         segments = {name: stage.uses[name].segment for name in self.mixture.names}
         self.givers = [_giver(stage.uses[name], streams.lanes.get(name)) for name in self.mixture.names]
@@ -119,8 +120,8 @@ class StageReader:
 
     def find(self, step: int, num_steps: int, shard: slice) -> FoundRows:
         """The rows of some steps, those of a shard only."""
-        batch_size = self.stage.batch_size
-        first_row = (step - self.stage.start) * batch_size
+        batch_size = self.batch_size
+        first_row = (step - self.start) * batch_size
         sources, source_rows = self.mixture.deal(first_row, num_steps * batch_size)
         if shard != slice(0, batch_size):
             sources = np.ascontiguousarray(sources.reshape(-1, batch_size)[:, shard]).reshape(-1)
@@ -140,7 +141,7 @@ class StageReader:
             step,
             step + num_steps,
             shard.stop - shard.start,
-            self.stage.seq_len,
+            self.seq_len,
             self._source_index[sources],
             rows,
             loaded,
