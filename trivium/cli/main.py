@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import typer
 
-from trivium.cli import ask, data, plan, report, train
+from trivium.cli import ask, inspect, plan, prepare, report, train
 from trivium.errors import SilentRankError, TriviumError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of a file
@@ -36,15 +36,15 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": ask.chat,
     "eval": ask.evaluate,
     "export": ask.export,
-    "prepare": data.prepare,
-    "verify": data.verify,
-    "inspect": data.inspect,
+    "prepare": prepare.prepare,
+    "verify": prepare.verify,
+    "inspect": inspect.inspect,
     "convert": plan.convert,
     "schema": plan.schema,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)
-app.add_typer(data.tokenizer, name="tokenizer")
+app.add_typer(prepare.tokenizer, name="tokenizer")
 
 
 def main() -> None:

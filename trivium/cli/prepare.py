@@ -1,0 +1,87 @@
+"""`trivium prepare`, `verify` and `tokenizer train`: text and token files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
+from trivium.errors import UsageError
+
+tokenizer = typer.Typer(help="Make a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@tokenizer.callback()
+def tokenizer_group() -> None:
+    """Make a tokenizer."""
+
+
+@tokenizer.command("train")
+def train_tokenizer(
+    what: Annotated[list[str], typer.Argument(help="Files and folders of text, or a config and overrides.")],
+    out: Annotated[Path, typer.Option(help="The folder for tokenizer.json.")],
+    vocab: Annotated[int, typer.Option(help="The number of tokens, special ones included.")] = 32_768,
+    column: Annotated[
+        str | None, typer.Option(help="The field of JSONL and Parquet that has the text.", show_default="text")
+    ] = None,
+    bad_lines: BadLines = None,
+) -> None:
+    """Train a byte-level BPE on texts, or on the texts of a config's sources."""
+    from trivium.text.train_tokenizer import train_on_texts
+    from trivium.textfiles.progress import say
+
+    trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines)
+    for line in trained.skipped:
+        say(line)
+    typer.echo(str(trained))
+
+
+def prepare(
+    what: Annotated[list[str], typer.Argument(help="A config and overrides; with --out, files and folders of text.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the token files. By default the cache folder.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="With --out: a tokenizer.json, a folder, or bytes.")] = None,
+    column: Annotated[str, typer.Option(help="With --out: the field of JSONL and Parquet that has the text.")] = "text",
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --out: bos, eos or none around each document. By default eos, or bos where there is no eos."
+        ),
+    ] = None,
+    bad_lines: BadLines = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. By default one for each core.")] = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Turn text into token files. Takes a config's sources, or with --out files and folders."""
+    from trivium.sources.commands import prepare_paths, prepare_sources
+
+    if out is not None:
+        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
+        return
+    if tokenizer is not None or add:
+        raise UsageError("prepare: --tokenizer and --add need --out; a config has these in its tables.")
+    from trivium.config.load import load
+    from trivium.plan.inherit import inherited
+
+    loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
+    for line in prepare_sources(inherited(loaded.config).config, Path(what[0]).name, bad_lines, workers):
+        typer.echo(line)
+
+
+def verify(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    write: Annotated[bool, typer.Option("--write", help="Write a manifest.json where a folder has none.")] = False,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
+) -> None:
+    """Read token files again, and compare them with manifests."""
+    from trivium.config.load import load
+    from trivium.plan.inherit import inherited
+    from trivium.sources.commands import verify_sources
+
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
+        typer.echo(line)
