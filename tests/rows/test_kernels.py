@@ -1,5 +1,6 @@
 """numba comes with the first call of a kernel, and stays out of the way of what calls none."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -86,3 +87,14 @@ def test_a_plan_that_was_made_before_does_not_import_numba(tmp_path: Path) -> No
     first, again = (run.stdout.split() or [run.stderr] for run in runs)
     assert first[:2] == ["False", "True"]
     assert again == ["False", "False", first[2]]
+
+
+def test_the_first_use_on_a_machine_says_that_kernels_are_compiled(tmp_path: Path) -> None:
+    code = "import numpy as np; from trivium.rows.gather import _count_up; _count_up(np.zeros(3, np.int32))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert "compiling kernels for this machine" in first.stderr
+    assert second.stderr == ""

@@ -5,6 +5,7 @@ is still checked, so that one wrong key hides no other problem.
 """
 
 import copy
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from pydantic import ValidationError
 from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.dialects.translation import Notes
-from trivium.config.keys import Path, nearest
+from trivium.config.keys import MISSING, Path, nearest
+from trivium.config.lines import toml_lines, with_lines, yaml_lines
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
@@ -45,12 +47,22 @@ def load(
 ) -> Loaded:
     """As `load_config`, with the raw tables and the warnings."""
     path = FilePath(path)
-    translated = translate(read_tables(path), path.name, dialect, world_size)
+    text = read_text(path)
+    try:
+        return _load(parse(text, path), path.name, overrides, dialect, world_size)
+    except ConfigError as error:
+        raise ConfigError(with_lines(error.problems, path.name, key_lines(text, path), overrides)) from None
+
+
+def _load(
+    tables: dict[str, Any], file: str, overrides: Sequence[str], dialect: str | None, world_size: int | None
+) -> Loaded:
+    translated = translate(tables, file, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
     problems = [*translated.problems, *(key.problem for key in translated.needed if key.is_missing(raw))]
     try:
-        config, warnings = validate(raw, path.name)
+        config, warnings = validate(raw, file)
     except ConfigError as error:
         # What could not be translated is missing from the tables: that has been said.
         rest = error.problems if not translated.problems else [one for one in error.problems if not _is_absence(one)]
@@ -66,30 +78,61 @@ def _is_absence(problem: Problem) -> bool:
 
 def read_tables(path: FilePath) -> dict[str, Any]:
     """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix.lower() not in (".yaml", ".yml"):
-            return parse_toml(text)
-        from trivium.config.read_yaml import parse_yaml
+    return parse(read_text(path), path)
 
-        return parse_yaml(text)
+
+def read_text(path: FilePath) -> str:
+    """A config file's text; ConfigError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         what = "no such file. Give the path of a config."
     except UnicodeDecodeError:
         what = "is not UTF-8 text. Save it as UTF-8."
     except OSError as error:
         what = f"cannot be read: {error.strerror}. Give the path of a config."
-    except ValueError as reason:
-        what = str(reason)
     raise ConfigError([Problem(str(path), what)])
 
 
+def parse(text: str, path: FilePath) -> dict[str, Any]:
+    """The tables of a text, by the name of its file; ConfigError where it is neither TOML nor YAML."""
+    try:
+        if is_yaml(path):
+            from trivium.config.read_yaml import parse_yaml
+
+            return parse_yaml(text)
+        return parse_toml(text)
+    except ValueError as reason:
+        raise ConfigError([Problem(str(path), str(reason))]) from None
+
+
+def is_yaml(path: FilePath) -> bool:
+    """Whether a file is YAML by its name; all others are TOML."""
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
 def parse_toml(text: str) -> dict[str, Any]:
-    """TOML's tables; ValueError with the reason where it is not TOML."""
+    """TOML's tables; ValueError with the reason, the line and a caret below the place where it is not TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"is not valid TOML: {error}.") from None
+        reason = str(error)
+        place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
+        if place is None:
+            raise ValueError(f"is not valid TOML: {reason}.") from None
+        line, column = int(place[1]), int(place[2])
+        shown = text.split("\n")[line - 1].expandtabs(1)
+        caret = " " * (column - 1) + "^"
+        reason = reason.removesuffix(place[0])
+        raise ValueError(f"is not valid TOML: {reason}, in line {line}.\n    {shown}\n    {caret}") from None
+
+
+def key_lines(text: str, path: FilePath) -> dict[Path, int]:
+    """The line of every key of a config that could be parsed."""
+    try:
+        return yaml_lines(text) if is_yaml(path) else toml_lines(text)
+    except ValueError:  # it could not
+        return {}
 
 
 def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
@@ -105,14 +148,15 @@ def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
     """Set keys: `stages.0.tokens=1B`, `stages.long.seq_len=4096`, `run.name=other`.
 
-    One of several keys that decide one thing takes the place of the others: steps=10 that of the file's tokens.
+    `stages[0].tokens=1B` is the same as with a dot; `model.rope=` removes a key. One of several keys that decide one
+    thing takes the place of the others: steps=10 that of the file's tokens.
     """
     problems: list[Problem] = []
     settings: list[tuple[dict[str, Any], str, Any]] = []
     for override in overrides:
         try:
             key, equals, text = override.partition("=")
-            settings.append((*_find(raw, key.strip().split(".") if equals else []), _override_value(text.strip())))
+            settings.append((*_find(raw, override_path(key) if equals else []), _override_value(text.strip())))
         except ValueError as reason:
             problems.append(Problem(f'"{override}"', str(reason)))
     if problems:
@@ -121,7 +165,15 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
         for other in {other for ways in EITHER if key in ways for other in ways}:
             table.pop(other, None)
     for table, key, value in settings:
-        table[key] = value
+        if value is MISSING:
+            table.pop(key, None)
+        else:
+            table[key] = value
+
+
+def override_path(key: str) -> list[str]:
+    """`stages[0].lr` and `stages.0.lr` -> `["stages", "0", "lr"]`."""
+    return re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")
 
 
 def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
@@ -157,7 +209,9 @@ def _enter(container: Any, parts: list[str]) -> Any:
 
 
 def _override_value(text: str) -> Any:
-    """A TOML value where it is one, else the text itself: `1B` needs no quotes on the command line."""
+    """A TOML value where it is one, else the text itself: `1B` needs no quotes on the command line. MISSING unsets."""
+    if not text:
+        return MISSING
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""Numbers as people write them: `2B`, `200M`, `4k` (decimal), `4Ki` (binary) -> int, and back."""
+"""Numbers as people write them: `2B`, `200M`, `4k` (decimal), `4Ki` (binary), `1e12` -> int, and back."""
 
 import re
 from typing import Annotated
@@ -43,7 +43,8 @@ def _read_count(value: object) -> object:
             return parse_count(value)
         except ValueError as reason:
             raise PydanticCustomError("count", "{reason}", {"reason": str(reason)}) from None
-    return value
+    # 1e12 is a float in TOML. Beyond 2**53 a float may not be the number that was written.
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53 else value
 
 
 CountText = Annotated[str, Field(pattern=r"^\s*\d[\d_]*(\.\d+)?\s*(k|M|B|T|Ki|Mi|Gi|Ti)?\s*$")]

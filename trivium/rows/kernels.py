@@ -7,13 +7,19 @@ whoever passes it on keeps the array alive. Inside a kernel, `array_at(address, 
 bounds are not checked.
 """
 
+import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
+LOG = logging.getLogger("trivium")
+
 Function = TypeVar("Function", bound=Callable[..., object])
+
+_said: list[str] = []  # that kernels are being compiled
 
 
 class _Kernel:
@@ -53,7 +59,21 @@ class _Formula(_Kernel):
 def _njit(function: Callable[..., Any]) -> Any:
     import numba
 
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    if not _said and not _is_cached(dispatcher.stats.cache_path, function):
+        _said.append("once a process")
+        LOG.warning("compiling kernels for this machine, once: about 15 seconds")
+    return dispatcher
+
+
+def _is_cached(folder: str, function: Callable[..., Any]) -> bool:
+    """Whether a compiled function is on disk and newer than its source."""
+    source = Path(function.__code__.co_filename)
+    try:
+        newest = max(file.stat().st_mtime for file in Path(folder).glob(f"{source.stem}.{function.__name__}-*.nbi"))
+        return newest >= source.stat().st_mtime
+    except (OSError, ValueError):  # there is none
+        return False
 
 
 def compiled(function: Function) -> Function:

@@ -1,0 +1,98 @@
+"""Messages name the line of their key: in TOML, in YAML, and where an override has the value."""
+
+from pathlib import Path
+
+import pytest
+
+from trivium.config.lines import toml_lines, with_lines, yaml_lines
+from trivium.config.load import load
+from trivium.errors import ConfigError, Problem
+
+TOML = '''# a comment
+[run]
+name = "a"
+
+[sources]
+web = { kind = "tokens", path = "web" }
+
+[sources."odd name"]
+path = [
+  "a",  # [not.a.table]
+  "b",
+]
+
+[[stages]]
+name = """
+x = 1
+"""
+lr.scale = 2
+
+[[stages]]
+steps = 10
+
+[stages.kl]
+beta = 0.1
+'''
+YAML = """base: &base
+  lr: 1
+training/batch_size: 8
+stages:
+  - name: a
+    opt: *base
+  - name: b
+again: *base
+"""
+
+
+def test_every_key_of_a_toml_file_has_its_line() -> None:
+    lines = toml_lines(TOML)
+    assert lines["run", "name"] == 3
+    assert lines["sources", "web"] == 6
+    assert lines["sources", "odd name"] == 8
+    assert lines["sources", "odd name", "path"] == 9
+    assert lines["stages", 0, "name"] == 15
+    assert lines["stages", 0, "lr", "scale"] == 18
+    assert lines["stages", 1] == 20
+    assert lines["stages", 1, "kl", "beta"] == 24
+    assert not any("x" in path or "not" in path for path in lines)
+
+
+def test_every_key_of_a_yaml_file_has_its_line_and_aliases_end() -> None:
+    lines = yaml_lines(YAML)
+    assert lines["base", "lr"] == 2
+    assert lines["training/batch_size",] == 3
+    assert lines["stages", 1, "name"] == 7
+    assert lines["again",] == 8
+    assert yaml_lines("a: &a [*a]\n")["a",] == 1
+
+
+def test_a_problem_gets_the_line_of_its_key_or_of_the_table_around_it() -> None:
+    def told(where: str, *overrides: str) -> str:
+        return with_lines([Problem(where, "x")], "f", toml_lines(TOML), overrides)[0].where
+
+    assert told("f: stages[0].lr.scale") == "f:18: stages[0].lr.scale"
+    assert told("f: stages[1].kl.direction") == "f:23: stages[1].kl.direction"
+    assert told('f: sources."odd name".path[1]') == 'f:9: sources."odd name".path[1]'
+    assert told("f: optimizer.lr") == "f: optimizer.lr"
+    assert told("f: stages[0].lr.scale", "stages.0.lr.scale=3") == "f: stages[0].lr.scale"
+    assert told("f") == "f"
+    slashes = with_lines([Problem("f: training/batch_size", "x")], "f", yaml_lines(YAML), ())
+    assert slashes[0].where == "f:3: training/batch_size"
+
+
+def test_a_message_of_a_file_has_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[run]\nname = "a"\n\n[[stages]]\nname = "one"\nstepz = 10\n')
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert any(str(problem).startswith("run.toml:6: stages[0].stepz: unknown key") for problem in caught.value.problems)
+
+
+def test_a_text_that_is_not_toml_is_shown_with_a_caret(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[run]\nname "a"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    said = str(caught.value)
+    assert "is not valid TOML" in said
+    assert said.endswith('in line 2.\n    name "a"\n         ^')
