@@ -1,13 +1,20 @@
 """Where events go: trackers' figures every nth step, and a tracker that fails."""
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from rich.console import Console
+
 from tests.support.events import step
+from tests.support.training import write_four_stages
+from trivium.config.load import load_config
 from trivium.config.schema import Track
+from trivium.plan.make import make_plan
 from trivium.run.events import Evaluated
-from trivium.train.sinks import Tracker, trackers
+from trivium.train.sinks import LiveView, Tracker, trackers
 
 EVALUATED = Evaluated.without_validation(5, "general")
 
@@ -58,3 +65,16 @@ def test_track_every_reaches_tensorboard(tmp_path: Path) -> None:
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
     assert [scalar.step for scalar in read.Scalars("train/loss")] == [4, 8]
+
+
+def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_four_stages(tmp_path)
+    shown = io.StringIO()
+    view = LiveView(
+        make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=100)
+    )
+    view.write(replace(step(5, loss=2.25), mean_loss=7.5))
+    view.close()
+    assert shown.getvalue().count("loss 2.2500") >= 2  # of the step, and of its source
+    assert "7.5" not in shown.getvalue()

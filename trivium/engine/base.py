@@ -246,7 +246,7 @@ class Engine(Protocol):
         """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
 
     def peak_flops(self) -> float | None:
-        """The device's FLOP/s at its best, where that is known or can be measured."""
+        """The device's FLOP/s at its best; None where that is not known, as of a CPU."""
 
     def export(self, folder: Path) -> None:
         """Write the weights in Hugging Face form, with the entered stage's rotary positions."""

@@ -1,7 +1,4 @@
-"""A device's peak, against which model FLOP/s are held: a table for GPUs and TPUs, a measurement for CPUs."""
-
-import time
-from collections.abc import Callable
+"""The peak of GPUs and TPUs, against which model FLOP/s are held. A CPU has none that it keeps beside other work."""
 
 # Dense bfloat16 (or float16) FLOP/s as the makers state them, by a part of the device's name.
 ACCELERATORS = {
@@ -24,19 +21,8 @@ ACCELERATORS = {
     "TPU v5": 459e12,
     "TPU v4": 275e12,
 }
-ROUNDS = 4
 
 
 def peak_of(name: str) -> float | None:
     """The peak of an accelerator by its name; None where it is not in the table."""
     return next((peak for part, peak in ACCELERATORS.items() if part in name), None)
-
-
-def measured_peak(multiply: Callable[[], object], size: int) -> float:
-    """FLOP/s of a product of two square matrices of a size: the best of a few rounds."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        multiply()
-        best = min(best, time.perf_counter() - started)
-    return float(2 * size**3 / best)

@@ -200,7 +200,7 @@ class LiveView:
         table = Table.grid(padding=(0, 2))
         mfu = "" if event.mfu is None else f"mfu {event.mfu:.1%}"
         speed = f"{show_count(event.tokens_per_second)} tokens/s"
-        lines: list[tuple[str, ...]] = [(f"loss {event.mean_loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)]
+        lines: list[tuple[str, ...]] = [(f"loss {event.loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)]
         if event.extra:
             lines.append(tuple(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
         shares = self._plan.stage_at(event.step - 1).shares

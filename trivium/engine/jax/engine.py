@@ -56,13 +56,12 @@ from trivium.engine.jax.step import (
 )
 from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
-from trivium.engine.peak import measured_peak, peak_of
+from trivium.engine.peak import peak_of
 from trivium.errors import UsageError
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
-PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 
 
 class JaxEngine:
@@ -169,13 +168,7 @@ class JaxEngine:
         self.state = TrainState(params, self.state.opt_state)
 
     def peak_flops(self) -> float | None:
-        """An accelerator's peak from the table; a CPU's as a product of float32 matrices reaches it."""
-        if self._platform != "cpu":
-            return peak_of(self.mesh.devices.flat[0].device_kind)
-        one = jnp.ones((PEAK_SIZE, PEAK_SIZE), device=self.mesh.local_devices[0])
-        multiply = jax.jit(jnp.matmul)
-        multiply(one, one).block_until_ready()
-        return measured_peak(lambda: multiply(one, one).block_until_ready(), PEAK_SIZE)
+        return peak_of(self.mesh.devices.flat[0].device_kind)
 
     def export(self, folder: Path) -> None:
         spec = self.settings.spec

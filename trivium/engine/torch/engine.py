@@ -29,7 +29,7 @@ from trivium.engine.base import (
     figures_by_source,
     refuse_too_long,
 )
-from trivium.engine.peak import measured_peak, peak_of
+from trivium.engine.peak import peak_of
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
@@ -54,7 +54,6 @@ from trivium.errors import ConfigError, Problem, UsageError
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
-PEAK_SIZE = 1024  # of the matrices whose product shows a CPU's peak
 
 
 class TorchEngine:
@@ -152,11 +151,7 @@ class TorchEngine:
         fill(self.model, folder)
 
     def peak_flops(self) -> float | None:
-        """A GPU's peak from the table; a CPU's as a product of float32 matrices reaches it."""
-        if self.device.type != "cpu":
-            return peak_of(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
-        one, other = torch.ones(PEAK_SIZE, PEAK_SIZE), torch.ones(PEAK_SIZE, PEAK_SIZE)
-        return measured_peak(lambda: one @ other, PEAK_SIZE)
+        return peak_of(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
 
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
