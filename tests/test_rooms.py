@@ -15,6 +15,7 @@ ROOMS = (
     "files",
     "paths",
     "seeds",
+    "cores",
     "config",
     "textfiles",
     "text",

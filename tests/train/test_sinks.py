@@ -71,9 +71,7 @@ def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     write_four_stages(tmp_path)
     shown = io.StringIO()
-    view = LiveView(
-        make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=100)
-    )
+    view = LiveView(make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=100))
     view.write(replace(step(5, loss=2.25), mean_loss=7.5))
     view.close()
     assert shown.getvalue().count("loss 2.2500") >= 2  # of the step, and of its source

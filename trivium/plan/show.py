@@ -34,7 +34,10 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
             parts += [Text(), Text(title, style="bold")]
             parts += [Text(fill(f"  {each}", console.width, subsequent_indent="    ")) for each in problems]
     if notes.decides_nothing and not verbose:
-        parts += [Text(), Text(f"{len(notes.decides_nothing)} keys of theirs decide nothing here: --verbose lists them.")]
+        parts += [
+            Text(),
+            Text(f"{len(notes.decides_nothing)} keys of theirs decide nothing here: --verbose lists them."),
+        ]
     console.print(Group(*parts), highlight=False)
 
 

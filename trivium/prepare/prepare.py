@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trivium.cores import available_cores
 from trivium.prepare.encode import Job, Outcome, Recipe
 from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, identity_of, locked, summed
 from trivium.prepare.shards import QueuedShard, Shard, Work
@@ -66,8 +67,7 @@ def _with_fast_encoder(job: Job, recipe: Recipe, title: str) -> Job:
 
 def enough_workers(work: Work) -> int:
     """As many as this process may use cores; fewer where a process would start longer than it works."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, work.total // WORTH_A_PROCESS))
+    return max(1, min(available_cores(), work.total // WORTH_A_PROCESS))
 
 
 @dataclass(slots=True)

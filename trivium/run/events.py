@@ -47,7 +47,8 @@ class Started(Event):
         """`small: resumes at step 4,000 of 10,000`."""
         how = f"resumes at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
         changed = f"; changed: {', '.join(self.changes)}" if self.changes else ""
-        return f"{self.run}: {how}{changed}"
+        threads = self.settings.get("threads")
+        return f"{self.run}: {how}{f', with {threads} CPU threads' if threads else ''}{changed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

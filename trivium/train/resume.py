@@ -5,6 +5,7 @@ engine keeps is its own; here are the plain values beside it, in `state.json`.
 """
 
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -91,7 +92,9 @@ def restore(trainer: "Trainer", session: "Session") -> None:
     with ranks.as_one():
         session.references.check(trainer.step)
         if ranks.is_main:
-            session.folder.write_plan(tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded))
+            session.folder.write_plan(
+                tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded)
+            )
     session.tell(
         Started(
             step=trainer.step,
@@ -152,7 +155,9 @@ def bit_settings(trainer: "Trainer") -> dict[str, Any]:
     """What may change the bits of a run, but never its batches."""
     keys = ("device", "precision", "micro_batch_size", "compile", "deterministic")
     engine = trainer.config.engine
-    return {"engine": engine.name, **{key: getattr(engine, key) for key in keys}, "layout": asdict(trainer.mesh)}
+    threads = {"threads": os.environ.get("OMP_NUM_THREADS")} if engine.name == "torch" else {}
+    own = {"engine": engine.name, **{key: getattr(engine, key) for key in keys}}
+    return {**own, **threads, "layout": asdict(trainer.mesh)}
 
 
 def raw_config(config: Config) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,7 +60,6 @@ from trivium.errors import UsageError
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
-
 
 
 class JaxEngine:

@@ -55,7 +55,6 @@ from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
 
-
 class TorchEngine:
     """One process on one device; without a launcher it needs no process group."""
 
