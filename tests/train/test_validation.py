@@ -99,3 +99,17 @@ def test_bits_per_byte_leave_out_the_nats_of_tokens_that_have_no_bytes(engine: s
     (event,) = events("evaluated")
     assert event["bits_per_byte"] == pytest.approx(sum(text) / math.log(2) / len(text), rel=1e-6)
     assert event["loss"] == pytest.approx(sum(loss for _, loss in counted) / len(counted), rel=1e-6)
+
+
+def test_an_evaluation_reads_the_rows_that_its_tokens_fill() -> None:
+    class Counting(Trainer):
+        rows = 0
+
+        def val_step(self, batch: Batch) -> EvalStats:
+            self.rows += batch.num_rows
+            return super().val_step(batch)
+
+    said = "evaluate.tokens=192", "evaluate.at_start=true", "stages.0.steps=1"
+    trainer = Counting("run.toml", said, show=False)
+    trainer.run()
+    assert trainer.rows == 3  # of 64 tokens
