@@ -183,6 +183,14 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert match[2][1:] in anchors(target), f"{page_name(page)}: {match[0]}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+        assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (
+            f"{file}::{name}"
+        )
+
+
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)

@@ -363,6 +363,19 @@ class EngineContract(ABC):
         assert self.hash_of(engine, tmp_path / "after") == before
 
     @pytest.mark.parametrize("micro_batch_size", [None, 3])
+    def test_text_nats_are_those_of_targets_that_have_bytes(self, micro_batch_size: int | None) -> None:
+        engine, batch = self.tiny(micro_batch_size=micro_batch_size), make_batch()
+        batch = replace(batch, targets=np.where(batch.targets % 3 == 0, 0, batch.targets))  # token 0 has no bytes
+        expected = {"web": 0.0, "code": 0.0}
+        for targets, nats, source in zip(batch.targets, engine.nats(batch), batch.source, strict=True):
+            for target, loss in zip(targets.tolist(), nats.tolist(), strict=True):
+                expected[batch.sources[source]] += loss if target > 0 else 0.0
+        stats = engine.evaluate(batch)
+        assert {name: part.text_nats for name, part in stats.by_source.items()} == pytest.approx(expected, rel=1e-6)
+        assert stats.text_nats == pytest.approx(sum(expected.values()), rel=1e-6)
+        assert sum(expected.values()) < 0.9 * stats.nats
+
+    @pytest.mark.parametrize("micro_batch_size", [None, 3])
     def test_nats_are_the_losses_of_every_target(self, micro_batch_size: int | None) -> None:
         engine, batch = self.tiny(micro_batch_size=micro_batch_size), make_batch()
         nats = engine.nats(batch)

@@ -84,6 +84,15 @@ def test_rates_of_one_optimizer_are_not_taken_for_another(base: Path) -> None:
     assert not [key for key in plan.inherited.taken if key.startswith("optimizer")]
 
 
+def test_passes_with_more_rows_than_the_bases_are_warned_about(base: Path) -> None:
+    assert midtraining(base, engine={"micro_batch_size": 2}).warnings == ()
+    (warning,) = midtraining(base, engine={"micro_batch_size": 3}).warnings
+    assert str(warning) == (
+        f"engine.micro_batch_size: is 3, and {base} at step 10 was trained with 2: "
+        "it may need more memory than there is. Write 2 or less, or leave it out."
+    )
+
+
 def test_the_plan_shows_what_was_inherited(base: Path) -> None:
     plan = midtraining(base, {"steps": 5, "seq_len": 8})
     shown = io.StringIO()

@@ -72,6 +72,8 @@ def test_trackers_get_figures_by_name() -> None:
     assert found["train/loss/web"] == 2.0
     assert found["train/lr/matrix"] == 0.02
     assert found["train/epochs/web"] == 0.25
+    cost = {"train/flops", "train/training_seconds", "train/seconds", "train/tokens_per_second"}
+    assert {"train/mean_loss", "train/lr_multiplier", *cost} <= set(found)
     assert "train/mfu" not in found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from trivium.engine.base import StepSettings
 from trivium.model.spec import ModelSpec
-from trivium.plan.record import GROUPS
+from trivium.plan.rates import GROUPS
 from trivium.rows.batch import IGNORED, PADDING, Batch
 
 SEQ_LEN = 16

@@ -5,22 +5,25 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
 
+from trivium.ask.generate.calculator import calculate
 from trivium.config.sources import GENERATED
 from trivium.config.sources import TASKS as NAMES
 from trivium.errors import SourceError
 from trivium.tasks.open import TASKS, open_task
+from trivium.tasks.phrasings import COUNTING
 from trivium.tasks.words import split_words
 from trivium.text.chat import render, render_prompt
 from trivium.text.tokenizer import ByteTokenizer
 
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 MMLU = {"question": "2 + 2?", "subject": "sums", "choices": ["1", "4", "5", "6"], "answer": 1}
-ASKED = "Multiple choice question:\n2 + 2?\n- 1 = A\n- 4 = B\n- 5 = C\n- 6 = D\nAnswer with the letter alone."
+ASKED = "Multiple choice question:\n2 + 2?\n- 1=A\n- 4=B\n- 5=C\n- 6=D\nAnswer with the letter alone."
 ARC = {
     "id": "x",
     "question": "Which is hot?",
@@ -67,14 +70,25 @@ def test_smoltalk_is_read_as_the_hub_keeps_it(tmp_path: Path) -> None:
     parquet(tmp_path / "data" / "train-00001-of-00002.parquet", rows[2:])
     parquet(tmp_path / "data" / "test-00000-of-00001.parquet", rows[:1])
     task = open_task("smoltalk", path=str(tmp_path))
-    assert [each["messages"][0]["content"] for each in task] == [f"hi {number}" for number in range(5)]
-    assert task[4] == {"messages": rows[4]["messages"]} == task[-1]
+    said = [each["messages"][0]["content"] for each in task]
+    assert sorted(said) == [f"hi {number}" for number in range(5)]
+    assert task[4] == task[-1]
+    assert set(task[4]) == {"messages"}
     assert len(open_task("smoltalk", path=str(tmp_path), split="test")) == 1
     some = open_task("smoltalk", path=str(tmp_path), start=1, stop=3)
-    assert [each["messages"][0]["content"] for each in some.conversations()] == ["hi 1", "hi 2"]
+    assert [each["messages"][0]["content"] for each in some.conversations()] == said[1:3]
     assert len(open_task("smoltalk", path=str(tmp_path), start=4, stop=99)) == 1
     with pytest.raises(IndexError):
         task[5]
+
+
+def test_stop_takes_the_rows_that_a_shuffled_dataset_has_first(tmp_path: Path) -> None:
+    """As nanochat does: of MMLU's test split, which is sorted by subject, a part must be of all subjects."""
+    rows = [{**MMLU, "question": f"{number}?"} for number in range(200)]
+    parquet(tmp_path / "all" / "test-00000-of-00001.parquet", rows)
+    theirs = datasets.Dataset.from_list(rows).shuffle(seed=42)["question"][:30]
+    ours = open_task("mmlu", path=str(tmp_path), split="test", stop=30)
+    assert [each["messages"][0]["content"].splitlines()[1] for each in ours] == theirs
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz", "my_train.jsonl.zst"])
@@ -119,7 +133,7 @@ def test_arc_keeps_its_own_labels(tmp_path: Path) -> None:
     easy = open_task("arc", path=str(tmp_path))
     hard = open_task("arc", path=str(tmp_path), subset="ARC-Challenge")
     assert easy[0]["messages"][0]["content"] == (
-        "Multiple choice question:\nWhich is hot?\n- ice = 1\n- fire = 2\n- rain = 3\nAnswer with the letter alone."
+        "Multiple choice question:\nWhich is hot?\n- ice=1\n- fire=2\n- rain=3\nAnswer with the letter alone."
     )
     assert easy[0]["letters"] == ["1", "2", "3"]
     assert (easy.evaluate(easy[0], "2"), hard.evaluate(hard[0], "2")) == (True, False)
@@ -142,29 +156,65 @@ def test_gsm8k_calls_a_calculator(tmp_path: Path) -> None:
     assert not task.evaluate(task[0], "10")
 
 
+def test_a_call_of_gsm8k_without_a_result_is_a_call(tmp_path: Path) -> None:
+    row = {"question": "2 + 3?", "answer": "<<2+3>>It is <<1+1=2=2>>5.\n#### 5"}
+    (conversation,) = open_task("gsm8k", path=str(jsonl(tmp_path / "train.jsonl", [row])))
+    assert [(part["type"], part["text"]) for part in conversation["messages"][1]["content"]] == [
+        ("call", "2+3"),
+        ("text", "It is "),
+        ("call", "1+1=2"),
+        ("result", "2"),
+        ("text", "5.\n#### 5"),
+    ]
+
+
 def test_words_are_spelled() -> None:
     task = open_task("spelling", size=50)
     for conversation in task:
         question, answer = (message["content"] for message in conversation["messages"])
-        assert answer.replace(", ", "") in question
+        word, letters = answer.split(":")
+        assert word in question
+        assert letters.split(",") == list(word)
         assert task.evaluate(conversation, f" {answer}\n")
         assert not task.evaluate(conversation, answer[:-1])
     assert len({conversation["messages"][0]["content"] for conversation in task}) > 40
 
 
-def test_letters_are_counted() -> None:
+def test_letters_are_counted_by_hand_and_by_a_call() -> None:
     task = open_task("counting", size=200)
     counts = []
     for conversation in task:
-        answer = conversation["messages"][1]["content"]
-        word = answer.split(":")[0].replace(", ", "")
-        letter = answer.split(": ")[1][0]
+        by_hand, call, result, end = conversation["messages"][1]["content"]
+        told, spelled, *lines = by_hand["text"].splitlines()
+        _, letter, _, word, _ = told.split("'")
         counts.append(word.count(letter))
+        assert spelled == f"{word}:{','.join(word)}"
+        assert [line.split("=")[0] for line in lines[:-2]] == [f"{n}:{each}" for n, each in enumerate(word, 1)]
+        hits = [line for line in lines[:-2] if "=" in line]
+        assert [line[line.index(":") + 1 :] for line in hits] == [f"{letter}={n + 1}" for n in range(counts[-1])]
+        assert lines[-2:] == [f"By hand: {counts[-1]}.", "By a call:"]
+        assert calculate(call["text"]) == result["text"] == str(counts[-1])
+        assert end["text"] == f"\n#### {counts[-1]}"
         assert word in conversation["messages"][0]["content"]
         assert task.evaluate(conversation, f"#### {counts[-1]}")
         assert not task.evaluate(conversation, f"#### {counts[-1] + 1}")
         assert not task.evaluate(conversation, "many")
     assert {0, 1, 2} <= set(counts)
+
+
+def test_letters_are_asked_for_in_many_ways() -> None:
+    asked = [each["messages"][0]["content"] for each in open_task("counting", size=4000)]
+    typed = [each for each in asked if each.lower().startswith(("how", "count"))]
+    assert 0.25 < sum(each[0].islower() for each in typed) / len(typed) < 0.35
+    english = [each for each in asked if each.isascii()]
+    assert 0.45 < sum(each.endswith("?") for each in english) / len(english) < 0.55
+    assert not any(each.endswith("??") for each in asked)
+    assert 0.5 < len(english) / len(asked) < 0.85
+    for quote in "'\"":
+        quoted = sum(f"{quote} " in each or each.rstrip("?").endswith(quote) for each in english)
+        assert 0.4 < quoted / len(english) < 0.7
+    assert len(COUNTING) == len(set(COUNTING)) == 51
+    assert all("{letter}" in each and "{word}" in each for each in COUNTING)
 
 
 def test_what_is_made_up_depends_on_the_seed_and_number_alone() -> None:
@@ -174,8 +224,19 @@ def test_what_is_made_up_depends_on_the_seed_and_number_alone() -> None:
     assert list(first) != list(open_task("counting", size=100, seed=1))
     assert first[0] == {
         "messages": [
-            {"role": "user", "content": "How often does the letter e stand in best?"},
-            {"role": "assistant", "content": "b, e, s, t: e is at 2.\n#### 1"},
+            {"role": "user", "content": "How many 'b's has \"best\" got"},
+            {
+                "role": "assistant",
+                "content": [
+                    {
+                        "type": "text",
+                        "text": "Count 'b' in 'best'.\nbest:b,e,s,t\n1:b=1\n2:e\n3:s\n4:t\nBy hand: 1.\nBy a call:",
+                    },
+                    {"type": "call", "text": '"best".count("b")'},
+                    {"type": "result", "text": "1"},
+                    {"type": "text", "text": "\n#### 1"},
+                ],
+            },
         ]
     }
 
@@ -189,6 +250,20 @@ def test_no_word_is_in_both_splits(tmp_path: Path) -> None:
     shuffled.write_text("\n".join([*reversed(test), "zyzzyva", *train[:100]]))
     assert set(split_words(shuffled, "test")) - {"zyzzyva"} == set(test)
     assert len(open_task("spelling", path=str(shuffled))) in (100, 101)
+
+
+def test_splits_by_rows_draw_from_all_words_under_keys_of_their_own(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("apple\npear\nplum\n")
+    train, test = (
+        [
+            each["messages"][1]["content"]
+            for each in open_task("spelling", path=str(words), split=split, size=30, split_by="rows")
+        ]
+        for split in ("train", "test")
+    )
+    assert set(train) == set(test) == {"apple:a,p,p,l,e", "pear:p,e,a,r", "plum:p,l,u,m"}
+    assert train != test
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,9 +319,10 @@ def test_a_row_that_is_no_question_is_named(tmp_path: Path) -> None:
     one = {**whole, "choices": {"text": ["a"], "label": ["A"]}}
     jsonl(tmp_path / "test.jsonl", [whole, {"question": "Why?", "answerKey": "A"}, one])
     task = open_task("arc", path=str(tmp_path), split="test")
-    assert task[0]["letters"] == ["A", "B"]
+    third, second, first = range(3)  # as they are shuffled
+    assert task[first]["letters"] == ["A", "B"]
     needs = "cannot be read: a question needs two choices or more, and it has 1"
-    for number, what in ((1, 'line 2 has no "choices"'), (2, f"line 3 {needs}")):
+    for number, what in ((second, 'line 2 has no "choices"'), (third, f"line 3 {needs}")):
         with pytest.raises(SourceError) as caught:
             task[number]
         assert str(caught.value) == f"{tmp_path}/test.jsonl {what}. Fix it, or take it out."

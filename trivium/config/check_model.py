@@ -226,6 +226,9 @@ def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]
     if source.size is not None and source.task not in GENERATED:
         what = 'is for tasks made up from words. Write task = "spelling" or "counting", or stop instead of size.'
         yield view.problem((*path, "size"), what)
+    if view.given(*path, "split_by") and source.task not in GENERATED:
+        what = 'is for tasks made up from words. Write task = "spelling" or "counting", or leave it out.'
+        yield view.problem((*path, "split_by"), what)
     if source.stop is not None and source.start is not None and source.stop <= source.start:
         what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)

@@ -187,6 +187,8 @@ class Optimizer(Table):
         GroupLr.model_construct(rest=3e-4), examples=[3e-4]
     )
     """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
+    lr_scaling: Literal["width"] | None = None
+    """width: multiply the rates of embedding and unembedding by (width / 768) ** -0.5; absent: rates as given."""
     betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
     """Adam's decay rates of the averages of the gradient and of its square."""
     eps: Positive = Field(1e-8, examples=[1e-8])
@@ -323,7 +325,9 @@ class Evaluate(Table):
     """Validation, scores and texts: when, on what, how much."""
 
     every: Count | None = Field(None, examples=[500])
-    """Steps between evaluations; absent: only where a stage has evaluate = true."""
+    """Steps between evaluations, with one after the last step; absent: only where a stage has evaluate = true."""
+    at_start: bool = False
+    """Evaluate before the first step too."""
     sources: Names | None = Field(None, examples=[["web"]])
     """Evaluate on the held-out documents of these sources; absent: those of the stage's mixture."""
     mixture: Shares | None = Field(None, examples=[{"web": 1.0}])

@@ -140,6 +140,8 @@ class ChatSource(PreparedSource):
     """Which subset of the task."""
     size: Count | None = Field(None, examples=[1000])
     """Number of conversations of a generated task."""
+    split_by: Literal["words", "rows"] = "words"
+    """Splits of a generated task: no word is in both, or both draw from all words and differ by their rows."""
     start: Whole | None = Field(None, examples=[0])
     """Read from this conversation on; absent: from the first."""
     stop: Count | None = Field(None, examples=[1000])

@@ -41,7 +41,7 @@ class DemoSize:
     evaluate: int = 45
     score: int = 120
     questions: int = 60
-    answer_tokens: int = 64
+    answer_tokens: int = 160
 
 
 SMALL = DemoSize(

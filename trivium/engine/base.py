@@ -147,11 +147,12 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures:
-    """Summed loss and what it was summed over; bytes are None where no token's bytes are known."""
+    """Summed loss and what it was summed over; the last two are None where no token's bytes are known."""
 
     nats: float
     tokens: int
     bytes: int | None
+    text_nats: float | None  # of the tokens that have bytes: special tokens have none, and no part in bits per byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,12 @@ class EvalStats:
     def bytes(self) -> int | None:
         """Bytes of text in them; None where they are not known."""
         known = [figures.bytes for figures in self.by_source.values() if figures.bytes is not None]
+        return sum(known) if len(known) == len(self.by_source) else None
+
+    @property
+    def text_nats(self) -> float | None:
+        """Of the tokens that have bytes; None where these are not known."""
+        known = [figures.text_nats for figures in self.by_source.values() if figures.text_nats is not None]
         return sum(known) if len(known) == len(self.by_source) else None
 
 
@@ -266,14 +273,16 @@ def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_l
 
 
 def figures_by_source(
-    batch: Batch, nats_by_row: NDArray[np.float64], token_bytes: NDArray[np.integer] | None = None
+    batch: Batch, nats: NDArray[np.float32], token_bytes: NDArray[np.integer] | None = None
 ) -> dict[str, SourceFigures]:
-    """Rows' summed losses -> figures of every source that has rows in the batch."""
+    """Losses of all targets (rows, seq_len) -> figures of every source that has rows in the batch."""
     loss_mask = batch.targets != IGNORED
-    tokens_by_row = loss_mask.sum(axis=1)
-    bytes_by_row = None
+    nats_by_row, tokens_by_row = nats.sum(axis=1, dtype=np.float64), loss_mask.sum(axis=1)
+    bytes_by_row = text_nats_by_row = None
     if token_bytes is not None:
-        bytes_by_row = np.where(loss_mask, token_bytes[np.where(loss_mask, batch.targets, 0)], 0).sum(axis=1)
+        sizes = np.where(loss_mask, token_bytes[np.where(loss_mask, batch.targets, 0)], 0)
+        bytes_by_row = sizes.sum(axis=1)
+        text_nats_by_row = np.where(sizes > 0, nats, 0).sum(axis=1, dtype=np.float64)
     figures = {}
     for number in np.unique(batch.source):
         rows = batch.source == number
@@ -281,5 +290,6 @@ def figures_by_source(
             nats=float(nats_by_row[rows].sum()),
             tokens=int(tokens_by_row[rows].sum()),
             bytes=None if bytes_by_row is None else int(bytes_by_row[rows].sum()),
+            text_nats=None if text_nats_by_row is None else float(text_nats_by_row[rows].sum()),
         )
     return figures

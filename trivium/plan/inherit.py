@@ -31,6 +31,7 @@ class Inherited:
     weights: Path | None = None  # the folder that the model's weights come from
     gap: Problem | None = None  # the base is not there yet
     problem: Problem | None = None
+    warning: Problem | None = None
 
 
 def inherited(config: Config) -> Inherited:
@@ -54,8 +55,8 @@ def inherited(config: Config) -> Inherited:
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
-    problem = _other_optimizer(config, base, name)
-    return Inherited(_with(config, updates), name, updates, checkpoint.engine, problem=problem)
+    problem, warning = _other_optimizer(config, base, name), _larger_passes(config, base, name)
+    return Inherited(_with(config, updates), name, updates, checkpoint.engine, problem=problem, warning=warning)
 
 
 def begun_stages(state: Mapping[str, Any]) -> tuple[Stage, ...]:
@@ -133,6 +134,15 @@ def _other_optimizer(config: Config, base: Config, name: str) -> Problem | None:
             what = f'{name} was trained with {was}, and this run is with {now}. Leave it out, or write {key} = "{was}".'
             return Problem("model.init_optimizer", what)
     return None
+
+
+def _larger_passes(config: Config, base: Config, name: str) -> Problem | None:
+    """A base that was trained in smaller passes may have filled the device's memory with them."""
+    ours, theirs = config.engine.micro_batch_size, base.engine.micro_batch_size
+    if ours is None or theirs is None or ours <= theirs:
+        return None
+    what = f"is {ours}, and {name} was trained with {theirs}: it may need more memory than there is."
+    return Problem("engine.micro_batch_size", f"{what} Write {theirs} or less, or leave it out.")
 
 
 def _with(config: Config, updates: Mapping[str, Any]) -> Config:

@@ -84,6 +84,8 @@ class Builder:
         curves = self._curves(stages)
         if model.gap is not None:
             self.gaps.append(model.gap)
+        if self.inherited.warning is not None:
+            self.warnings.append(self.inherited.warning)
         if self.inherited.problem is not None:
             self.problems.append(self.inherited.problem)
         if self.problems:

@@ -13,7 +13,8 @@ from trivium.errors import PlanError, Problem, SourceError
 from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
 from trivium.plan.inherit import Inherited
-from trivium.plan.record import GROUPS, Record, fingerprint, record
+from trivium.plan.rates import peak_lr
+from trivium.plan.record import Record, fingerprint, record
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
@@ -91,11 +92,8 @@ class Plan:
 
     @property
     def peak_lr(self) -> dict[str, float]:
-        """`optimizer.lr` by group of parameters."""
-        lr = self.config.optimizer.lr
-        own: dict[str, float | None] = {group: getattr(lr, group) for group in GROUPS}
-        rest = 0.0 if lr.rest is None else lr.rest  # absent only where every group has its own
-        return {group: rest if rate is None else rate for group, rate in own.items()}
+        """`optimizer.lr` by group of parameters, scaled where it asks for that; without what is not known yet."""
+        return peak_lr(self.config.optimizer, None if self.model is None else self.model.width)
 
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""

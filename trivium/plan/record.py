@@ -19,6 +19,7 @@ from trivium.config.sources import StreamSource
 from trivium.model.folder import SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
+from trivium.plan.rates import peak_lr
 from trivium.plan.stage import PlannedStage
 from trivium.rows.order import ORDER_VERSION
 from trivium.sources.open import OpenSource
@@ -29,7 +30,6 @@ Record = dict[str, Any]
 STAGE_KEYS = ("seq_len", "packing", "document_mask", "z_loss", "loss_on")
 # Of a stream, what decides its documents and their order; what it holds is not known.
 STREAM_KEYS = ("dataset", "subset", "split", "column", "lanes", "shuffle_buffer", "block_tokens", "window_blocks")
-GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def record(
         entries["run.steps"] = end  # steps that this plan does not have
     if step == 0:
         return entries
-    entries |= _optimizer_entries(config)
+    entries |= _optimizer_entries(config, model)
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     read = {stage.index: _sources_read(stage, step) for stage in taken}
     for stage in taken:
@@ -113,15 +113,15 @@ def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
     return {key: value for key, value in entries.items() if value is not None}
 
 
-def _optimizer_entries(config: Config) -> Record:
-    """Learning rates by group, whichever way they were written; momentum has a curve of its own."""
+def _optimizer_entries(config: Config, model: ModelSpec | None) -> Record:
+    """Learning rates by group, scaled, whichever way they were written; momentum has a curve of its own."""
     optimizer = config.optimizer
     entries = _flat("optimizer", optimizer)
     for key in [key for key in entries if key.startswith(("optimizer.momentum", "optimizer.lr"))]:
         del entries[key]
     entries["optimizer.no_decay"] = sorted(optimizer.no_decay)
-    groups: dict[str, float | None] = {key: getattr(optimizer.lr, key) for key in GROUPS}
-    return entries | {f"optimizer.lr.{key}": optimizer.lr.rest if lr is None else lr for key, lr in groups.items()}
+    rates = peak_lr(optimizer, None if model is None else model.width)
+    return entries | {f"optimizer.lr.{group}": rate for group, rate in rates.items()}
 
 
 def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[str]) -> Record:

@@ -12,6 +12,7 @@ from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.plan.export import inherited_values
 from trivium.plan.plan import Plan
+from trivium.plan.rates import SCALED
 from trivium.plan.stage import PlannedStage, SourceUse
 
 UNKNOWN = "?"
@@ -19,7 +20,8 @@ UNKNOWN = "?"
 
 def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, verbose: bool = False) -> None:
     """Print the plan: stages, what each reads, totals, notes, warnings, and what is not known."""
-    parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), Text(), stage_table(plan)]
+    parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), *rates_line(plan)]
+    parts += [Text(), stage_table(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
     notes, warnings = (loaded.notes, loaded.warnings) if loaded is not None else (Notes(), ())
@@ -60,6 +62,15 @@ def model_line(plan: Plan) -> list[Text]:
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
     return [Text(f"model: {shape}, {show_count(model.parameters)} parameters")]
+
+
+def rates_line(plan: Plan) -> list[Text]:
+    """`learning rates: matrix 0.02, embedding 0.283 (scaled by width), ...`, where some are scaled and known."""
+    if plan.config.optimizer.lr_scaling is None or plan.model is None:
+        return []
+    marked = " (scaled by width)"
+    rates = [f"{group} {rate:.3g}{marked * (group in SCALED)}" for group, rate in plan.peak_lr.items()]
+    return [Text(f"learning rates: {', '.join(rates)}")]
 
 
 def stage_table(plan: Plan) -> Table:

@@ -36,8 +36,10 @@ def cards(run: ShownRun) -> list[list[str]]:
     ]
     best, final = best_evaluation(run), last(run, "mean_loss")
     if best is not None:
-        more = "" if best.bits_per_byte is None else f"{best.bits_per_byte:.4f} bits per byte, "
-        found.append(["best validation loss", f"{best.loss:.4f}", f"{more}step {best.step:,}"])
+        found.append(["best validation loss", f"{best.loss:.4f}", f"step {best.step:,}"])
+    lowest = lowest_bits(run)
+    if lowest is not None:
+        found.append(["lowest bits per byte", f"{lowest.bits_per_byte:.4f}", f"step {lowest.step:,}"])
     if final is not None:
         found.append(["training loss", f"{final:.4f}", "running mean, last step"])
     return found
@@ -68,6 +70,13 @@ def tokens_before(plan: Record, step: int) -> int:
 
 def best_evaluation(run: ShownRun) -> Evaluated | None:
     known = [(event.loss, event) for event in run.log.of(Evaluated) if event.loss is not None and isfinite(event.loss)]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def lowest_bits(run: ShownRun) -> Evaluated | None:
+    """The evaluation with the lowest bits per byte; None where no tokenizer's bytes are known."""
+    bits = [(event.bits_per_byte, event) for event in run.log.of(Evaluated)]
+    known = [(each, event) for each, event in bits if each is not None and isfinite(each)]
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
@@ -111,6 +120,7 @@ FIGURES = {
     "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
     "validation loss, last": lambda run: f"{run.log.of(Evaluated)[-1].loss:.4f}",
     "validation loss, best": lambda run: f"{(best_evaluation(run) or run.log.of(Evaluated)[-1]).loss:.4f}",
+    "bits per byte, lowest": lambda run: f"{(lowest_bits(run) or run.log.of(Evaluated)[-1]).bits_per_byte:.4f}",
     "bits per byte, last": lambda run: f"{run.log.of(Evaluated)[-1].bits_per_byte:.4f}",
     "tokens/s, median": _speed,
 }

@@ -28,6 +28,8 @@ from trivium.textfiles.inputs import InputFile, find_inputs
 from trivium.textfiles.read import read_raw_lines
 
 LINE_BYTES = 1024  # of a task's conversation, about
+TASKS_VERSION = 2  # rises when tasks make other conversations of the same rows: what was prepared before is not used
+TASK_KEYS = ("split", "subset", "size", "start", "stop", "split_by")
 
 
 def locate_chat(name: str, source: ChatSource, settings: LocateSettings) -> LocatedSource:
@@ -83,14 +85,14 @@ def _lines(files: tuple[InputFile, ...]) -> Iterator[bytes]:
 
 
 def _settings(source: ChatSource) -> list[Any]:
-    return [source.task, source.split, source.subset, source.size, source.start, source.stop]
+    return [TASKS_VERSION, source.task, *(getattr(source, key) for key in TASK_KEYS)]
 
 
 def _open_task(source: ChatSource) -> Sequence[Any]:
     from trivium.tasks.open import open_task
 
     assert source.task is not None, "asked only of a source with a task"
-    return open_task(source.task, **source.model_dump(include={"path", "split", "subset", "size", "start", "stop"}))
+    return open_task(source.task, **source.model_dump(include={"path", *TASK_KEYS}))
 
 
 def _task_work(source: ChatSource, task: Callable[[], Sequence[Any]], content: Any) -> LinesWork:

@@ -12,14 +12,17 @@ from typing import Any, ClassVar
 from trivium.errors import SourceError
 from trivium.tasks.task import Conversation, Kind, Task, final_number, last_text, talk
 
-CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
+CALL = re.compile(r"<<([^>]+)>>")
 
 
 def ask(question: str, letters: Sequence[str], choices: Sequence[str], right: str) -> Conversation:
-    """A question with its choices by letter, answered by the right letter; ValueError where there is no choice."""
+    """A question with its choices by letter, answered by the right letter; ValueError where there is no choice.
+
+    No space comes before a letter: "=A" ends in the token of the answer, where " A" would be another one.
+    """
     if len(letters) < 2:
         raise ValueError(f"a question needs two choices or more, and it has {len(letters)}")
-    lines = [f"- {choice} = {letter}" for letter, choice in zip(letters, choices, strict=True)]
+    lines = [f"- {choice}={letter}" for letter, choice in zip(letters, choices, strict=True)]
     asked = "\n".join(["Multiple choice question:", question, *lines, "Answer with the letter alone."])
     return talk(asked, right, letters=list(letters))
 
@@ -89,11 +92,12 @@ class Gsm8k(Task):
     subsets: ClassVar[tuple[str, ...]] = ("main", "socratic")
 
     def conversation(self, row: dict[str, Any]) -> Conversation:
-        """`{"question", "answer"}`; `<<12/60=0.2>>` is a call of 12/60 with the result 0.2."""
+        """`{"question", "answer"}`; `<<12/60=0.2>>` is a call of 12/60 with the result 0.2, `<<12/60>>` has none."""
         texts = CALL.split(row["answer"])
         parts = [{"type": "text", "text": texts[0]}]
-        for call, result, text in zip(texts[1::3], texts[2::3], texts[3::3], strict=True):
-            found = {"call": call, "result": result, "text": text}
+        for asked, text in zip(texts[1::2], texts[2::2], strict=True):
+            call, equals, result = asked.rpartition("=")
+            found = {"call": call if equals else asked, "result": result if equals else "", "text": text}
             parts += [{"type": kind, "text": each} for kind, each in found.items()]
         return talk(row["question"], [part for part in parts if part["text"]])
 

@@ -5,15 +5,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from trivium.config.keys import nearest
 from trivium.config.sources import GENERATED
 from trivium.errors import SourceError
 from trivium.tasks.hub import Arc, Gsm8k, JsonLinesTask, Mmlu, SmolTalk
 from trivium.tasks.rows import TaskRows, hub_rows, local_rows
 from trivium.tasks.task import Task
-from trivium.tasks.words import Counting, Spelling, WordRows, split_words
+from trivium.tasks.words import Counting, Spelling, WordRows, read_words, split_words
 
 KNOWN: tuple[type[Task], ...] = (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)
+ORDER_SEED = 42  # nanochat's, so that `stop` takes the rows that it takes there
 TASKS: Mapping[str, type[Task]] = MappingProxyType({each.name: each for each in KNOWN})
 
 
@@ -26,25 +29,31 @@ def open_task(
     size: int | None = None,
     start: int | None = None,
     stop: int | None = None,
+    split_by: Literal["words", "rows"] = "words",
     seed: int = 1234,
 ) -> Task:
-    """A task's conversations `[start, stop)` of a split: from a path, or from the Hub, or made up from words."""
+    """A task's conversations `[start, stop)` of a split: from a path, or from the Hub, or made up from words.
+
+    A dataset's rows are shuffled first, as `datasets` shuffles them: some are sorted by subject.
+    """
     if name not in TASKS:
         raise SourceError(f'task: "{name}" is not known. {nearest(name, TASKS)}')
     paths = [path] if isinstance(path, str) else list(path or ())
-    rows = _rows(TASKS[name], paths, split, subset, size, seed)
-    return TASKS[name](rows, range(len(rows))[start:stop])
-
-
-def _rows(
-    task: type[Task], paths: Sequence[str], split: str, subset: str | None, size: int | None, seed: int
-) -> TaskRows:
+    task = TASKS[name]
     if subset is not None and subset not in task.subsets:
         what = f'{task.name} has no subset "{subset}"'
         raise SourceError(f"task: {what}. {nearest(subset, task.subsets) if task.subsets else 'Leave it out.'}")
     if task.name in GENERATED:
-        words = split_words(Path(paths[0]) if paths else None, split)
-        return WordRows(words, task.name, split, size, seed)
+        file = Path(paths[0]) if paths else None
+        words = split_words(file, split) if split_by == "words" else read_words(file)
+        made_up = WordRows(words, task.name, split, size, seed)
+        return task(made_up, range(len(made_up))[start:stop])
+    rows = _rows(task, paths, split, subset)
+    order = np.random.default_rng(ORDER_SEED).permutation(len(rows)) if task.dataset else range(len(rows))
+    return task(rows, order[start:stop])
+
+
+def _rows(task: type[Task], paths: Sequence[str], split: str, subset: str | None) -> TaskRows:
     subset, split = task.where(split, subset)
     if paths:
         return local_rows(paths, split, subset)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trivium.errors import SourceError
 from trivium.tasks.rows import TaskFiles, TaskRows
 
@@ -26,7 +29,7 @@ class Task(Sequence[Conversation]):
     subsets: ClassVar[tuple[str, ...]] = ()
 
     rows: TaskRows
-    taken: range
+    taken: Sequence[int] | NDArray[np.int64]  # numbers of rows, in order
 
     def __len__(self) -> int:
         return len(self.taken)
@@ -38,7 +41,7 @@ class Task(Sequence[Conversation]):
     def __getitem__(self, index: int | slice) -> Conversation | Sequence[Conversation]:
         if isinstance(index, slice):
             return type(self)(self.rows, self.taken[index])
-        number = self.taken[index]
+        number = int(self.taken[index])
         row = self.rows[number]
         try:
             return self.conversation(row)

@@ -87,7 +87,7 @@ class Loop:
         session.entered = stage.index
         session.guard.enter(stage.index)
         if begins:
-            self._evaluate_stage(stage)
+            self._evaluate_stage(stage, asked=step == 0 and trainer.config.evaluate.at_start)
             self.sample()
         trainer.on_stage(stage)
 
@@ -158,7 +158,7 @@ class Loop:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         trainer, session = self.trainer, self.session
         if trainer.finished and session.entered >= 0:
-            self._evaluate_stage(trainer.stage)
+            self._evaluate_stage(trainer.stage, asked=trainer.config.evaluate.every is not None)
             self.sample()
         if not trainer.finished:
             signals = [each for each in session.ranks.gather(session.signal) if each is not None]
@@ -179,10 +179,13 @@ class Loop:
             )
         )
 
-    def _evaluate_stage(self, stage: CompleteStage) -> None:
-        """Evaluate and score at a stage's first or last step, where it asks for that."""
-        if stage.config.evaluate:
+    def _evaluate_stage(self, stage: CompleteStage, *, asked: bool = False) -> None:
+        """Evaluate at a stage's first or last step, where it or the config asks for that; score where it does."""
+        last = self.session.last_evaluation
+        is_done = last is not None and (last.step, last.stage) == (self.trainer.step, stage.name)
+        if (stage.config.evaluate or asked) and not is_done:
             self.trainer.evaluate()
+        if stage.config.evaluate:
             self.score()
 
     def _agree(self) -> None:

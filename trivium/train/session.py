@@ -31,7 +31,7 @@ from trivium.train.watchdog import Watchdog, this_process
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
-BEST = "validation loss"
+BEST, BEST_BITS = "validation loss", "bits per byte"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what clusters send ahead of the end
 
 
@@ -77,6 +77,8 @@ class Session:
         if event.loss is not None and event.loss < self.best.get(BEST, float("inf")):
             self.best[BEST] = event.loss
             self.saver.best_step = event.step
+        if event.bits_per_byte is not None and event.bits_per_byte < self.best.get(BEST_BITS, float("inf")):
+            self.best[BEST_BITS] = event.bits_per_byte
         self.tell(event)
 
 

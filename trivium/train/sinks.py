@@ -23,7 +23,16 @@ from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
 
-COST_FIGURES = ("tokens_per_second", "flops_per_second", "mfu", "seconds", "waited", "memory")
+COST_FIGURES = (
+    "tokens_per_second",
+    "flops_per_second",
+    "mfu",
+    "seconds",
+    "waited",
+    "memory",
+    "flops",
+    "training_seconds",
+)
 STEP_FIGURES = ("loss", "mean_loss", "lr_multiplier", "grad_norm", *COST_FIGURES)
 
 

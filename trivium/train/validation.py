@@ -110,10 +110,14 @@ def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:
     sums: dict[str, SourceFigures] = {}
     for part in parts:
         for name, figures in part.by_source.items():
-            so_far = sums.get(name, SourceFigures(0.0, 0, None if figures.bytes is None else 0))
-            both = None if figures.bytes is None or so_far.bytes is None else so_far.bytes + figures.bytes
-            sums[name] = SourceFigures(so_far.nats + figures.nats, so_far.tokens + figures.tokens, both)
+            sums[name] = _added(sums[name], figures) if name in sums else figures
     return sums
+
+
+def _added(one: SourceFigures, other: SourceFigures) -> SourceFigures:
+    size = None if one.bytes is None or other.bytes is None else one.bytes + other.bytes
+    of_text = None if one.text_nats is None or other.text_nats is None else one.text_nats + other.text_nats
+    return SourceFigures(one.nats + other.nats, one.tokens + other.tokens, size, of_text)
 
 
 def evaluate(
@@ -142,4 +146,5 @@ def _loss(figures: SourceFigures | EvalStats) -> float:
 
 
 def _bits_per_byte(figures: SourceFigures | EvalStats) -> float | None:
-    return None if not figures.bytes else figures.nats / math.log(2) / figures.bytes
+    """Of the tokens that have bytes: the nats of special tokens are not the text's."""
+    return None if not figures.bytes or figures.text_nats is None else figures.text_nats / math.log(2) / figures.bytes

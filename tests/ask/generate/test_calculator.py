@@ -25,6 +25,7 @@ from trivium.ask.generate.calculator import LONGEST, calculate
         ("9" * 60 + "*10", "9" * 60 + "0"),
         ('"mississippi".count("s")', "4"),
         ("'banana'.count('an')", "2"),
+        ('"don\'t".count("t")', "1"),
         ('"".count("a")', "0"),
     ],
 )

@@ -111,7 +111,9 @@ def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
     taken = take(engine, rank, range(STEPS // 2))
     evaluated = engine.evaluate(shard(make_batch(seed=9), mesh, rank))
     taken += take(engine, rank, range(STEPS // 2, STEPS))
-    by_source = {name: [part.nats, part.tokens, part.bytes] for name, part in evaluated.by_source.items()}
+    by_source = {
+        name: [part.nats, part.tokens, part.bytes, part.text_nats] for name, part in evaluated.by_source.items()
+    }
     return {"initial": initial, "steps": taken, "evaluated": by_source, "held": held}
 
 

@@ -12,7 +12,7 @@ from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.optim import WideMuon
-from trivium.plan.record import GROUPS
+from trivium.plan.rates import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay
 GROUP_OF = {

@@ -13,7 +13,7 @@ DEEPEST = 20  # brackets and signs in one another
 DIGITS = 10  # of an answer that has a point
 
 _TOKEN = re.compile(r"\s*(?:(\d[\d,]*(?:\.\d+)?|\.\d+)|(//|[-+*/%()]))")
-_COUNT = re.compile(r"""\s*(["'])([^"']*)\1\.count\(\s*(["'])([^"']+)\3\s*\)\s*""")
+_COUNT = re.compile(r"""\s*(["'])((?:(?!\1).)*)\1\.count\(\s*(["'])((?:(?!\3).)+)\3\s*\)\s*""")
 
 
 def calculate(question: str) -> str | None:

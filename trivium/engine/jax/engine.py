@@ -228,9 +228,10 @@ class JaxEngine:
 def _figures(sources: tuple[str, ...], found: BySource) -> dict[str, SourceFigures]:
     """Figures of every source that has rows."""
     rows, tokens, nats = (np.asarray(column).tolist() for column in (found.rows, found.tokens, found.nats))
-    sizes = [None] * len(sources) if found.bytes is None else np.asarray(found.bytes).tolist()
+    of_text = (found.bytes, found.text_nats)
+    sizes, text_nats = ([None] * len(sources) if each is None else np.asarray(each).tolist() for each in of_text)
     return {
-        name: SourceFigures(nats[number], tokens[number], sizes[number])
+        name: SourceFigures(nats[number], tokens[number], sizes[number], text_nats[number])
         for number, name in enumerate(sources)
         if rows[number]
     }

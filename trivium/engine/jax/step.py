@@ -99,6 +99,7 @@ class BySource(NamedTuple):
     tokens: Array  # that count in the loss
     nats: Array
     bytes: Array | None = None  # of text in these tokens, where that is known
+    text_nats: Array | None = None  # of those that have bytes
 
 
 class Meta(NamedTuple):
@@ -232,22 +233,25 @@ class Program:
             return losses.nats.reshape(part.tokens.shape)
 
         nats = keep_rows(lax.map(nats_of, batch), axis=1)
-        by_source = _by_source(batch, nats.sum(axis=2), sources, token_bytes)
+        by_source = _by_source(batch, nats.sum(axis=2), sources)
+        if token_bytes is not None:
+            sizes = jnp.where(batch.loss_mask, token_bytes[batch.targets], 0)
+            of_text = jnp.where(sizes > 0, nats, 0).sum(axis=2)
+            found = _summed(batch, sizes.sum(axis=2), sources), _summed(batch, of_text, sources)
+            by_source = by_source._replace(bytes=found[0], text_nats=found[1])
         return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(keep_places(by_source), nats)
 
 
-def _by_source(batch: DeviceBatch, nats: Array, sources: int, token_bytes: Array | None = None) -> BySource:
+def _by_source(batch: DeviceBatch, nats: Array, sources: int) -> BySource:
     """Sums over the rows of each source; nats by row (S, B)."""
+    rows, tokens = jnp.ones_like(batch.source), batch.loss_mask.sum(axis=2)
+    return BySource(*(_summed(batch, by_row, sources) for by_row in (rows, tokens, nats)))
+
+
+def _summed(batch: DeviceBatch, by_row: Array, sources: int) -> Array:
+    """Figures by row (S, B) -> by source."""
     of_source = batch.source[..., None] == jnp.arange(sources)
-
-    def summed(by_row: Array) -> Array:
-        return jnp.where(of_source, by_row[..., None], 0).sum(axis=(0, 1))
-
-    tokens = summed(batch.loss_mask.sum(axis=2))
-    figures = BySource(of_source.sum(axis=(0, 1)), tokens, summed(nats))
-    if token_bytes is None:
-        return figures
-    return figures._replace(bytes=summed(jnp.where(batch.loss_mask, token_bytes[batch.targets], 0).sum(axis=2)))
+    return jnp.where(of_source, by_row[..., None], 0).sum(axis=(0, 1))
 
 
 @cache

@@ -90,8 +90,8 @@ class TorchEngine:
         loss_tokens = int(self.held.sum(np.array([batch.loss_tokens()], np.float64)).item())
         waited = time.perf_counter() - arrived
         with deterministic_algorithms(self.settings.deterministic):
-            nats_by_row, terms = self._gradients(batch, 1 / max(1, loss_tokens))
-            figures = summed_figures(self.held, batch.sources, figures_by_source(batch, nats_by_row))
+            nats, terms = self._gradients(batch, 1 / max(1, loss_tokens))
+            figures = summed_figures(self.held, batch.sources, figures_by_source(batch, nats))
             loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
             norm = self.optimizers.grad_norm()
             skipped = StepStats.why_skipped(loss, norm.item(), now.loss_limit)
@@ -114,8 +114,8 @@ class TorchEngine:
         with deterministic_algorithms(self.settings.deterministic):
             losses = [self.model(rows, Objective()) for _, rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
-        nats_by_row = _by_row([part.nats for part in losses], batch.seq_len)
-        figures = figures_by_source(batch, nats_by_row, self.settings.token_bytes)
+        nats = _by_token([part.nats for part in losses], batch.seq_len)
+        figures = figures_by_source(batch, nats, self.settings.token_bytes)
         return EvalStats(summed_figures(self.held, batch.sources, figures))
 
     @torch.no_grad()
@@ -123,8 +123,7 @@ class TorchEngine:
         with deterministic_algorithms(self.settings.deterministic):
             nats = [self.model(rows, Objective()).nats for _, rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
-        by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
-        return by_token.reshape(batch.num_rows, batch.seq_len)
+        return _by_token(nats, batch.seq_len)
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> TorchGeneration:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
@@ -168,8 +167,8 @@ class TorchEngine:
             self.reference = None
             self.reference = Reference(stage.kl, self.settings, self.device)
 
-    def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float64], dict[str, float]]:
-        """Leaves every parameter's gradient in place; gives nats by row and sums of what else the objective has."""
+    def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], dict[str, float]]:
+        """Leaves every parameter's gradient in place; gives nats by token and sums of what else the objective has."""
         kl, document_mask = self.stage.kl, self.stage.document_mask
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
         objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
@@ -182,7 +181,7 @@ class TorchEngine:
             nats.append(losses.nats)
             sums.append(_sums(losses))
         totals = {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
-        return _by_row(nats, batch.seq_len), totals
+        return _by_token(nats, batch.seq_len), totals
 
     def _shared_terms(self, terms: Mapping[str, float], loss_tokens: int) -> dict[str, float]:
         """Terms of the objective over all ranks, for each loss token."""
@@ -222,11 +221,10 @@ def open_device(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def _by_row(nats: list[Tensor], seq_len: int) -> NDArray[np.float64]:
-    """Losses by token, of all micro-batches -> sums by row; the one time a step waits for the device."""
+def _by_token(nats: list[Tensor], seq_len: int) -> NDArray[np.float32]:
+    """Losses of all micro-batches -> one array (rows, seq_len); the one time a step waits for the device."""
     by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
-    by_row: NDArray[np.float64] = by_token.reshape(-1, seq_len).sum(axis=1, dtype=np.float64)
-    return by_row
+    return by_token.reshape(-1, seq_len)
 
 
 def _sums(losses: Losses) -> dict[str, Tensor]:

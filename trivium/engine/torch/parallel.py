@@ -226,15 +226,15 @@ def summed_figures(
 ) -> dict[str, SourceFigures]:
     """Figures by source, of all ranks' rows."""
     if isinstance(held, ShardedModel):
-        table = np.zeros((len(sources), 4))
+        table = np.zeros((len(sources), 5))
         for name, part in figures.items():
-            table[sources.index(name)] = 1, part.nats, part.tokens, part.bytes or 0
+            table[sources.index(name)] = 1, part.nats, part.tokens, part.bytes or 0, part.text_nats or 0.0
         # Bytes are known on all ranks or on none; a rank without rows of a source has no say in it.
         table = held.sum(table)
         with_bytes = any(part.bytes is not None for part in figures.values())
         figures = {
-            name: SourceFigures(nats, round(tokens), round(size) if with_bytes else None)
-            for name, (ranks, nats, tokens, size) in zip(sources, table.tolist(), strict=True)
+            name: SourceFigures(nats, round(tokens), *((round(size), of_text) if with_bytes else (None, None)))
+            for name, (ranks, nats, tokens, size, of_text) in zip(sources, table.tolist(), strict=True)
             if ranks
         }
     return figures

@@ -1,0 +1,67 @@
+"""The ways in which people ask for a word's spelling, and how often a letter is in it; in several languages."""
+
+SPELLING = (
+    "Spell the word: {word}",
+    "How do you spell {word}?",
+    "Give me the letters of {word}, one by one.",
+    "What is the spelling of {word}?",
+)
+COUNTING = (
+    "How often is {letter} in {word}",
+    "How often is {letter} in the word {word}",
+    "How often does {letter} occur in {word}",
+    "How often do you see {letter} in {word}",
+    "How often does the letter {letter} come up in {word}",
+    "How many of the letters of {word} are {letter}",
+    "How many {letter} do you find in {word}",
+    "How many letters {letter} does the word {word} contain",
+    "How many {letter}s has {word} got",
+    "How many {letter}'s has {word}",
+    "How many {letter} can you spot in {word}",
+    "How many {letter} do I need to write {word}",
+    "How many times do you write {letter} in {word}",
+    "How many times is there a {letter} in {word}",
+    "Count {letter} in {word}",
+    "Count every {letter} of {word}",
+    "Count the letter {letter} in the word {word}",
+    "Please count each {letter} in {word}",
+    "Could you count {letter} in {word} for me",
+    "I want to know how many {letter} are in {word}",
+    "Tell me how often {letter} is in {word}",
+    "Say how many {letter} the word {word} has",
+    "Work out how many {letter} are in {word}",
+    "Find every {letter} in {word} and count them",
+    "What number of {letter} does {word} have",
+    "The letter {letter}: how often is it in {word}",
+    "The word {word}: how many {letter} does it have",
+    "In {word}, how often is {letter}",
+    "{word} contains how many {letter}",
+    "Occurrences of {letter} in {word}",
+    # Spanish
+    "¿Cuántas veces está la letra {letter} en {word}?",
+    "¿Cuántas {letter} tiene la palabra {word}?",
+    "Dime cuántas {letter} hay en la palabra {word}",
+    "Cuenta la letra {letter} en {word}",
+    # Chinese
+    "单词{word}有几个字母{letter}",
+    "{word}包含多少个{letter}",
+    "请数出{word}里{letter}的个数",
+    "字母{letter}在{word}中出现几次",
+    # Korean
+    "단어 {word}에 {letter}가 몇 개 들어 있나요",
+    "{word}에는 {letter}가 몇 번 있나요",
+    "{word}에 있는 {letter}를 세어 주세요",
+    "{word} 안의 {letter} 개수를 알려 주세요",
+    # French
+    "Combien de fois y a-t-il {letter} dans {word}",
+    "Combien de lettres {letter} contient le mot {word}",
+    "Dis-moi combien de {letter} il y a dans {word}",
+    # German
+    "Wie oft steht {letter} in {word}",
+    "Wie viele {letter} hat das Wort {word}",
+    "Zähle den Buchstaben {letter} in {word}",
+    # Japanese
+    "単語{word}には{letter}がいくつありますか",
+    "{word}の{letter}を数えてください",
+    "{letter}は{word}に何回出てきますか",
+)
