@@ -10,6 +10,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
+from trivium.config.stages import CROPPING
 from trivium.plan.export import inherited_values
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage, SourceUse
@@ -154,7 +155,7 @@ def _packed(stage: PlannedStage, use: SourceUse | None) -> tuple[str, str, str]:
     if use is None or use.figures is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
     figures = use.figures
-    slots = figures.rows * (stage.seq_len + (stage.config.packing == "crop"))
+    slots = figures.rows * (stage.seq_len + (stage.config.packing in CROPPING))
     dropped = figures.consumed - figures.tokens
     return (
         _percent(slots - figures.tokens, slots),
