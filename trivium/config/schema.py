@@ -400,6 +400,7 @@ REQUIRED = {
     "HuggingFaceSource": ["kind", "dataset"],
     "StreamSource": ["kind", "dataset"],
     "ChatSource": ["kind"],
+    "MixedTask": ["task"],
 }
 
 

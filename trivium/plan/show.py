@@ -114,12 +114,15 @@ def inherited_lines(plan: Plan, width: int) -> list[str]:
 
 
 def source_list(plan: Plan) -> Table:
-    """One line a source: what it is and how large."""
+    """One line a source, and one for each task that it mixes: what it is and how large."""
     table = plain_table("source", "kind", "where", "documents", "tokens", right=(3, 4))
     for name, source in plan.config.sources.items():
         opened = plan.sources.get(name)
         size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
-        _add(table, name, source.kind, source.where, *size)
+        tasks = () if opened is None else opened.tasks
+        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else source.where, *size)
+        for task, documents, tokens in tasks:
+            _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))
     return table
 
 
