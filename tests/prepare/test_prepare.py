@@ -164,6 +164,19 @@ def test_megatron_files_hold_the_same_documents_under_the_same_promises(tmp_path
         prepare_bytes(source, tmp_path / "out")
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("small_shards")
+def test_megatron_reads_the_files_of_every_shard_document_for_document(tmp_path: Path) -> None:
+    megatron = import_module("megatron.core.datasets.indexed_dataset")
+    prepare_bytes(write_corpus(tmp_path / "in"), tmp_path / "out", written="megatron")
+    prefixes = [str(path.with_suffix("")) for path in sorted((tmp_path / "out").glob("*.bin"))]
+    assert len(prefixes) > 20
+    files = [megatron.IndexedDataset(prefix) for prefix in prefixes]
+    tokens = [file[number].tolist() for file in files for number in range(len(file))]
+    assert [bytes(each[:-1]).decode() for each in tokens] == expected_texts()
+    assert all(file.document_indices.tolist() == list(range(len(file) + 1)) for file in files)
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_another_format_after_a_broken_try_leaves_one_format(tmp_path: Path) -> None:
     source = write_corpus(tmp_path / "in")

@@ -130,7 +130,31 @@ def test_a_malformed_conversation_is_skipped_and_the_others_keep_their_tasks(mix
     assert {number for number in range(103) if plan.sources["mid"].task_of(number) == "talk.jsonl"} == lines
 
 
-def test_commands_show_the_tasks_of_a_source(mixed: dict[str, Any], tmp_path: Path) -> None:
+def test_tasks_of_the_hub_are_fetched_once_and_files_beside_them_may_change(
+    mixed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows_of_hub(*_: object) -> list[dict[str, str]]:
+        return [{"question": f"what is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(5)]
+
+    mixed["tasks"][0] = {"task": "gsm8k"}
+    config = make_config({"mid": mixed}, [STAGE], tokenizer=BYTES)
+    with monkeypatch.context() as online:
+        online.setattr("trivium.tasks.open.hub_rows", rows_of_hub)
+        assert [task.documents for task in plan_over(mixed).sources["mid"].tasks] == [5, 25, 18]
+    assert [task.documents for task in make_plan(config).sources["mid"].tasks] == [5, 25, 18]
+    with open("talk.jsonl", "a") as file:
+        file.write(json.dumps({"messages": [said("user", "one more?"), said("assistant", "yes")]}) + "\n")
+    assert "mid" not in make_plan(config).sources
+
+
+def test_a_path_of_a_task_that_is_not_there_is_a_gap(mixed: dict[str, Any]) -> None:
+    mixed["tasks"][2]["path"] = "nowhere.jsonl"
+    plan = make_plan(make_config({"mid": mixed}, [STAGE], tokenizer=BYTES))
+    assert str(plan.gaps[0]) == "sources.mid: nowhere.jsonl does not exist: its size and epochs are not known."
+
+
+@pytest.mark.usefixtures("mixed")
+def test_commands_show_the_tasks_of_a_source(tmp_path: Path, own_cache: Path) -> None:
     Path("run.toml").write_text(
         """
 [run]
@@ -172,3 +196,7 @@ packing = "crop-first"
     code, out, err = trivium(tmp_path, "verify", "run.toml", tasks)
     assert (code, err) == (0, "")
     assert out.startswith("mid: 1 file, 78 documents, ")
+    (labels,) = own_cache.glob("prepared/*/*.ds.task")
+    labels.write_bytes(labels.read_bytes()[::-1])
+    code, _, err = trivium(tmp_path, "verify", "run.toml", tasks)
+    assert (code, err.startswith("run.toml: sources.mid: 00000-00000.ds: hash was ")) == (2, True)

@@ -61,7 +61,8 @@ def test_half_of_a_megatron_prefix_is_refused(tmp_path: Path, lost: str, there: 
 
 def test_a_path_exists_where_it_names_anything(tmp_path: Path) -> None:
     write_megatron(tmp_path / "mega.bin", [DOCUMENTS])
-    for name in ("", "mega", "mega.bin", "m*"):
+    write_bin(tmp_path / "deep/deeper/a.bin", DOCUMENTS)
+    for name in ("", "mega", "mega.bin", "m*", "**/a.bin"):
         assert exists(str(tmp_path / name))
     for name in ("meg", "mega.ds", "x*"):
         assert not exists(str(tmp_path / name))
