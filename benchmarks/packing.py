@@ -1,4 +1,4 @@
-"""How fast a window is packed, and how well: `bestfit` beside OLMo-core's packer, `crop` beside plain Python.
+"""How fast a window is packed, and how well: `bestfit` beside OLMo-core's packer, the crops beside plain Python.
 
     python benchmarks/packing.py
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.rows.packing import CROP_BUFFER_SPANS, CROP_REFILL_SPANS, Packing, Policy, pack
+from trivium.rows.packing import CROP_RULES, Packing, Policy, pack
 
 WINDOW_TOKENS = 2**24
 SEQ_LENS = (2048, 8192)
+CROPS: tuple[Policy, ...] = ("crop", "crop-first")
 
 
 def web_like_lengths(tokens: int) -> NDArray[np.int64]:
@@ -35,23 +36,24 @@ def best_seconds(work: Callable[[], object], calls: int) -> float:
     return min(seconds)
 
 
-def plain_crop(lengths: list[int], capacity: int) -> list[list[tuple[int, int]]]:
-    """The rule of `crop` in plain Python: rows of (span, length)."""
+def plain_crop(lengths: list[int], capacity: int, policy: Policy) -> list[list[tuple[int, int]]]:
+    """The rule of `crop` or `crop-first` in plain Python: rows of (span, length)."""
+    rule = CROP_RULES[policy]
     coming = list(enumerate(lengths))[::-1]
     buffer: list[tuple[int, int]] = []
     rows = []
     while coming or buffer:
         row, space = [], capacity
         while space and (coming or buffer):
-            while coming and len(buffer) < CROP_BUFFER_SPANS:
-                buffer += coming[-CROP_REFILL_SPANS:][::-1]
-                del coming[-CROP_REFILL_SPANS:]
+            while coming and len(buffer) < rule.buffer_spans:
+                buffer += coming[-rule.refill_spans :][::-1]
+                del coming[-rule.refill_spans :]
             best, best_length = -1, 0
             for place, (_, length) in enumerate(buffer):
                 if best_length < length <= space:
                     best, best_length = place, length
             if best < 0:
-                best = min(range(len(buffer)), key=lambda place: buffer[place][1])
+                best = 0 if rule.crops_first else min(range(len(buffer)), key=lambda place: buffer[place][1])
             span, length = buffer.pop(best)
             row.append((span, min(length, space)))
             space -= row[-1][1]
@@ -88,14 +90,14 @@ def measure_olmo(lengths: NDArray[np.int64], seq_len: int) -> Measured | None:
     return Measured("OLMo-core", seconds, len(rows) * seq_len, laid)
 
 
-def measure_plain_crop(lengths: NDArray[np.int64], packing: Packing) -> Measured:
+def measure_plain_crop(lengths: NDArray[np.int64], packing: Packing, policy: Policy) -> Measured:
     """The plain rule, after a check that `packing` has its rows."""
     spans = lengths.tolist()
-    rows = plain_crop(spans, packing.capacity)
+    rows = plain_crop(spans, packing.capacity, policy)
     assert packing.row_starts.tolist() == np.cumsum([0, *map(len, rows)]).tolist()
     assert packing.span.tolist() == [span for row in rows for span, _ in row]
     assert packing.length.tolist() == [length for row in rows for _, length in row]
-    seconds = best_seconds(lambda: plain_crop(spans, packing.capacity), calls=2)
+    seconds = best_seconds(lambda: plain_crop(spans, packing.capacity, policy), calls=2)
     return Measured("plain rule, same rows", seconds, len(rows) * packing.capacity, packing.tokens)
 
 
@@ -127,9 +129,10 @@ def main() -> None:
     for seq_len in SEQ_LENS:
         _, ours = measure_ours("bestfit", lengths, seq_len)
         print_pair(lengths, seq_len, ours, measure_olmo(lengths, seq_len))
-    for seq_len in SEQ_LENS:
-        packing, ours = measure_ours("crop", lengths, seq_len)
-        print_pair(lengths, seq_len, ours, measure_plain_crop(lengths, packing))
+    for policy in CROPS:
+        for seq_len in SEQ_LENS:
+            packing, ours = measure_ours(policy, lengths, seq_len)
+            print_pair(lengths, seq_len, ours, measure_plain_crop(lengths, packing, policy))
 
 
 if __name__ == "__main__":

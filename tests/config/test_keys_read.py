@@ -89,8 +89,7 @@ path = "chat.jsonl"
 
 [sources.spelling]
 kind = "chat"
-task = "spelling"
-size = 20
+tasks = [{ task = "spelling", size = 10, repeat = 2 }]
 
 [[stages]]
 name = "first"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests.support.corpus import Lengths, document_ends, make_config, write_source
 from trivium.config.schema import Config
+from trivium.config.stages import CROPPING
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
@@ -30,7 +31,7 @@ STAGES = st.lists(
             "steps": st.integers(1, 6),
             "seq_len": st.integers(2, 24),
             "batch_size": st.sampled_from([1, 2, 4, 6, 16]),
-            "packing": st.sampled_from(["concat", "bestfit", "crop", "pad"]),
+            "packing": st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"]),
             "weights": st.fixed_dictionaries({"web": st.integers(1, 5), "code": st.integers(0, 5)}),
         },
         optional={
@@ -96,7 +97,7 @@ def test_every_token_is_an_input_once_before_any_is_again(
     sources = {name: data.draw(FILES) for name in ("web", "code")}
     stages = data.draw(STAGES)
     for stage in stages:
-        stage["packing"] = "bestfit" if stage["packing"] == "crop" else stage["packing"]  # drops, and is counted
+        stage["packing"] = "bestfit" if stage["packing"] in CROPPING else stage["packing"]  # drops, and is counted
     plan = make_plan(write_config(tmp_path_factory.mktemp("run"), sources, stages))
     batches = [batch for _, batch in Loader(plan, prefetch=0).batches(start=0)]
     for name, files in sources.items():

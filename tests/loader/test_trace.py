@@ -14,7 +14,7 @@ from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 
 
-@pytest.fixture(params=["bestfit", "concat", "crop", "pad"])
+@pytest.fixture(params=["bestfit", "concat", "crop", "crop-first", "pad"])
 def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
     """Two sources over three stages with other row lengths and seeds, several epochs long."""
     rng = np.random.default_rng(0)

@@ -22,7 +22,7 @@ def planned(width: int = 1280) -> Plan:
     raw: dict[str, Any] = tomllib.loads(block[1])
     raw["model"] = {"layers": 2, "width": width, "vocab": 65_536}
     raw["sources"] = {name: {"kind": "tokens", "path": f"nowhere/{name}"} for name in raw["sources"]}
-    raw["stages"][0] |= {"mixture": {"smoltalk": 1.0}, "steps": STEPS}
+    raw["stages"][0] |= {"mixture": {"mid": 1.0}, "steps": STEPS}
     for key in ("epochs", "sources", "loss_on"):
         del raw["stages"][0][key]
     return make_plan(validate(raw, "run.toml")[0])

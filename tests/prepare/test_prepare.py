@@ -24,7 +24,7 @@ from tests.support.texts import (
 )
 from trivium.errors import SourceError
 from trivium.prepare import shards
-from trivium.prepare.encode import Recipe
+from trivium.prepare.encode import Form, Recipe
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork
 from trivium.text.tokenizer import ByteTokenizer
@@ -96,14 +96,14 @@ from pathlib import Path
 from tests.support.texts import prepare_bytes
 from trivium.prepare import shards
 shards.SMALLEST, shards.WANTED = 4096, 1000
-prepare_bytes(Path(sys.argv[1]), Path(sys.argv[2]), workers=int(sys.argv[3]))
+prepare_bytes(Path(sys.argv[1]), Path(sys.argv[2]), workers=int(sys.argv[3]), written=sys.argv[4])
 """
 
 
-def start(source: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
+def start(source: Path, out: Path, workers: int, written: str = "ds") -> subprocess.Popen[bytes]:
     """Prepare in a process of its own, with small shards."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", SLICED, str(source), str(out), str(workers)]
+    command = [sys.executable, "-c", SLICED, str(source), str(out), str(workers), written]
     return subprocess.Popen(command, env=environment, cwd=ROOT)
 
 
@@ -119,17 +119,18 @@ def test_any_number_of_workers_writes_the_same_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_it_goes_on_and_writes_the_same_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("written", "kills"), [("ds", 15), ("megatron", 6)])
+def test_killed_at_any_time_it_goes_on_and_writes_the_same_files(tmp_path: Path, written: str, kills: int) -> None:
     source = write_corpus(tmp_path / "in")
-    assert start(source, tmp_path / "whole", 1).wait(120) == 0
+    assert start(source, tmp_path / "whole", 1, written).wait(120) == 0
     chance = random.Random(7)
     killed = 0
-    for _ in range(15):
-        process = start(source, tmp_path / "out", 2)
+    for _ in range(kills):
+        process = start(source, tmp_path / "out", 2, written)
         # From before the first shard to about the end, whatever a start costs here.
         wanted, deadline = chance.randrange(0, 40), time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
-            records = len(list((tmp_path / "out").glob(".prepare/*.ds.json")))
+            records = len(list((tmp_path / "out").glob(".prepare/*.json")))
             if records >= wanted:
                 time.sleep(chance.random() * 0.05)
                 break
@@ -146,10 +147,70 @@ def test_killed_at_any_time_it_goes_on_and_writes_the_same_files(tmp_path: Path)
         else:
             with pytest.raises(SourceError, match=r"is not whole|does not exist"):
                 open_source(tmp_path / "out")
-    assert killed >= 8
-    assert start(source, tmp_path / "out", 2).wait(120) == 0
+    assert killed >= kills // 2
+    assert start(source, tmp_path / "out", 2, written).wait(120) == 0
     assert content_of(tmp_path / "out") == content_of(tmp_path / "whole")
     assert not list((tmp_path / "out").glob(".*.draft"))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_megatron_files_hold_the_same_documents_under_the_same_promises(tmp_path: Path) -> None:
+    source = write_corpus(tmp_path / "in")
+    prepare_bytes(source, tmp_path / "out", written="megatron")
+    assert texts_in(tmp_path / "out") == expected_texts()
+    assert verify(read_manifest(tmp_path / "out/manifest.json"), open_source(tmp_path / "out")) == ()
+    assert {path.suffix for path in (tmp_path / "out").iterdir() if path.name != ".lock"} == {".bin", ".idx", ".json"}
+    with pytest.raises(SourceError, match="with another tokenizer, column or format"):
+        prepare_bytes(source, tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("small_shards")
+def test_megatron_reads_the_files_of_every_shard_document_for_document(tmp_path: Path) -> None:
+    megatron = import_module("megatron.core.datasets.indexed_dataset")
+    prepare_bytes(write_corpus(tmp_path / "in"), tmp_path / "out", written="megatron")
+    prefixes = [str(path.with_suffix("")) for path in sorted((tmp_path / "out").glob("*.bin"))]
+    assert len(prefixes) > 20
+    files = [megatron.IndexedDataset(prefix) for prefix in prefixes]
+    tokens = [file[number].tolist() for file in files for number in range(len(file))]
+    assert [bytes(each[:-1]).decode() for each in tokens] == expected_texts()
+    assert all(file.document_indices.tolist() == list(range(len(file) + 1)) for file in files)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_another_format_after_a_broken_try_leaves_one_format(tmp_path: Path) -> None:
+    source = write_corpus(tmp_path / "in")
+    (source / "e-last.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(SourceError, match=r"e-last\.jsonl\.gz: cannot be read"):
+        prepare_bytes(source, tmp_path / "out")
+    assert list((tmp_path / "out").glob("*.ds"))
+    (source / "e-last.jsonl.gz").unlink()
+    prepare_bytes(source, tmp_path / "out", written="megatron")
+    assert texts_in(tmp_path / "out") == expected_texts()
+    assert not list((tmp_path / "out").glob("*.ds*"))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_damaged_shard_of_a_compressed_file_is_written_again_from_its_own_lines(tmp_path: Path) -> None:
+    source = write_corpus(tmp_path / "in")
+    (source / "e-last.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(SourceError, match=r"e-last\.jsonl\.gz: cannot be read"):
+        prepare_bytes(source, tmp_path / "out")
+    (source / "e-last.jsonl.gz").unlink()
+    (part, *_) = sorted((tmp_path / "out").glob("*-00001.ds"))
+    part.write_bytes(b"")  # as a power cut may leave it
+    prepare_bytes(source, tmp_path / "out")
+    assert texts_in(tmp_path / "out") == expected_texts()
+
+
+@pytest.mark.parametrize("form", ["chat", "tasks", "tokenised"])
+def test_loss_masks_are_refused_for_megatron_files(form: Form) -> None:
+    with pytest.raises(SourceError) as error:
+        Recipe(form, ByteTokenizer(), BYTES, format="megatron")
+    assert str(error.value) == (
+        "has tokens that do not count in the loss, and Megatron's files cannot hold loss masks. "
+        "Prepare it as datatrove's files, which is the default."
+    )
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -184,7 +245,7 @@ def test_a_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         prepare_bytes(source, out)
     assert str(error.value) == (
-        f"{out}: was prepared from other text, or with another tokenizer or column. "
+        f"{out}: was prepared from other text, or with another tokenizer, column or format. "
         "Give another folder, or delete this one."
     )
     (out / "prepared.json").unlink()

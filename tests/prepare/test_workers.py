@@ -32,7 +32,7 @@ def test_a_damaged_file_stops_all_workers_and_what_is_finished_stays(
         f"{tmp_path}/in/b.jsonl.gz: cannot be read: Compressed file ended before the end-of-stream marker was "
         "reached. It is truncated or damaged: copy it again, or take it out."
     )
-    assert len(list((tmp_path / "out").glob(".prepare/0*.ds.json"))) > 10
+    assert len(list((tmp_path / "out").glob(".prepare/0*.json"))) > 10
     (tmp_path / "in/b.jsonl.gz").write_bytes(gzip.compress(gzip.decompress(whole)))
     prepare_bytes(tmp_path / "in", tmp_path / "out", workers=2)
     assert texts_in(tmp_path / "out") == [*TEXTS, *TEXTS]

@@ -7,11 +7,13 @@ import resource
 import subprocess
 import sys
 from bisect import bisect_left
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
@@ -20,6 +22,7 @@ from trivium.config.load import load_config
 from trivium.errors import UsageError
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
+from trivium.plan.show import show_plan
 from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
@@ -123,6 +126,30 @@ def test_what_the_plan_warns_of_and_does_not_know_is_on_its_page(tmp_path: Path)
     assert texts["plan-warnings"] == "sources.web: is read 5.0 times."
     assert texts["plan-unknown"] == "sources.code: is not there."
     assert texts["config-0"] == "[run]\nname = 'x'\n"
+
+
+@pytest.mark.parametrize("packing", ["crop", "crop-first"])
+def test_rows_that_crop_have_one_slot_more_on_the_page_and_in_the_plan(plan: Any, packing: str) -> None:
+    made = make_plan(load_config("run.toml", [f"stages.0.packing={packing}"]))
+    figures = made.stages[0].uses["web"].figures
+    assert figures is not None
+    assert figures.tokens == figures.rows * 17  # no row of 16 and one token more has any padding
+    data = page_data([ShownRun("small", json.loads(json.dumps(plan_json(made))))])
+    assert next(row for row in table(data, "reads") if row[1] == "web")[7] == "0%"
+    text = StringIO()
+    show_plan(made, Console(file=text, width=100))
+    assert next(line.split() for line in text.getvalue().splitlines() if " web " in line)[-3] == "0%"
+
+
+def test_the_tasks_of_a_source_are_listed_below_it(plan: Any) -> None:
+    exported = json.loads(json.dumps(plan_json(plan)))
+    exported["sources"]["web"]["tasks"] = [{"task": "gsm8k", "documents": 30, "tokens": 1200}]
+    rows = table(page_data([ShownRun("small", exported)]), "sources")
+    assert rows == [
+        ["web", "tokens", "100", "4,000"],
+        ["web", "task gsm8k", "30", "1,200"],
+        ["code", "tokens", "100", "4,000"],
+    ]
 
 
 def test_a_stage_of_unknown_length_leaves_the_known_ones_drawn(tmp_path: Path) -> None:

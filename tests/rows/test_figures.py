@@ -14,7 +14,7 @@ from trivium.rows.piece import continues
 from trivium.rows.window import make_window
 
 FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
-POLICIES = st.sampled_from(["concat", "bestfit", "crop", "pad"])
+POLICIES = st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"])
 TEN = [3, 5, 2, 9, 4, 1, 7, 6, 3, 8]
 
 

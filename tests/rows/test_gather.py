@@ -15,7 +15,7 @@ from trivium.rows.packing import Policy
 from trivium.rows.window import Window, make_window
 
 FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
-POLICIES = st.sampled_from(["concat", "bestfit", "crop", "pad"])
+POLICIES = st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"])
 
 
 def window_of(blocks: FileBlocks, policy: Policy, seq_len: int) -> Window:

@@ -10,17 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trivium.rows.packing import (
-    CROP_BUFFER_SPANS,
-    CROP_REFILL_SPANS,
-    LONGEST_SPAN,
-    Packing,
-    Policy,
-    crop,
-    pack,
-)
+from trivium.config.stages import CROPPING
+from trivium.config.stages import Packing as PackingKey
+from trivium.rows.packing import CROP_RULES, LONGEST_SPAN, CropRule, Packing, Policy, crop, pack
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+CROPS: tuple[Policy, ...] = ("crop", "crop-first")
 
 TEN = np.array([5, 11, 3, 2, 8, 1, 3, 20, 6, 4])
 
@@ -29,6 +24,7 @@ Piece = tuple[int, int, int]
 window_lengths = st.lists(st.integers(1, 40), max_size=60)
 seq_lens = st.integers(1, 24)
 policies = st.sampled_from(POLICIES)
+crops = st.sampled_from(CROPS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,23 +100,23 @@ def plain_bestfit(lengths: Sequence[int], seq_len: int) -> list[list[Piece]]:
 
 
 def plain_crop(
-    lengths: Sequence[int], capacity: int, buffer_spans: int, refill_spans: int
+    lengths: Sequence[int], capacity: int, buffer_spans: int, refill_spans: int, crops_first: bool
 ) -> tuple[list[list[Piece]], list[int]]:
-    """Rows and what each dropped, by the rule as nanochat states it."""
-    coming = list(enumerate(lengths))
+    """Rows and what each dropped, by the rules as nanochat states them."""
+    coming = list(enumerate(lengths))[::-1]
     buffer: list[tuple[int, int]] = []
     rows, dropped = [], []
     while coming or buffer:
         row, tail, space = [], 0, capacity
         while space and (coming or buffer):
             while coming and len(buffer) < buffer_spans:
-                buffer += coming[:refill_spans]
-                del coming[:refill_spans]
+                buffer += coming[-refill_spans:][::-1]
+                del coming[-refill_spans:]
             fitting = [document for document in buffer if document[1] <= space]
             if fitting:
-                chosen = max(fitting, key=lambda document: document[1])
+                chosen = max(fitting, key=lambda document: document[1])  # of several, the first
             else:
-                chosen = min(buffer, key=lambda document: document[1])
+                chosen = buffer[0] if crops_first else min(buffer, key=lambda document: document[1])
             buffer.remove(chosen)
             laid = min(chosen[1], space)
             row.append((chosen[0], 0, laid))
@@ -137,6 +133,7 @@ def plain_crop(
         ("concat", "0:5 1:3 | 1+3:8 | 2:3 3:2"),
         ("bestfit", "1:8 | 0:5 1+8:3 | 2:3 3:2"),
         ("crop", "0:5 2:3 3:1 | 1:9"),
+        ("crop-first", "0:5 2:3 1:1 | 3:2"),
         ("pad", "0:5 | 1:8 | 1+8:3 | 2:3 | 3:2"),
     ],
 )
@@ -196,7 +193,7 @@ def test_no_row_is_empty_or_overfull_and_the_counts_agree_row_by_row(
 ) -> None:
     packing = pack(policy, np.array(lengths, dtype=np.int64), seq_len)
     rows = rows_of(packing)
-    assert packing.capacity == (seq_len + 1 if policy == "crop" else seq_len)
+    assert packing.capacity == (seq_len + 1 if policy in CROPS else seq_len)
     assert len(rows) == packing.num_rows == len(packing.dropped)
     assert all(row and all(length >= 1 for _, _, length in row) for row in rows)
     assert packing.tokens == row_tokens(packing).sum()
@@ -243,41 +240,55 @@ def test_bestfit_cuts_only_what_is_longer_than_a_row(lengths: list[int], seq_len
 @given(
     st.lists(st.integers(1, 40) | st.integers(1, 5000), max_size=60),
     st.integers(2, 24) | st.integers(2, 2100),
-    st.integers(1, 12),
-    st.integers(1, 5),
+    st.builds(CropRule, st.integers(1, 12), st.integers(1, 5), st.booleans()),
 )
-def test_crop_is_the_plain_rule_row_for_row_with_any_buffer(
-    lengths: list[int], capacity: int, buffer_spans: int, refill_spans: int
+def test_cropping_is_the_plain_rule_row_for_row_with_any_buffer(
+    lengths: list[int], capacity: int, rule: CropRule
 ) -> None:
-    packing = crop(np.array(lengths, dtype=np.int64), capacity, buffer_spans, refill_spans)
-    rows, dropped = plain_crop(lengths, capacity, buffer_spans, refill_spans)
+    packing = crop(np.array(lengths, dtype=np.int64), capacity, rule)
+    rows, dropped = plain_crop(lengths, capacity, *rule)
     assert rows_of(packing) == rows
     assert packing.dropped.tolist() == dropped
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bestfit_and_crop_are_the_plain_rules_in_rows_of_a_million(seed: int) -> None:
+def test_bestfit_and_crops_are_the_plain_rules_in_rows_of_a_million(seed: int) -> None:
     lengths = np.random.default_rng(seed).lognormal(12, 1.5, 300).astype(np.int64) + 1
     assert rows_of(pack("bestfit", lengths, 2**20)) == plain_bestfit(lengths.tolist(), 2**20)
-    assert rows_of(pack("crop", lengths, 2**20)) == plain_crop(lengths.tolist(), 2**20 + 1, 1000, 128)[0]
+    for policy in CROPS:
+        assert rows_of(pack(policy, lengths, 2**20)) == plain_crop(lengths.tolist(), 2**20 + 1, *CROP_RULES[policy])[0]
 
 
-@pytest.mark.parametrize("seq_len", [256, 2048])
-def test_crop_is_the_plain_rule_row_for_row_with_nanochat_s_buffer(seq_len: int) -> None:
-    lengths = web_like_lengths(2_000_000)
-    packing = pack("crop", lengths, seq_len)
-    rows, dropped = plain_crop(lengths.tolist(), seq_len + 1, 1000, 128)
-    assert (CROP_BUFFER_SPANS, CROP_REFILL_SPANS) == (1000, 128)
+@pytest.mark.parametrize(("policy", "rule"), [("crop", (1000, 128, False)), ("crop-first", (100, 1, True))])
+def test_ten_thousand_rows_are_those_of_nanochat_s_rules(policy: Policy, rule: tuple[int, int, bool]) -> None:
+    """Its pretraining's loader and its midtraining's, each with the buffer that it has there."""
+    lengths = np.random.default_rng(0).integers(1, 1500, 33_000)
+    packing = pack(policy, lengths, 2048)
+    rows, dropped = plain_crop(lengths.tolist(), 2049, *rule)
+    assert len(rows) > 10_000
     assert rows_of(packing) == rows
     assert packing.dropped.tolist() == dropped
 
 
-@given(window_lengths, seq_lens)
-def test_crop_pads_only_the_row_in_which_the_window_drains(lengths: list[int], seq_len: int) -> None:
-    packing = pack("crop", np.array(lengths, dtype=np.int64), seq_len)
+@given(crops, window_lengths, seq_lens)
+def test_cropping_pads_only_the_row_in_which_the_window_drains(
+    policy: Policy, lengths: list[int], seq_len: int
+) -> None:
+    packing = pack(policy, np.array(lengths, dtype=np.int64), seq_len)
     assert not row_padding(packing)[:-1].any()
-    assert not packing.start.any()
     assert not packing.dropped[row_padding(packing) > 0].any()
+
+
+@given(crops, window_lengths, seq_lens)
+def test_cropping_lays_every_document_once_from_its_start(policy: Policy, lengths: list[int], seq_len: int) -> None:
+    packing = pack(policy, np.array(lengths, dtype=np.int64), seq_len)
+    assert sorted(packing.span.tolist()) == list(range(len(lengths)))
+    assert not packing.start.any()
+
+
+def test_a_config_names_the_policies_and_those_that_crop() -> None:
+    assert set(get_args(PackingKey)) == set(POLICIES)
+    assert CROPPING == CROPS == tuple(CROP_RULES)
 
 
 @pytest.mark.parametrize("seq_len", [2048, 8192])
@@ -301,6 +312,7 @@ def test_a_window_without_spans_has_no_rows(policy: Policy) -> None:
         ("concat", "0:1 1:1 2:1 3:1 | 4:1 5:1"),
         ("bestfit", "0:1 1:1 2:1 3:1 | 4:1 5:1"),
         ("crop", "0:1 1:1 2:1 3:1 4:1 | 5:1"),
+        ("crop-first", "0:1 1:1 2:1 3:1 4:1 | 5:1"),
         ("pad", "0:1 | 1:1 | 2:1 | 3:1 | 4:1 | 5:1"),
     ],
 )
@@ -314,6 +326,7 @@ def test_documents_of_one_token_are_laid_like_any_other(policy: Policy, rows: st
         ("concat", "0:4 | 0+4:2 1:2 | 1+2:4 | 2:4 | 2+4:2", 0),
         ("bestfit", "0:4 | 1:4 | 2:4 | 0+4:2 1+4:2 | 2+4:2", 0),
         ("crop", "0:5 | 1:5 | 2:5", 3),
+        ("crop-first", "0:5 | 1:5 | 2:5", 3),
         ("pad", "0:4 | 0+4:2 | 1:4 | 1+4:2 | 2:4 | 2+4:2", 0),
     ],
 )
@@ -334,7 +347,7 @@ def test_the_longest_document_meets_no_overflow(policy: Policy) -> None:
     packing = pack(policy, np.array([LONGEST_SPAN, 3]), seq_len)
     assert packing.tokens + dropped_tokens(packing) == LONGEST_SPAN + 3
     assert packing.start.min() >= 0
-    assert packing.start.max() == (0 if policy == "crop" else LONGEST_SPAN - seq_len)
+    assert packing.start.max() == (0 if policy in CROPS else LONGEST_SPAN - seq_len)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -18,7 +18,7 @@ FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size
 SETTINGS = st.builds(
     RowSettings,
     seq_len=st.integers(1, 40),
-    packing=st.sampled_from(["concat", "bestfit", "crop", "pad"]),
+    packing=st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"]),
     seed=st.integers(0, 3),
 )
 
@@ -174,7 +174,7 @@ def test_a_position_that_was_found_before_is_read_from_the_table(
 
 def test_one_epoch_ends_with_the_row_that_reads_the_last_token() -> None:
     files = [[5, 9, 4, 30, 2, 8, 16, 16, 3, 7] * 3]
-    for packing in ("concat", "bestfit", "crop", "pad"):
+    for packing in ("concat", "bestfit", "crop", "crop-first", "pad"):
         reading = start(make_blocks(files), RowSettings(8, packing, 0))
         whole = sum(files[0])
         position = reading.position_after(0, whole)

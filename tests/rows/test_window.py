@@ -14,7 +14,7 @@ from trivium.rows.piece import continues, file_of, is_in_last, length_of, pack_w
 from trivium.rows.window import Window, WindowCache, make_window, shuffled
 
 FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
-POLICIES = st.sampled_from(["concat", "bestfit", "crop", "pad"])
+POLICIES = st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"])
 SEQ_LENS = st.integers(1, 40)
 TEN = [3, 5, 2, 9, 4, 1, 7, 6, 3, 8]
 

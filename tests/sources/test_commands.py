@@ -118,6 +118,17 @@ def test_paths_are_prepared_into_a_folder(folder: Path) -> None:
     assert names == [".lock", "00000.ds", "00000.ds.index", "00000.ds.metadata", "manifest.json", "prepared.json"]
 
 
+def test_paths_are_prepared_as_megatron_files_that_a_plan_reads(folder: Path) -> None:
+    arguments = ["prepare", "web.jsonl", "--tokenizer", "bytes", "--out", "mega", "--format", "megatron"]
+    assert trivium(folder, *arguments) == (0, "mega: 3 documents, 46 tokens from 109 bytes of input\n", "")
+    names = [path.name for path in sorted((folder / "mega").iterdir())]
+    assert names == [".lock", "00000.bin", "00000.idx", "manifest.json", "prepared.json"]
+    for path in ("mega", "mega/00000"):
+        source = f'sources.web={{ kind = "tokens", path = "{path}" }}'
+        code, out, err = trivium(folder, "plan", "run.toml", source, "--json")
+        assert (code, err, json.loads(out)["sources"]["web"]["documents"]) == (0, "", 3)
+
+
 def test_what_cannot_be_asked_is_refused_in_a_line(folder: Path) -> None:
     for arguments, message in (
         (
@@ -127,6 +138,13 @@ def test_what_cannot_be_asked_is_refused_in_a_line(folder: Path) -> None:
         (
             ["web.jsonl", "--out", "tokens", "--tokenizer", "bytes", "--add", "pad"],
             'prepare: --add "pad" is not known. Give bos, eos or none.\n',
+        ),
+        (
+            ["run.toml", "--format", "megatron"],
+            (
+                "prepare: --format megatron needs --out and files of text. "
+                "A config's conversations have loss masks, which Megatron's files cannot hold.\n"
+            ),
         ),
         (
             ["run.toml", "--tokenizer", "bytes"],

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.corpus import make_config
 from tests.support.texts import EOS, write_lines, write_parquet
+from tests.support.writers import write_megatron
 from trivium.errors import PlanError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
@@ -53,6 +54,13 @@ def tokens_in(folder: Path) -> list[int]:
 
 def prepared(cache: Path) -> list[Path]:
     return sorted((cache / "prepared").iterdir())
+
+
+def test_megatron_s_prefix_is_found_by_the_plan_and_read(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "mega.bin", [[[5, 6, 7, 8]], [[1, 2, 3, 4]]])
+    plan = plan_of({"kind": "tokens", "path": str(tmp_path / "mega")}, [{**STAGE, "seq_len": 4}])
+    assert (plan.gaps, plan.sources["web"].documents) == ((), 2)
+    assert sorted(targets_of(plan)) == [2, 3, 4, 6, 7, 8]
 
 
 def test_text_is_prepared_once_and_read_as_token_files(tmp_path: Path, own_cache: Path) -> None:

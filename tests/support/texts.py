@@ -15,6 +15,7 @@ from trivium.prepare.shards import FilesWork
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.textfiles.inputs import find_inputs
 from trivium.tokenfiles.open import open_source
+from trivium.tokenfiles.write import WrittenFormat
 
 BYTES = TokenizerConfig(kind="bytes")
 EOS = 256
@@ -48,10 +49,13 @@ def write_parquet(path: Path, texts: Sequence[str | None], row_group: int = 3) -
     return path
 
 
-def prepare_bytes(path: Path, out: Path, workers: int | None = 1, most_bad: float = 0.001) -> Prepared:
+def prepare_bytes(
+    path: Path, out: Path, workers: int | None = 1, most_bad: float = 0.001, written: WrittenFormat = "ds"
+) -> Prepared:
     """Prepare with a token for each byte."""
     work = FilesWork(find_inputs([str(path)]))
-    return prepare(work, Recipe("text", ByteTokenizer(), BYTES), out, title="web", workers=workers, most_bad=most_bad)
+    recipe = Recipe("text", ByteTokenizer(), BYTES, format=written)
+    return prepare(work, recipe, out, title="web", workers=workers, most_bad=most_bad)
 
 
 def texts_in(folder: Path) -> list[str]:

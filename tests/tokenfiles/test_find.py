@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.writers import write_bin, write_ds, write_megatron, write_npy
 from trivium.errors import SourceError
-from trivium.tokenfiles.find import find_files
+from trivium.tokenfiles.find import exists, find_files
 
 DOCUMENTS = [[1, 2, 3], [4]]
 
@@ -48,6 +48,24 @@ def test_one_file_goes_by_its_own_name(tmp_path: Path) -> None:
 def test_a_megatron_prefix_stands_for_its_bin(tmp_path: Path) -> None:
     write_megatron(tmp_path / "web_text_document.bin", [DOCUMENTS])
     assert find_files(str(tmp_path / "web_text_document"))[0].path == tmp_path / "web_text_document.bin"
+
+
+@pytest.mark.parametrize(("lost", "there"), [("idx", "bin"), ("bin", "idx")])
+def test_half_of_a_megatron_prefix_is_refused(tmp_path: Path, lost: str, there: str) -> None:
+    write_megatron(tmp_path / "mega.bin", [DOCUMENTS])
+    (tmp_path / f"mega.{lost}").unlink()
+    prefix = str(tmp_path / "mega")
+    assert exists(prefix)
+    assert refusal(prefix) == f"{prefix}.{lost}: does not exist, and {prefix}.{there} needs it beside it. Copy it too."
+
+
+def test_a_path_exists_where_it_names_anything(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "mega.bin", [DOCUMENTS])
+    write_bin(tmp_path / "deep/deeper/a.bin", DOCUMENTS)
+    for name in ("", "mega", "mega.bin", "m*", "**/a.bin"):
+        assert exists(str(tmp_path / name))
+    for name in ("meg", "mega.ds", "x*"):
+        assert not exists(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("pattern", ["a-*/*.bin", "a-*", "a-*/", "a-**/*.bin"])

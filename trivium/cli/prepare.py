@@ -1,7 +1,7 @@
 """`trivium prepare`, `verify` and `tokenizer train`: text and token files."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -49,6 +49,10 @@ def prepare(
             help="With --out: bos, eos or none around each document. By default eos, or bos where there is no eos."
         ),
     ] = None,
+    written: Annotated[
+        Literal["ds", "megatron"],
+        typer.Option("--format", help="With --out: ds writes datatrove's files, megatron Megatron's .bin and .idx."),
+    ] = "ds",
     bad_lines: BadLines = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. By default one for each core.")] = None,
     dialect: Dialect = None,
@@ -58,8 +62,11 @@ def prepare(
     from trivium.sources.commands import prepare_paths, prepare_sources
 
     if out is not None:
-        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers))
+        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
         return
+    if written == "megatron":
+        why = "A config's conversations have loss masks, which Megatron's files cannot hold."
+        raise UsageError(f"prepare: --format megatron needs --out and files of text. {why}")
     if tokenizer is not None or add:
         raise UsageError("prepare: --tokenizer and --add need --out; a config has these in its tables.")
     from trivium.config.load import load

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from trivium.config.fields import Extent
-from trivium.config.keys import Path, look_up, nearest
+from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.schema import SIZES, Model
 from trivium.config.sources import (
@@ -13,6 +13,7 @@ from trivium.config.sources import (
     ChatSource,
     HubSource,
     StreamSource,
+    TaskKeys,
     TextSource,
     TokensSource,
 )
@@ -213,24 +214,51 @@ def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Find
 
 
 def _chat_rules(view: View, path: Path, source: ChatSource) -> Iterator[Finding]:
-    if view.absent(*path, "path") and view.absent(*path, "task"):
-        what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
+    """A source of conversations has files, or a task, or several tasks that it mixes."""
+    if source.tasks is None:
+        if not any(view.given(*path, key) for key in ("path", "task", "tasks")):
+            what = 'has neither path nor task. Write path = "data/chat.jsonl", or a task such as task = "gsm8k".'
+            yield view.problem(path, what)
+        yield from _task_rules(view, path, source)
+        return
+    if not source.tasks:
+        yield view.problem((*path, "tasks"), 'is empty. Write tasks = ["smoltalk", { task = "gsm8k", repeat = 2 }].')
+    own = [key for key in TaskKeys.model_fields if view.given(*path, key)]
+    if own:
+        what = f"has tasks, and {listed(own)} beside them. Write {listed(own)} in the tables of the tasks instead."
         yield view.problem(path, what)
-    if source.task is not None and source.task not in TASKS:
-        yield view.problem((*path, "task"), f"{show_value(source.task)} is not known. {nearest(source.task, TASKS)}")
-    if source.task == "jsonl" and view.absent(*path, "path"):
+    once = [task.model_copy(update={"repeat": 1}) for task in source.tasks]
+    for number, task in enumerate(source.tasks):
+        place = (*path, "tasks", number)
+        if task.task is None and not view.given(*place, "task"):
+            yield view.problem(place, 'has no task. Write task = "gsm8k", or task = "jsonl" with a path.')
+        elif once[number] in once[:number]:
+            yield view.problem(place, f"{show_value(task.name)} is there already. Name it once, with repeat = 2.")
+        else:
+            yield from _task_rules(view, place, task)
+        if task.repeat > 1 and source.validation is not None:
+            what = f"is {task.repeat}, and validation holds out documents: copies of one conversation would be on both"
+            what = f"{what} sides. Give validation a source of its own, with validation_only = true."
+            yield view.problem((*place, "repeat"), what)
+
+
+def _task_rules(view: View, path: Path, keys: TaskKeys) -> Iterator[Finding]:
+    """A task is known, and has the keys that belong to it."""
+    if keys.task is not None and keys.task not in TASKS:
+        yield view.problem((*path, "task"), f"{show_value(keys.task)} is not known. {nearest(keys.task, TASKS)}")
+    if keys.task == "jsonl" and not view.given(*path, "path"):
         yield view.problem((*path, "path"), 'is missing: task = "jsonl" reads it. Write path = "data/chat.jsonl".')
     for key in ("subset", "split"):
-        if view.given(*path, key) and view.absent(*path, "task"):
+        if view.given(*path, key) and not view.given(*path, "task"):
             yield view.problem((*path, key), "belongs to a task, but none is given. Leave it out, or name the task.")
-    if source.size is not None and source.task not in GENERATED:
+    if keys.size is not None and keys.task not in GENERATED:
         what = 'is for tasks made up from words. Write task = "spelling" or "counting", or stop instead of size.'
         yield view.problem((*path, "size"), what)
-    if view.given(*path, "split_by") and source.task not in GENERATED:
+    if view.given(*path, "split_by") and keys.task not in GENERATED:
         what = 'is for tasks made up from words. Write task = "spelling" or "counting", or leave it out.'
         yield view.problem((*path, "split_by"), what)
-    if source.stop is not None and source.start is not None and source.stop <= source.start:
-        what = f"is {source.stop:,}, but start is {source.start:,}. Write a stop above it, or leave one of them out."
+    if keys.stop is not None and keys.start is not None and keys.stop <= keys.start:
+        what = f"is {keys.stop:,}, but start is {keys.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)
 
 

@@ -57,7 +57,9 @@ def written_path(location: Path, raw: object) -> Path:
     """The part of an error's location that is in the file: a short form has no keys below it."""
     path: Path = ()
     for part in location:
-        if look_up(raw, (*path, part)) is not MISSING and not (path and isinstance(part, int) and path != ("stages",)):
+        found = look_up(raw, (*path, part))
+        # An element of a list has a path where it is a table; else the list has the problem.
+        if found is not MISSING and (path == ("stages",) or not isinstance(part, int) or isinstance(found, Mapping)):
             path = (*path, part)
         elif not (len(path) == 2 and path[0] == "sources" and part in KINDS):
             break  # and a kind among the sources is the tag of a union, not a key

@@ -404,6 +404,7 @@ REQUIRED = {
     "HuggingFaceSource": ["kind", "dataset"],
     "StreamSource": ["kind", "dataset"],
     "ChatSource": ["kind"],
+    "MixedTask": ["task"],
 }
 
 

@@ -1,11 +1,12 @@
 """The five kinds of source a config may name; each tells where its documents are, and opens nothing."""
 
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Fraction, Name, OpenFraction, Paths, Positive, Table, Text
+from trivium.config.fields import Fraction, Name, OpenFraction, Paths, Positive, Table, Text, short_form
 from trivium.config.numbers import Count, Whole, parse_count
 
 
@@ -125,11 +126,9 @@ class StreamSource(HubSource):
     """Documents of a lane that are packed and shuffled together."""
 
 
-class ChatSource(PreparedSource):
-    """Conversations: a JSONL file of messages, or a task by name."""
+class TaskKeys(Table):
+    """Which conversations: keys of a source of conversations, and of each of its tasks where it has several."""
 
-    kind: Literal["chat"] = "chat"
-    """Conversations."""
     path: Paths | None = Field(None, examples=["data/chat.jsonl"])
     """A JSONL file, a folder, a pattern, or a list of them."""
     task: Name | None = Field(None, examples=["gsm8k"])
@@ -146,8 +145,42 @@ class ChatSource(PreparedSource):
     """Read from this conversation on; absent: from the first."""
     stop: Count | None = Field(None, examples=[1000])
     """Stop before this conversation; absent: at the end."""
+
+
+class MixedTask(TaskKeys):
+    """One of the tasks that a source mixes."""
+
+    repeat: Count = Field(1, examples=[2])
+    """Have each of its conversations this many times in the source."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans: `gsm8k`, `arc ARC-Challenge`, `identity.jsonl`."""
+        if self.task == "jsonl" and self.path is not None:
+            return PurePath(self.path[0]).name
+        return " ".join(filter(None, (self.task, self.subset)))
+
+
+MixedTasks = Annotated[
+    tuple[Annotated[MixedTask, short_form("task", Name | MixedTask)], ...],
+    Field(strict=False, max_length=255),
+]
+
+
+class ChatSource(PreparedSource, TaskKeys):
+    """Conversations: a JSONL file of messages, a task by name, or several tasks mixed."""
+
+    kind: Literal["chat"] = "chat"
+    """Conversations."""
+    tasks: MixedTasks | None = Field(None, examples=[["smoltalk", {"task": "gsm8k", "repeat": 2}]])
+    """Several tasks instead of one, by name or as tables with the keys of a task and repeat; in one shuffled order."""
     loss_on: Literal["all", "assistant"] = "assistant"
     """Which tokens count in the loss: all, or the assistant's."""
+
+    @property
+    def where(self) -> str:
+        """Where its conversations are: paths, a task, or its tasks."""
+        return " + ".join(task.name for task in self.tasks) if self.tasks else super().where
 
 
 Source = Annotated[

@@ -22,7 +22,8 @@ from trivium.config.fields import (
 from trivium.config.numbers import Count, Whole
 
 Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
-Packing = Literal["bestfit", "concat", "crop", "pad"]
+Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
+CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
 # Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an

@@ -1,5 +1,6 @@
 """The rows of a step, or the occurrences of a document, for people."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,10 @@ def show_rows(
     """Print rows with source, documents, spans and text; what does not count in the loss is dim."""
     head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.config.packing}"
     console.print(Text(head, style="bold"), highlight=False)
+    tasks = Counter(piece.task for row in rows for piece in row.pieces if piece.task is not None)
+    if tasks:
+        listed = ", ".join(f"{count:,} {task}" for task, count in sorted(tasks.items()))
+        console.print(Text(f"pieces of tasks: {listed}"), highlight=False)
     for row in rows:
         padding = f", {row.padding:,} padding" if row.padding else ""
         title = f"row {row.row:,}: {row.source}, epoch {row.epoch + 1}, position {row.position:,}{padding}"
@@ -31,7 +36,9 @@ def show_rows(
 
 def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console, *, full: bool) -> None:
     span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {loss_spans(piece)}"
-    console.print(Text(f"  document {piece.document:,} in {piece.file}, {span}", style="cyan"), highlight=False)
+    of_task = f" ({piece.task})" if piece.task is not None else ""
+    place = f"document {piece.document:,}{of_task} in {piece.file}"
+    console.print(Text(f"  {place}, {span}", style="cyan"), highlight=False)
     shown = len(piece.tokens) if full else min(SHOWN_TOKENS, len(piece.tokens))
     text = Text("    ")
     # Runs of tokens with the same loss mask: it is seen in the text itself.

@@ -21,6 +21,7 @@ from trivium.rows.batch import IGNORED
 from trivium.rows.blocks import FileBlocks
 from trivium.rows.piece import file_of, length_of
 from trivium.rows.reading import BlockOrder, Reading
+from trivium.sources.open import OpenSource
 from trivium.sources.stream.lanes import LaneRows
 from trivium.text.tokenizer import Tokenizer
 
@@ -55,6 +56,7 @@ class PieceAddress(PieceOrigin):
     length: int  # tokens of the whole document
     tokens: NDArray[np.int32]
     loss_mask: NDArray[np.bool_]  # whether each token's target counts in the loss
+    task: str | None = None  # of a source that mixes several
 
     @property
     def extent(self) -> str:
@@ -106,7 +108,7 @@ def rows_of(plan: Plan, step: int) -> list[RowAddress]:
         batch = loader.batch(step)
         for row, name, find in _row_finders(loader, step):
             read = find()
-            pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row]))
+            pieces = tuple(_pieces(read, batch.tokens[row], batch.targets[row], plan.sources.get(name)))
             padding = loader.plan.stage_at(step).seq_len - sum(len(piece.tokens) for piece in pieces)
             addresses.append(RowAddress(row, name, read.epoch, read.position, pieces, padding))
     return addresses
@@ -203,12 +205,15 @@ def _located(read: _RowRead) -> Iterator[tuple[tuple[str, int, int, int], int]]:
         yield (document.file, document.number, start, start + length_of(word)), document.end - document.start
 
 
-def _pieces(read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32]) -> Iterator[PieceAddress]:
+def _pieces(
+    read: _RowRead, tokens: NDArray[np.int32], targets: NDArray[np.int32], source: OpenSource | None
+) -> Iterator[PieceAddress]:
     column = 0
     for origin, length in _located(read):
-        _, _, start, end = origin
+        _, document, start, end = origin
+        task = None if source is None else source.task_of(document)
         stop = min(column + end - start, len(tokens))  # a row of crop has one token more, which is a target only
-        yield PieceAddress(*origin, length, tokens[column:stop], targets[column:stop] != IGNORED)
+        yield PieceAddress(*origin, length, tokens[column:stop], targets[column:stop] != IGNORED, task)
         column = stop
 
 

@@ -10,6 +10,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
+from trivium.config.stages import CROPPING
 from trivium.plan.export import inherited_values
 from trivium.plan.plan import Plan
 from trivium.plan.rates import SCALED
@@ -127,12 +128,15 @@ def inherited_lines(plan: Plan, width: int) -> list[str]:
 
 
 def source_list(plan: Plan) -> Table:
-    """One line a source: what it is and how large."""
+    """One line a source, and one for each task that it mixes: what it is and how large."""
     table = plain_table("source", "kind", "where", "documents", "tokens", right=(3, 4))
     for name, source in plan.config.sources.items():
         opened = plan.sources.get(name)
         size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
-        _add(table, name, source.kind, source.where, *size)
+        tasks = () if opened is None else opened.tasks
+        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else source.where, *size)
+        for task, documents, tokens in tasks:
+            _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))
     return table
 
 
@@ -168,7 +172,7 @@ def _packed(stage: PlannedStage, use: SourceUse | None) -> tuple[str, str, str]:
     if use is None or use.figures is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
     figures = use.figures
-    slots = figures.rows * (stage.seq_len + (stage.config.packing == "crop"))
+    slots = figures.rows * (stage.seq_len + (stage.config.packing in CROPPING))
     dropped = figures.consumed - figures.tokens
     return (
         _percent(slots - figures.tokens, slots),

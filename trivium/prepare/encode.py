@@ -26,14 +26,23 @@ from trivium.textfiles.bad_lines import BadLine, BadLines
 from trivium.textfiles.read import InputPart, InputRecords, read_part, read_sent_lines, texts_of
 from trivium.tokenfiles.manifest import TokenFileFacts, measure_file
 from trivium.tokenfiles.open import open_files
-from trivium.tokenfiles.write import Lengths, TokenWriter, dtype_for
+from trivium.tokenfiles.write import (
+    ENDINGS,
+    DsWriter,
+    Labels,
+    Lengths,
+    MegatronWriter,
+    TokenWriter,
+    WrittenFormat,
+    dtype_for,
+)
 
 VERSION = 1  # of the tokens that a recipe gives
 NO_NAME = "Unknown Tokenizer"  # as datatrove writes it
 REPORT_SECONDS = 0.2
 ANY_MESSAGE = re.compile(r"message \d+")
 COMPARED_CHARACTERS = 8192  # of each shard, encoded twice
-Form = Literal["text", "chat", "tokenised"]
+Form = Literal["text", "chat", "tasks", "tokenised"]  # tasks: conversations with the numbers of their tasks
 Report = Callable[[int, int, int], None]  # bytes of input, bytes of text and tokens since the last report
 
 
@@ -51,6 +60,15 @@ class Job:
     after: tuple[int, ...] = ()
     dataset: dict[str, Any] | None = None  # where rows come from
     fast: str | None = None  # by which pattern tiktoken gives the same ids
+    format: WrittenFormat = "ds"
+
+    def writer(self, shard: Shard) -> TokenWriter:
+        """The token file of a shard, to be written."""
+        prefix = Path(self.folder) / shard.name
+        if self.format == "megatron":
+            return MegatronWriter(prefix, self.dtype)
+        with_loss, with_tasks = self.form != "text", self.form == "tasks"
+        return DsWriter(prefix, self.dtype, self.name, with_loss=with_loss, with_tasks=with_tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,14 @@ class Recipe:
     column: str = "text"
     add: tuple[Role, ...] | None = None  # added to each document; None: see `added_roles`
     dataset: dict[str, Any] | None = None  # where rows come from
+    format: WrittenFormat = "ds"
+
+    def __post_init__(self) -> None:
+        if self.format == "megatron" and self.form != "text":
+            raise SourceError(
+                "has tokens that do not count in the loss, and Megatron's files cannot hold loss masks. "
+                "Prepare it as datatrove's files, which is the default."
+            )
 
     @property
     def added(self) -> tuple[Role, ...]:
@@ -73,7 +99,8 @@ class Recipe:
     def content(self) -> Any:
         """Plain values that change with the tokens of any document."""
         fingerprint = None if self.tokenizer is None else self.tokenizer.fingerprint
-        return [VERSION, self.form, fingerprint, self.column, sorted(self.added)]
+        as_written = [] if self.format == "ds" else [self.format]
+        return [VERSION, self.form, fingerprint, self.column, sorted(self.added), *as_written]
 
     def job(self, folder: Path) -> Job:
         """The same as plain values, for the workers."""
@@ -81,27 +108,29 @@ class Recipe:
         return Job(
             folder=str(folder),
             form=self.form,
-            dtype="uint32" if self.tokenizer is None else dtype_for(self.tokenizer.vocab),
+            dtype="uint32" if self.tokenizer is None else dtype_for(self.tokenizer.vocab, self.format),
             name=NO_NAME if self.tokenizer is None else self.tokenizer.fingerprint,
             tokenizer=None if self.config is None else self.config.model_dump(mode="json", exclude_none=True),
             column=self.column,
             before=marks.before,
             after=marks.after,
             dataset=self.dataset,
+            format=self.format,
         )
 
 
 @dataclass(slots=True)
 class Encoded:
-    """Some documents: tokens one after the other, how many each has, and which count in the loss."""
+    """Some documents: tokens one after the other, how many each has, which count in the loss, and each one's task."""
 
     tokens: NDArray[Any]
     lengths: Lengths
-    loss: NDArray[np.uint8] | None = None
+    loss: Labels | None = None
     bad: list[tuple[int, str]] = field(default_factory=list)
     lines: int = 0
     text_bytes: int = 0
     input_bytes: int = 0
+    tasks: Labels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +174,13 @@ class ShardEncoder:
     def encode(self, queued: QueuedShard, report: Report) -> Outcome:
         """Write a shard's token file."""
         shard = queued.shard
-        path = Path(self.job.folder) / shard.name
         bad, lines, text_bytes = BadLines(), 0, 0
         self._compared = False
         meter = ReportMeter(report)
-        with TokenWriter(path, self.job.dtype, self.job.name, with_loss=self.job.form != "text") as writer:
+        with self.job.writer(shard) as writer:
             for part, encoded in self._batches(queued):
                 if len(encoded.tokens):
-                    writer.add(encoded.tokens, encoded.lengths, encoded.loss)
+                    writer.add(encoded.tokens, encoded.lengths, encoded.loss, encoded.tasks)
                 for number, reason in encoded.bad:
                     bad.add(reason, _bad_line(shard, part, number))
                 lines += encoded.lines
@@ -160,11 +188,12 @@ class ShardEncoder:
                 meter.add(encoded.input_bytes, encoded.text_bytes, len(encoded.tokens))
             num_tokens = writer.num_tokens
         meter.flush()
+        written = shard_files(Path(self.job.folder), shard.name, self.job.format)
         if not num_tokens:
-            for ending in ("", ".index", ".loss", ".metadata"):
-                Path(f"{path}{ending}").unlink(missing_ok=True)
+            for path in written:
+                path.unlink(missing_ok=True)
             return Outcome(None, lines, text_bytes, bad)
-        (file,) = open_files([Found(path, shard.name)])
+        (file,) = open_files([Found(written[0], written[0].name)])
         return Outcome(measure_file(file), lines, text_bytes, bad)
 
     def _batches(self, queued: QueuedShard) -> Iterator[tuple[InputPart, Encoded]]:
@@ -189,7 +218,7 @@ class ShardEncoder:
             yield self._encode(found)
 
     def _encode(self, found: InputRecords) -> Encoded:
-        return self._encode_chats(found) if self.job.form == "chat" else self._encode_texts(found)
+        return self._encode_texts(found) if self.job.form == "text" else self._encode_chats(found)
 
     def _encode_texts(self, found: InputRecords) -> Encoded:
         lines = len(found.records) + len(found.bad)
@@ -217,16 +246,25 @@ class ShardEncoder:
 
         bad, lines = found.bad, len(found.records) + len(found.bad)
         rendered: list[RenderedConversation] = []
+        tasks: list[int] = []
         for number, record in zip(found.numbers, found.records, strict=True):
+            task = record.pop("task") if self.job.form == "tasks" else 0
             try:
                 rendered.append(render(record, self.encoder))
+                tasks.append(task)
             except MalformedConversation as error:
                 # Counted together, whichever message it is.
                 bad.append((number, f"a conversation that {ANY_MESSAGE.sub('has a message which', str(error))}"))
         tokens = _concatenated([each.tokens for each in rendered])
         lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
         loss = np.concatenate([np.empty(0, np.uint8), *(each.loss_mask for each in rendered)])
-        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes)
+        of_tasks = np.array(tasks, np.uint8) if self.job.form == "tasks" else None
+        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes, of_tasks)
+
+
+def shard_files(folder: Path, name: str, written: WrittenFormat) -> list[Path]:
+    """The files that a shard may have, the token file first."""
+    return [folder / f"{name}{ending}" for ending in ENDINGS[written]]
 
 
 def _bad_line(shard: Shard, part: InputPart, number: int) -> BadLine:

@@ -17,17 +17,17 @@ from trivium.config.numbers import show_count
 from trivium.errors import SourceError
 from trivium.files import draft, flush_file, hash_json
 from trivium.paths import UNFINISHED, Found
-from trivium.prepare.encode import NO_NAME, Outcome, Recipe
+from trivium.prepare.encode import NO_NAME, Outcome, Recipe, shard_files
 from trivium.prepare.shards import Shard, Work
 from trivium.textfiles.bad_lines import BadLines
 from trivium.textfiles.progress import say
 from trivium.textfiles.read import InputPart
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.tokenfiles.open import open_files
+from trivium.tokenfiles.write import ENDINGS
 
 VERSION = 2  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
 SUMMARY = "prepared.json"
-ENDINGS = ("", ".index", ".loss", ".metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,11 @@ def locked(folder: Path, title: str) -> Iterator[None]:
 class FinishedShards:
     """What is kept of every finished shard in a folder that is not finished."""
 
-    def __init__(self, folder: Path, identity: str, recipe: Any) -> None:
+    def __init__(self, folder: Path, identity: str, recipe: Recipe) -> None:
         self.folder = folder
         self._identity = identity  # of all
-        self._recipe = recipe  # of each shard: other input beside it changes nothing for it
+        self._recipe = recipe.content  # of each shard: other input beside it changes nothing for it
+        self._format = recipe.format
         self._place = folder / UNFINISHED
         self._place.mkdir(exist_ok=True)
         for draft_left in (*folder.glob(".*.draft"), *self._place.glob(".*.draft")):
@@ -85,7 +86,8 @@ class FinishedShards:
             if outcome.facts is None:
                 return outcome
             # Read again: a power cut may have left a name without its content.
-            (file,) = open_files([Found(self.folder / shard.name, shard.name)])
+            path = self._files(shard.name)[0]
+            (file,) = open_files([Found(path, path.name)])
             return outcome if measure_file(file) == outcome.facts else None
         except (SourceError, KeyError, TypeError):
             return None
@@ -93,18 +95,24 @@ class FinishedShards:
     def keep(self, shard: Shard, outcome: Outcome) -> None:
         self._write(shard.name, {"key": shard.key(self._recipe), "outcome": asdict(outcome)})
 
+    def is_finished(self, shard: Shard) -> bool:
+        """Whether an earlier try has written a shard, whole and by this recipe."""
+        return self.outcome(shard) is not None
+
     def num_parts(self, name: str, part: InputPart) -> int | None:
-        """In how many shards an input that is read from its start was cut, if all of them are finished."""
+        """In how many shards an input that is read from its start was cut, if it has been read to its end."""
         kept = self._read(name)
         if kept is None or kept.get("key") != part.hash or kept.get("bytes") != part.stop:
             return None
         parts: int = kept["parts"]
-        there = all((self._place / f"{name}-{number:05d}.ds.json").is_file() for number in range(parts))
-        return parts if there else None
+        return parts
 
     def set_parts(self, name: str, part: InputPart, count: int) -> None:
         """Keep that number: the input has been read to its end."""
         self._write(name, {"key": part.hash, "bytes": part.stop, "parts": count})
+
+    def _files(self, name: str) -> list[Path]:
+        return shard_files(self.folder, name, self._format)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
@@ -119,15 +127,14 @@ class FinishedShards:
 
     def finish(self, prepared: Prepared, outcomes: Mapping[str, Outcome]) -> None:
         """All is done: remove what an earlier try has left over, and write what the folder holds."""
-        for record in self._place.glob("*.ds.json"):
-            if record.stem not in outcomes:
-                for ending in ENDINGS:
-                    Path(f"{self.folder / record.stem}{ending}").unlink(missing_ok=True)
-        for name, outcome in outcomes.items():
-            if outcome.facts is not None:
-                for ending in ENDINGS:
-                    if (written := Path(f"{self.folder / name}{ending}")).exists():
-                        flush_file(written)
+        written = {path for name, outcome in outcomes.items() if outcome.facts for path in self._files(name)}
+        for record in self._place.glob("*.json"):
+            possible = {path for each in ENDINGS for path in shard_files(self.folder, record.stem, each)}
+            for left_over in possible - written:
+                left_over.unlink(missing_ok=True)
+        for path in sorted(written):
+            if path.exists():
+                flush_file(path)
         content = {
             "version": VERSION,
             "identity": self._identity,
@@ -159,7 +166,8 @@ def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Pre
 def find_prepared(folder: Path, identity: str) -> Prepared | None:
     """What is there already; None where there is nothing, or an unfinished try. Other content is refused."""
     if not (folder / MANIFEST_NAME).is_file() or not (folder / SUMMARY).is_file():
-        if not (folder / UNFINISHED).is_dir() and any(folder.glob("**/*.ds")):
+        there = (path for endings in ENDINGS.values() for path in folder.glob(f"**/*{endings[0]}"))
+        if not (folder / UNFINISHED).is_dir() and any(there):
             what = "holds token files that were not prepared here"
             raise SourceError(f"{folder}: {what}. Give a folder that does not exist yet.")
         return None
@@ -179,7 +187,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
         raise SourceError(f"{folder / SUMMARY}: {what}. Delete the folder, or give another.") from None
     if not same:
         raise SourceError(
-            f"{folder}: was prepared from other text, or with another tokenizer or column. "
+            f"{folder}: was prepared from other text, or with another tokenizer, column or format. "
             f"Give another folder, or delete this one."
         )
     if (folder / UNFINISHED).is_dir():

@@ -1,6 +1,6 @@
 """Raw text -> a folder of token files, in parallel: resumable, atomic, the same for any number of workers.
 
-    00000.ds 00000.ds.index 00000.ds.metadata ... prepared.json manifest.json
+    00000.ds 00000.ds.index 00000.ds.metadata ... prepared.json manifest.json    or, as Megatron's, 00000.bin 00000.idx
 
 A try that was killed resumes with the shards that are missing; the same text prepared twice is a no-op.
 """
@@ -39,7 +39,7 @@ def prepare(
         there = find_prepared(folder, identity)
         if there is not None:
             return there
-        finished = FinishedShards(folder, identity, recipe.content)
+        finished = FinishedShards(folder, identity, recipe)
         job = _with_fast_encoder(job, recipe, title)
         outcomes = Preparation(work, job, finished, most_bad, title).run(workers or enough_workers(work))
         prepared = summed(folder, job.name, outcomes)

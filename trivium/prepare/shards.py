@@ -34,7 +34,7 @@ SENT_BYTES = 4 << 20  # of a shard of generated lines
 class Shard:
     """What becomes one token file; `sent` where its lines are sent to the worker, `lines_before` of them earlier."""
 
-    name: str
+    name: str  # of its files, without their endings
     parts: tuple[InputPart, ...]
     size: int  # of the input
     sent: bool = False
@@ -62,6 +62,9 @@ class KnownParts(Protocol):
 
     def set_parts(self, name: str, part: InputPart, count: int) -> None:
         """Remember the number: the input has been read to its end."""
+
+    def is_finished(self, shard: Shard) -> bool:
+        """Whether a shard needs its lines no more."""
 
 
 class Work(Protocol):
@@ -195,11 +198,11 @@ def send(
     """A shard for each stretch of lines that `read` gives, with the bytes of input that it took."""
 
     def shard(part: int, size: int, lines_before: int) -> Shard:
-        return Shard(f"{name}-{part:05d}.ds", (whole,), size, True, lines_before, (str(part),))
+        return Shard(f"{name}-{part:05d}", (whole,), size, True, lines_before, (str(part),))
 
-    count = known.num_parts(name, whole)
-    if count is not None:
-        yield from (QueuedShard(shard(part, 0, 0)) for part in range(count))
+    finished = [shard(part, 0, 0) for part in range(known.num_parts(name, whole) or 0)]
+    if finished and all(map(known.is_finished, finished)):
+        yield from map(QueuedShard, finished)
         return
     lines_before, count = first_line, 0
     for lines, size in read():
@@ -217,7 +220,7 @@ def divide(files: Sequence[InputFile]) -> Iterator[Shard | CompressedInput]:
     held = 0
     for file in files:
         if together and held + weight(file) > size:
-            yield Shard(f"{number:05d}.ds", tuple(together), held)
+            yield Shard(f"{number:05d}", tuple(together), held)
             number, together, held = number + 1, [], 0
         if weight(file) <= size or file.reader == "text":
             together.append(whole_part(file))
@@ -227,10 +230,10 @@ def divide(files: Sequence[InputFile]) -> Iterator[Shard | CompressedInput]:
             number += 1
         else:
             for start, stop, count in _cuts(file, size):
-                yield Shard(f"{number:05d}.ds", (part_of(file, start, stop),), count)
+                yield Shard(f"{number:05d}", (part_of(file, start, stop),), count)
                 number += 1
     if together:
-        yield Shard(f"{number:05d}.ds", tuple(together), held)
+        yield Shard(f"{number:05d}", tuple(together), held)
 
 
 def _cuts(file: InputFile, size: int) -> Iterator[tuple[int, int, int]]:

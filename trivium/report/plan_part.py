@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from trivium.config.numbers import show_count
+from trivium.config.stages import CROPPING
 from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
 from trivium.report.run import ShownRun
 
@@ -60,7 +61,7 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
             ["stage", "source", "share", "tokens", "loss tokens", "epochs", "total", "padding", "cut", "dropped"],
             [row for stage in run.plan["stages"] for row in _use_rows(stage)],
             note="Loss tokens: those that count in the loss. Padding: slots without a token. "
-            "Cut: pieces whose document continues elsewhere. Dropped: tokens that crop does not read.",
+            "Cut: pieces whose document continues elsewhere. Dropped: tokens that cropping leaves out.",
             numbers=tuple(range(2, 10)),
             sources=(1,),
             folded=several,
@@ -69,15 +70,18 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
             f"sources{key}",
             f"Sources{of}",
             ["source", "kind", "documents", "tokens"],
-            [
-                [name, str(source["kind"]), _count(source["documents"]), _count(source["tokens"])]
-                for name, source in run.plan["sources"].items()
-            ],
+            [row for name, source in run.plan["sources"].items() for row in _source_rows(name, source)],
             numbers=(2, 3),
             sources=(0,),
             folded=True,
         ),
     ]
+
+
+def _source_rows(name: str, source: Record) -> list[list[str]]:
+    """A source, and each task that it mixes."""
+    rows = [(str(source["kind"]), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
+    return [[name, kind, _count(of["documents"]), _count(of["tokens"])] for kind, of in rows]
 
 
 def known_stages(plan: Record) -> list[Record]:
@@ -196,7 +200,7 @@ def packed_figures(stage: Record, figures: Record | None) -> tuple[str, str, str
     """Padding, pieces that are cut, tokens that are dropped."""
     if figures is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
-    slots = figures["rows"] * (stage["seq_len"] + (stage["packing"] == "crop"))
+    slots = figures["rows"] * (stage["seq_len"] + (stage["packing"] in CROPPING))
     dropped = figures["consumed"] - figures["tokens"]
     return (
         percent(slots - figures["tokens"], slots),

@@ -163,6 +163,15 @@ class FileBlocks:
         draw = uniforms(int(self._keys[file]), [document - int(self._first_document[file])])[0]
         return bool(draw < self.hold_out.rule[0])
 
+    def has_documents(self, file: int) -> NDArray[np.bool_]:
+        """Which documents of a file these blocks have: all, or those on their side of the hold-out."""
+        if self.hold_out is None:
+            return np.ones(int(self._num_documents[file]), np.bool_)
+        limit, wanted = self.hold_out.rule
+        draws = uniforms(int(self._keys[file]), np.arange(self._num_documents[file]))
+        chosen: NDArray[np.bool_] = (draws < limit) == wanted
+        return chosen
+
     def _check_files(self, blocks: Int64s) -> None:
         """A mapped file that was cut short would end the process when it is read: look before."""
         for number in np.unique(np.searchsorted(self._first_block, blocks, side="right") - 1).tolist():
@@ -193,6 +202,12 @@ class FileBlocks:
         number = document - int(self._first_document[file])
         ends = self._ends[file]
         return file, int(ends[number - 1]) if number else 0, int(ends[number])
+
+    def task_of(self, document: int) -> int | None:
+        """The number of a document's task, where the source mixes several."""
+        file, _, _ = self.document_span(document)
+        tasks = self.files[file].tasks
+        return None if tasks is None else int(tasks[document - int(self._first_document[file])])
 
     def blocks_of(self, document: int) -> Int64s:
         """The blocks in which a document, or a piece of it, starts."""

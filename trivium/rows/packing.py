@@ -6,13 +6,14 @@ the piece of span 1 that starts at its token 8 and is 3 long:
 
     concat     0:5 1:3 | 1+3:8 | 2:3 3:2             end to end, cut where a row is full
     bestfit    1:8 | 0:5 1+8:3 | 2:3 3:2             the largest piece that fits comes next
-    crop       0:5 2:3 3:1 | 1:9                     the same with whole spans; their tails are dropped
+    crop       0:5 2:3 3:1 | 1:9                     whole spans; when none fits, the shortest is cropped
+    crop-first 0:5 2:3 1:1 | 3:2                     the same, and the span that came first is cropped
     pad        0:5 | 1:8 | 1+8:3 | 2:3 | 3:2         one span a row
 
 The price, for a window of 16M tokens of web-like documents at 2,048: `concat` cuts a document at nearly
 every row; `bestfit` cuts only what is longer than a row, and pads 0.01%; `crop` pads nothing and drops a
-sixth of the tokens; `pad` pads 70%. Each takes about a millisecond, and memory for a few numbers a span,
-a piece and a slot of a row. The same lengths always give the same rows.
+sixth of the tokens, `crop-first` a third; `pad` pads 70%. Each takes about a millisecond, and memory for a
+few numbers a span, a piece and a slot of a row. The same lengths always give the same rows.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from trivium.rows.kernels import compiled
 
-Policy = Literal["concat", "bestfit", "crop", "pad"]
+Policy = Literal["concat", "bestfit", "crop", "crop-first", "pad"]
 
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
@@ -31,9 +32,17 @@ Laid: TypeAlias = tuple[Int64s, Int32s, Int32s, Int32s]  # a packing's row_start
 
 NOTHING = -1
 
-# nanochat's loader chooses among at least 1,000 documents, which arrive 128 at a time.
-CROP_BUFFER_SPANS = 1000
-CROP_REFILL_SPANS = 128
+
+class CropRule(NamedTuple):
+    """Among which spans the policies that crop choose, and which span they crop when none fits."""
+
+    buffer_spans: int  # the buffer is filled up to this many before every choice
+    refill_spans: int  # they arrive this many at a time
+    crops_first: bool  # the span that came first is cropped; else the shortest
+
+
+# nanochat's loaders of January 2026: the one for documents in pretraining, the one for conversations in midtraining.
+CROP_RULES = {"crop": CropRule(1000, 128, False), "crop-first": CropRule(100, 1, True)}
 
 # A start or a dropped tail is at least one token short of its span, so this much still fits in int32.
 LONGEST_SPAN = 2**31
@@ -43,7 +52,7 @@ LONGEST_SPAN = 2**31
 class Packing:
     """Rows laid from spans: row r is the pieces `row_starts[r]` to `row_starts[r + 1]`, never none."""
 
-    capacity: int  # tokens that a row holds: seq_len, and one more with crop
+    capacity: int  # tokens that a row holds: seq_len, and one more where spans are cropped
     row_starts: Int64s  # (rows + 1) index of each row's first piece
     span: Int32s  # (pieces) the span that it is a piece of
     start: Int32s  # (pieces) where in its span it starts; above 0 it is a continuation
@@ -62,7 +71,7 @@ class Packing:
 
 
 def pack(policy: Policy, lengths: NDArray[np.integer], seq_len: int) -> Packing:
-    """Lay spans of these lengths, each at least 1, into rows of `seq_len` tokens (`crop`: one more)."""
+    """Lay spans of these lengths, each at least 1, into rows of `seq_len` tokens (those that crop: one more)."""
     spans = np.require(lengths, np.int64, ("C", "W"))  # a read-only array would need kernels of its own
     assert spans.ndim == 1
     assert len(spans) == 0 or (spans.min() >= 1 and spans.max() <= LONGEST_SPAN)
@@ -72,14 +81,14 @@ def pack(policy: Policy, lengths: NDArray[np.integer], seq_len: int) -> Packing:
             return _lossless(seq_len, _lay_in_order(spans, seq_len, one_span_a_row=False))
         case "bestfit":
             return _lossless(seq_len, _lay_bestfit(spans, seq_len))
-        case "crop":
-            return crop(spans, seq_len + 1, CROP_BUFFER_SPANS, CROP_REFILL_SPANS)
+        case "crop" | "crop-first":
+            return crop(spans, seq_len + 1, CROP_RULES[policy])
         case "pad":
             return _lossless(seq_len, _lay_in_order(spans, seq_len, one_span_a_row=True))
 
 
-def crop(lengths: Int64s, capacity: int, buffer_spans: int, refill_spans: int) -> Packing:
-    """The policy `crop` with a buffer of any size; `pack` takes nanochat's."""
+def crop(lengths: Int64s, capacity: int, rule: CropRule) -> Packing:
+    """The policies `crop` and `crop-first` with a buffer of any size; `pack` takes nanochat's."""
     # A span that fits in a row waits on the shelf of its length. Longer ones may have any length, and
     # wait behind by rank: capacity 8 and lengths 5, 90, 20, 90 -> shelves 5, 10, 9, 10.
     shelf_of = lengths.copy()
@@ -87,7 +96,7 @@ def crop(lengths: Int64s, capacity: int, buffer_spans: int, refill_spans: int) -
     longer_lengths, rank = np.unique(lengths[longer], return_inverse=True)
     shelf_of[longer] = capacity + 1 + rank
     num_shelves = capacity + 1 + len(longer_lengths)
-    row_starts, span, start, length = _lay_crop(lengths, capacity, shelf_of, num_shelves, buffer_spans, refill_spans)
+    row_starts, span, start, length = _lay_crop(lengths, capacity, shelf_of, num_shelves, rule)
     last = row_starts[1:] - 1
     dropped = lengths[span[last]] - length[last]  # a span that was cropped has filled its row
     return Packing(capacity, row_starts, span, start, length, dropped.astype(np.int32))
@@ -166,12 +175,10 @@ def _lay_bestfit(lengths: Int64s, seq_len: int) -> Laid:
 
 
 @compiled
-def _lay_crop(
-    lengths: Int64s, capacity: int, shelf_of: Int64s, num_shelves: int, buffer_spans: int, refill_spans: int
-) -> Laid:
-    """The policy `crop`: the largest span in the buffer that fits, or the shortest, cropped to fill the row.
+def _lay_crop(lengths: Int64s, capacity: int, shelf_of: Int64s, num_shelves: int, rule: CropRule) -> Laid:
+    """The policies that crop: the largest span in the buffer that fits; when none does, one cropped to fill the row.
 
-    nanochat's rule to the letter: the buffer is filled up before every choice, and among spans of one
+    nanochat's rules to the letter: the buffer is filled up before every choice, and among spans of one
     length the first that came is taken. At the window's end it drains, and the last row may stay open.
     """
     num_spans = len(lengths)  # every span is laid once, as one piece
@@ -182,19 +189,26 @@ def _lay_crop(
     row = piece = 0
 
     shelves = _empty_shelves(num_shelves, num_spans)
+    is_laid = np.zeros(num_spans, np.bool_)
     arrived = 0  # spans that have come into the buffer; `piece` of them have left it
+    first = 0  # no span before it is in the buffer
     while piece < num_spans:
         row_starts[row] = piece
         space = capacity
         while space > 0 and piece < num_spans:
-            while arrived - piece < buffer_spans and arrived < num_spans:
-                for _ in range(min(refill_spans, num_spans - arrived)):
+            while arrived - piece < rule.buffer_spans and arrived < num_spans:
+                for _ in range(min(rule.refill_spans, num_spans - arrived)):
                     _put(shelves, shelf_of[arrived], arrived)
                     arrived += 1
             shelf = _largest_up_to(shelves, space)
-            if shelf == NOTHING:
+            if shelf == NOTHING and rule.crops_first:
+                while is_laid[first]:
+                    first += 1
+                shelf = shelf_of[first]  # where it is at the head, having come first
+            elif shelf == NOTHING:
                 shelf = _smallest(shelves)
             chosen = _take(shelves, shelf)
+            is_laid[chosen] = True
             laid = min(lengths[chosen], space)
             span[piece], length[piece] = chosen, laid
             piece += 1

@@ -1,19 +1,21 @@
-"""Conversations, from files of JSON lines or of a task: rendered on first use into tokens, with a loss byte for each.
+"""Conversations, of files of JSON lines or of tasks: rendered on first use into tokens, with a loss byte for each.
 
-A task whose rows are on the Hub is fetched only where preparing is allowed, as a dataset is.
+A task whose rows are on the Hub is fetched only where preparing is allowed, as a dataset is. Of several tasks the
+conversations are written in one shuffled order, with the number of its task for each.
 """
 
-import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import xxhash
 
-from trivium.config.sources import GENERATED, ChatSource
+from trivium.config.sources import GENERATED, ChatSource, MixedTask, TaskKeys
 from trivium.errors import SourceError
-from trivium.prepare.encode import Recipe
+from trivium.prepare.encode import Form, Recipe
 from trivium.prepare.shards import FilesWork, LinesWork, Work
 from trivium.sources.locate import (
     FetchedNote,
@@ -29,35 +31,35 @@ from trivium.textfiles.read import read_raw_lines
 
 LINE_BYTES = 1024  # of a task's conversation, about
 TASKS_VERSION = 2  # rises when tasks make other conversations of the same rows: what was prepared before is not used
-TASK_KEYS = ("split", "subset", "size", "start", "stop", "split_by")
+SELECTING = ("split", "subset", "size", "start", "stop", "split_by")
 
 
 def locate_chat(name: str, source: ChatSource, settings: LocateSettings) -> LocatedSource:
-    if source.path is not None and not exists(source.path):
-        return not_there(source)
-    if source.task is None:
+    """The token files of conversations, rendered on first use."""
+    keys: Sequence[TaskKeys] = source.tasks or (source,)
+    for each in keys:
+        if each.path is not None and not exists(each.path):
+            return not_there(" ".join(each.path))
+    if source.tasks is None and source.task is None:
         return _prepared(name, source, _file_work(source, settings), settings)
-    task = functools.cache(lambda: _open_task(source))
-    if source.path is not None or source.task in GENERATED:
-        files = find_inputs(source.path, hashing=settings.prepare) if source.path else ()
-        hashes = FilesWork(files).content if source.path else None
-        return _prepared(name, source, _task_work(source, task, hashes), settings)
+    tasks = [LazyTask(each, hashing=settings.prepare) for each in keys]
+    if not any(task.is_fetched for task in tasks):
+        return _prepared(name, source, _task_work(source, tasks), settings)
     if not settings.prepare and settings.lacks_tokenizer:
         return not_fetched(f"task {source.where}")  # it is asked for a tokenizer when it is there
-    note = FetchedNote([_settings(source), settings.tokenizer.fingerprint])
+    asked = [task.settings if task.is_fetched else task.content for task in tasks]
+    note = FetchedNote([asked if source.tasks else asked[0], settings.tokenizer.fingerprint])
     there = note.followed()
     if there is not None or not settings.prepare:
         return there or not_fetched(f"task {source.where}")
-    hasher = xxhash.xxh3_128()
-    for line in _as_lines(task()):
-        hasher.update(line)
-    there = _prepared(name, source, _task_work(source, task, str(hasher.hexdigest())), settings)
+    there = _prepared(name, source, _task_work(source, tasks), settings)
     note.keep(there)
     return there
 
 
 def _prepared(name: str, source: ChatSource, work: Work, settings: LocateSettings) -> LocatedSource:
-    return prepared_files(name, source, work, Recipe("chat", settings.tokenizer, settings.config), settings)
+    form: Form = "tasks" if source.tasks else "chat"
+    return prepared_files(name, source, work, Recipe(form, settings.tokenizer, settings.config), settings)
 
 
 def _file_work(source: ChatSource, settings: LocateSettings) -> Work:
@@ -84,23 +86,67 @@ def _lines(files: tuple[InputFile, ...]) -> Iterator[bytes]:
             yield line if line.endswith(b"\n") else line + b"\n"
 
 
-def _settings(source: ChatSource) -> list[Any]:
-    return [TASKS_VERSION, source.task, *(getattr(source, key) for key in TASK_KEYS)]
+@dataclass(frozen=True)
+class LazyTask:
+    """A task of a source, opened only where its conversations have to be read."""
+
+    keys: TaskKeys
+    hashing: bool  # files whose hashes are not known are hashed
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its rows come from the Hub."""
+        return self.keys.path is None and self.keys.task not in GENERATED
+
+    @property
+    def repeat(self) -> int:
+        """How often the source has each of its conversations; a source of one task has it once."""
+        return self.keys.repeat if isinstance(self.keys, MixedTask) else 1
+
+    @cached_property
+    def conversations(self) -> Sequence[Any]:
+        """The task itself."""
+        from trivium.tasks.open import open_task
+
+        assert self.keys.task is not None, "a checked task has a name"
+        return open_task(self.keys.task, **self.keys.model_dump(include={"path", *SELECTING}))
+
+    @property
+    def settings(self) -> list[Any]:
+        """What selects its conversations."""
+        selected = (getattr(self.keys, key) for key in SELECTING)
+        return [TASKS_VERSION, self.keys.task, *selected, *([self.repeat] * (self.repeat > 1))]
+
+    @cached_property
+    def content(self) -> list[Any]:
+        """Plain values that change with its conversations; those of the Hub are hashed one by one."""
+        if self.is_fetched:
+            hasher = xxhash.xxh3_128()
+            for line in map(_as_line, self.conversations):
+                hasher.update(line)
+            return [self.settings, str(hasher.hexdigest())]
+        files = find_inputs(self.keys.path, hashing=self.hashing) if self.keys.path else ()
+        return [self.settings, FilesWork(files).content if files else None]
 
 
-def _open_task(source: ChatSource) -> Sequence[Any]:
-    from trivium.tasks.open import open_task
+def _task_work(source: ChatSource, tasks: Sequence[LazyTask]) -> LinesWork:
+    """The conversations of a task, or of several in one order; opened only where they have to be prepared."""
 
-    assert source.task is not None, "asked only of a source with a task"
-    return open_task(source.task, **source.model_dump(include={"path", *TASK_KEYS}))
+    def size() -> int:
+        return sum(len(task.conversations) * task.repeat for task in tasks) * LINE_BYTES
+
+    if source.tasks is None:
+        (task,) = tasks
+        return LinesWork(f"task {source.task}", task.content, size, lambda: map(_as_line, task.conversations))
+    return LinesWork("tasks", [task.content for task in tasks], size, lambda: _mixed_lines(tasks))
 
 
-def _task_work(source: ChatSource, task: Callable[[], Sequence[Any]], content: Any) -> LinesWork:
-    """The conversations of a task, which is opened only where they have to be prepared."""
-    size, lines = lambda: len(task()) * LINE_BYTES, lambda: _as_lines(task())
-    return LinesWork(f"task {source.task}", [_settings(source), content], size, lines)
+def _mixed_lines(tasks: Sequence[LazyTask]) -> Iterator[bytes]:
+    from trivium.tasks.mixture import TaskMixture
+
+    mixture = TaskMixture([task.conversations for task in tasks], [task.repeat for task in tasks])
+    return (_as_line(conversation | {"task": number}) for number, conversation in mixture)
 
 
-def _as_lines(task: Sequence[Any]) -> Iterator[bytes]:
-    for conversation in task:
-        yield json.dumps(conversation, ensure_ascii=False).encode() + b"\n"
+def _as_line(conversation: dict[str, Any]) -> bytes:
+    return json.dumps(conversation, ensure_ascii=False).encode() + b"\n"

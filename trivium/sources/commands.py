@@ -20,6 +20,7 @@ from trivium.textfiles.bad_lines import MOST_BAD
 from trivium.textfiles.inputs import find_inputs
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure, read_manifest, verify, write_manifest
 from trivium.tokenfiles.open import TokenFile
+from trivium.tokenfiles.write import WrittenFormat
 
 ROLES: dict[str, tuple[Role, ...]] = {"bos": ("bos",), "eos": ("eos",), "none": ()}
 
@@ -32,6 +33,7 @@ def prepare_paths(
     add: Sequence[str] | None,
     bad_lines: float | None,
     workers: int | None,
+    written: WrittenFormat,
 ) -> str:
     """Token files of some paths in a folder of the user's choice; a line with what is in it."""
     if tokenizer is None:
@@ -41,7 +43,7 @@ def prepare_paths(
             raise UsageError(f'prepare: --add "{each}" is not known. Give bos, eos or none.')
     config = TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
     added = None if not add else tuple(dict.fromkeys(role for each in add for role in ROLES[each]))
-    recipe = Recipe("text", LocateSettings(config).tokenizer, config, column, added)
+    recipe = Recipe("text", LocateSettings(config).tokenizer, config, column, added, format=written)
     most_bad = MOST_BAD if bad_lines is None else bad_lines
     work = FilesWork(find_inputs(paths))
     return f"{out}: {prepare(work, recipe, out, title=str(out), workers=workers, most_bad=most_bad)}"

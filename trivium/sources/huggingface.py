@@ -50,7 +50,7 @@ class RowsWork:
         for number, start in enumerate(range(0, self.num_rows, self.rows_each)):
             stop = min(start + self.rows_each, self.num_rows)
             part = InputPart("", self.name, "rows", start, stop, self.fingerprint)
-            yield QueuedShard(Shard(f"{number:05d}.ds", (part,), self.num_bytes * (stop - start) // self.num_rows))
+            yield QueuedShard(Shard(f"{number:05d}", (part,), self.num_bytes * (stop - start) // self.num_rows))
 
 
 def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSettings) -> LocatedSource:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trivium.config.numbers import show_count
 from trivium.config.schema import Tokenizer as TokenizerConfig
-from trivium.config.sources import BaseSource, PreparedSource, TextSource, TokensSource
+from trivium.config.sources import PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
 from trivium.files import cache_folder, cached_draft, hash_json
 from trivium.paths import UNFINISHED
@@ -24,6 +24,7 @@ from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
+from trivium.tokenfiles import find
 from trivium.tokenfiles.manifest import MANIFEST_NAME
 from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
 
@@ -77,8 +78,8 @@ class LocateSettings:
 
 def locate_tokens(_name: str, source: TokensSource, _settings: LocateSettings) -> LocatedSource:
     assert source.path is not None, "a checked source has a path"
-    if not exists(source.path):
-        return not_there(source)
+    if not any(map(find.exists, source.path)):
+        return not_there(source.where)
     paths = [Path(path) for path in source.path]
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
     return LocatedSource(open_source(source.path, TokenFileSettings(source.dtype, source.eos, source.bos)), folder)
@@ -88,7 +89,7 @@ def locate_text(name: str, source: TextSource, settings: LocateSettings) -> Loca
     """The token files of local text, tokenised on first use."""
     assert source.path is not None, "a checked source has a path"
     if not exists(source.path):
-        return not_there(source)
+        return not_there(source.where)
     recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add)
     work = FilesWork(find_inputs(source.path, hashing=settings.prepare))
     return prepared_files(name, source, work, recipe, settings)
@@ -99,9 +100,9 @@ def exists(paths: Sequence[str]) -> bool:
     return any(Path(path).exists() or glob(path, recursive=True) for path in paths)
 
 
-def not_there(source: BaseSource) -> LocatedSource:
+def not_there(where: str) -> LocatedSource:
     """The gap of a source of which nothing is on disk."""
-    return LocatedSource(gap=Gap(f"{source.where} does not exist"))
+    return LocatedSource(gap=Gap(f"{where} does not exist"))
 
 
 def not_fetched(what: str) -> LocatedSource:

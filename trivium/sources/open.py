@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, ChatSource, Source
 from trivium.errors import PlanError, Problem, SourceError
@@ -14,6 +16,14 @@ from trivium.sources.locate import Gap, LocatedSource, LocateSettings, locate_te
 from trivium.text.tokenizer import open_tokenizer
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
 from trivium.tokenfiles.open import TokenFile
+
+
+class TaskCount(NamedTuple):
+    """What a source has of one of its tasks, to train on."""
+
+    task: str
+    documents: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +39,17 @@ class OpenSource:
     largest_id: int = 0
     content: str = ""  # a hash of the content alone
     loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage asks for it
+    tasks: tuple[TaskCount, ...] = ()  # of a source that mixes several
 
     @property
     def fingerprint(self) -> str:
         """Of its content and of all that decides the order in which it is read."""
         return self.blocks.fingerprint
+
+    def task_of(self, document: int) -> str | None:
+        """The task that a document is of, where the source mixes several."""
+        number = self.blocks.task_of(document) if self.tasks and isinstance(self.blocks, FileBlocks) else None
+        return None if number is None else self.tasks[number].task
 
 
 class OpenSources(NamedTuple):
@@ -104,7 +120,7 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
     if source.validation is None:
         blocks = FileBlocks(name, files, manifest.fingerprint, *sizes)
         only = source.validation_only
-        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(source, manifest))
+        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(source, manifest, blocks))
     share = source.validation if isinstance(source.validation, float) else source.validation / max(1, manifest.tokens)
     train = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=False))
     held = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=True))
@@ -114,12 +130,26 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
             f"validation = {source.validation} holds out none of the {manifest.documents:,} documents. "
             "Hold out more, or give a source of its own with validation_only = true."
         )
-    return OpenSource(train, *_readable(train), held, tokens, **_known(source, manifest))
+    return OpenSource(train, *_readable(train), held, tokens, **_known(source, manifest, train))
 
 
-def _known(source: BaseSource, manifest: Manifest) -> dict[str, Any]:
-    loss_on = source.loss_on if isinstance(source, ChatSource) else "assistant"
-    return {"largest_id": manifest.largest_id, "content": manifest.fingerprint, "loss_on": loss_on}
+def _known(source: BaseSource, manifest: Manifest, blocks: FileBlocks) -> dict[str, Any]:
+    known: dict[str, Any] = {"largest_id": manifest.largest_id, "content": manifest.fingerprint}
+    if isinstance(source, ChatSource):
+        known |= {"loss_on": source.loss_on, "tasks": _count_tasks(source, blocks)}
+    return known
+
+
+def _count_tasks(source: ChatSource, blocks: FileBlocks) -> tuple[TaskCount, ...]:
+    """What the blocks have of each task of a source that mixes several."""
+    names = [task.name for task in source.tasks or ()]
+    counts = np.zeros((2, len(names)), np.int64)
+    for number, file in enumerate(blocks.files):
+        if file.tasks is not None:
+            chosen = blocks.has_documents(number)
+            tasks, lengths = file.tasks[chosen], np.diff(file.ends, prepend=0)[chosen]
+            counts += [np.bincount(tasks, weights, len(names)).astype(np.int64) for weights in (None, lengths)]
+    return tuple(TaskCount(*each) for each in zip(names, *counts.tolist(), strict=True))
 
 
 def _readable(blocks: FileBlocks) -> tuple[int, int]:

@@ -14,12 +14,21 @@ from trivium.tokenfiles.masked import INDEX, MASK, TOKEN
 
 ENDINGS = (".ds", ".npy", ".bin")
 # Files that are useless without the token file beside them: `web.idx` needs `web.bin`.
-COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
+COMPANIONS = {".ds.index": ".ds", ".ds.loss": ".ds", ".ds.task": ".ds", ".idx": ".bin", ".bin.mask": ".bin"}
 
 
 def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
     """The token files of a source: path after path as given, within each sorted by name."""
     return find_with(paths, _expand)
+
+
+def exists(entry: str) -> bool:
+    """Whether a path names anything that is on disk; a pattern may match nothing yet."""
+    return Path(entry).exists() or any(map(Path.is_file, _megatron_files(entry))) or bool(glob.glob(entry, recursive=True))
+
+
+def _megatron_files(prefix: str) -> tuple[Path, Path]:
+    return Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
 
 
 def _expand(entry: str) -> tuple[Path, list[Found]]:
@@ -29,8 +38,12 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
         root, files = path, list(_walk(path))
     elif path.is_file():
         root, files = path.parent, [path]
-    elif Path(f"{entry}.bin").is_file() and Path(f"{entry}.idx").is_file():
-        root, files = path.parent, [Path(f"{entry}.bin")]
+    elif any(map(Path.is_file, _megatron_files(entry))):
+        tokens, index = _megatron_files(entry)
+        if not (tokens.is_file() and index.is_file()):
+            there, missing = (tokens, index) if tokens.is_file() else (index, tokens)
+            raise SourceError(f"{missing}: does not exist, and {there} needs it beside it. Copy it too.")
+        root, files = path.parent, [tokens]
     elif glob.has_magic(entry):
         root, files = fixed_part(path), list(_match(entry))
     else:

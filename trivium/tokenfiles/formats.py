@@ -2,7 +2,7 @@
 
 | format     | files                                   | dtype from              | documents from        |
 |------------|-----------------------------------------|-------------------------|-----------------------|
-| `ds`       | .ds, .ds.index, .ds.loss, .ds.metadata  | .ds.metadata            | .ds.index             |
+| `ds`       | .ds and .index .loss .task .metadata    | .ds.metadata            | .ds.index             |
 | `npy`      | .npy                                    | its header              | -                     |
 | `bin`      | .bin, metadata.json or metadata.yaml    | the metadata, if any    | -                     |
 | `megatron` | .bin, .idx                              | .idx                    | .idx                  |
@@ -51,6 +51,7 @@ class TokenFileDescription:
     index: Path | None = None  # document ends, 8 bytes each
     megatron: MegatronIndex | None = None
     loss: Path | None = None  # one byte a token
+    tasks: Path | None = None  # one byte a document
     packed: PackedArrays | None = None
     padded: PaddedRows | None = None
 
@@ -61,7 +62,7 @@ class TokenFileDescription:
         if masked is not None:
             return masked.beside
         megatron = self.megatron.path if self.megatron else None
-        return tuple(path for path in (self.index, megatron, self.loss) if path)
+        return tuple(path for path in (self.index, megatron, self.loss, self.tasks) if path)
 
 
 def describe(path: Path, sidecars: dict[Path, TokenMetadata | None]) -> TokenFileDescription:
@@ -82,7 +83,7 @@ def describe(path: Path, sidecars: dict[Path, TokenMetadata | None]) -> TokenFil
 
 def _describe_ds(path: Path) -> TokenFileDescription:
     """datatrove's format, which nanotron's nanosets use."""
-    index, loss, metadata = (Path(f"{path}.{ending}") for ending in ("index", "loss", "metadata"))
+    index, loss, tasks, metadata = (Path(f"{path}.{ending}") for ending in ("index", "loss", "task", "metadata"))
     declared, count = _read_ds_metadata(metadata) if metadata.is_file() else (None, None)
     if index.is_file():
         if index.stat().st_size % 8:
@@ -92,8 +93,8 @@ def _describe_ds(path: Path) -> TokenFileDescription:
             )
         ends = map_ends(index)
         count = TokenCount(index, int(ends[-1]) if len(ends) else 0)
-    index_there, loss_there = (path if path.is_file() else None for path in (index, loss))
-    return TokenFileDescription("ds", declared, count, index=index_there, loss=loss_there)
+    there = [path if path.is_file() else None for path in (index, loss, tasks)]
+    return TokenFileDescription("ds", declared, count, index=there[0], loss=there[1], tasks=there[2])
 
 
 def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:

@@ -35,12 +35,12 @@ class TokenFileFacts:
     """What one token file holds."""
 
     name: str
-    bytes: int  # with the files beside it: index, loss
+    bytes: int  # with the files beside it: index, loss, tasks
     documents: int
     tokens: int
     dtype: str
     largest_id: int
-    hash: str  # of tokens, document ends and loss
+    hash: str  # of tokens, document ends, loss and tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,10 @@ def measure_file(file: TokenFile, progress: Progress | None = None) -> TokenFile
         if progress:
             progress(len(tokens))
     _hash_ends(file, hasher)
-    if file.loss is not None:
-        for start in range(0, len(file.loss), SLICE_BYTES):
-            hasher.update(file.loss[start : start + SLICE_BYTES].data)
+    for labels in (file.loss, file.tasks):
+        if labels is not None:
+            for start in range(0, len(labels), SLICE_BYTES):
+                hasher.update(labels[start : start + SLICE_BYTES].data)
     _check_ids(file, smallest, largest)
     return _file_facts(file, largest, hasher.hexdigest())
 

@@ -54,6 +54,7 @@ class TokenFile:
     tokenizer: str | None  # as metadata names it
     parts: tuple[FileStamp, ...]  # all files this was read from, the token file first
     settings: TokenFileSettings
+    tasks: NDArray[np.uint8] | None = None  # for each document, where a source mixes several
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -98,13 +99,14 @@ def _open(
         else:
             ends = _document_ends(tokens, parts, settings, description, cache)
             loss = _loss(tokens, parts, description, cache)
+        tasks = _map_labels(description.tasks, found.path, len(ends), "documents") if description.tasks else None
     except OSError as error:
         # Linux maps 65,530 files for a process by default; a `.ds` takes two or three of these.
         many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
         advice = many if error.errno == ENOMEM else "Check that it exists and that you may read it."
         raise SourceError(f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}") from error
     tokenizer = description.metadata.tokenizer if description.metadata else None
-    return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, settings)
+    return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, settings, tasks)
 
 
 def _map_tokens(path: Path, settings: TokenFileSettings, description: TokenFileDescription) -> Tokens:
@@ -160,21 +162,23 @@ def _loss(
 ) -> NDArray[np.uint8] | None:
     """Which tokens count in the loss; None where all do."""
     if description.loss:
-        return _map_loss(description.loss, parts[0].path, len(tokens))
+        return _map_labels(description.loss, parts[0].path, len(tokens), "tokens")
     packed = description.packed
     if packed and packed.mask:
         return cached_loss(cache, cache_key("loss", parts), lambda: packed.loss(tokens), len(tokens))
     return None
 
 
-def _map_loss(path: Path, of: Path, num_tokens: int) -> NDArray[np.uint8]:
-    loss = np.frombuffer(map_file(path), np.uint8)
-    if len(loss) != num_tokens:
+def _map_labels(path: Path, of: Path, count: int, what: str) -> NDArray[np.uint8]:
+    """A byte for each token or document of a file."""
+    labels = np.frombuffer(map_file(path), np.uint8)
+    if len(labels) != count:
+        without = "count all tokens in the loss" if what == "tokens" else "read them without the names of their tasks"
         raise SourceError(
-            f"{path}: has {len(loss):,} bytes, and {of.name} has {num_tokens:,} tokens, one byte each. "
-            f"Copy both again, or delete it to count all tokens in the loss."
+            f"{path}: has {len(labels):,} bytes, and {of.name} has {count:,} {what}, one byte each. "
+            f"Copy both again, or delete it to {without}."
         )
-    return loss
+    return labels
 
 
 def _refuse_mixed(files: Sequence[TokenFile]) -> None:
