@@ -38,11 +38,15 @@ class Fade(Table):
     """How the shares change from those of the stage before to those of this one."""
 
     tokens: Count | None = Field(None, examples=["50M"])
-    """Tokens over which the shares change, from the stage's first row on."""
+    """Tokens over which the shares change, from the stage's first row on, or around it with `center`."""
     steps: Count | None = Field(None, examples=[100])
     """Steps over which the shares change, instead of tokens."""
-    shape: Literal["linear", "cosine"] = "linear"
+    shape: Literal["linear", "cosine", "sigmoid"] = "linear"
     """The curve on which the new mixture's part grows from 0 to 1."""
+    steepness: Annotated[float, Field(gt=0, le=1000)] = Field(10.0, examples=[20.0])
+    """With shape = "sigmoid": four times the slope in the middle, by the fade's length; at 10 it starts at 0.7%."""
+    center: bool = False
+    """Center the fade on the stage's start: its first half is in the last rows of the stage before."""
 
 
 class StageLr(Table):
