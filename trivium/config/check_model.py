@@ -135,6 +135,9 @@ def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None)
         now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
         what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
         yield view.problem((*path, "to"), what)
+    if view.given(*path, "warmup_from") and view.absent(*path, "warmup"):
+        what = "needs a warm-up to be the start of. Write warmup = { steps = 2000 } too, or leave it out."
+        yield view.problem((*path, "warmup_from"), what)
     if shape == "inverse-sqrt" and view.absent(*path, "warmup"):
         what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
         yield view.problem((*path, "warmup"), what)

@@ -210,6 +210,8 @@ class Schedule(Table):
     """constant, linear, cosine, wsd (warm-up, stable, decay) or inverse-sqrt."""
     warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """The length of the rise from zero at the run's start."""
+    warmup_from: Fraction | None = Field(None, examples=[0.01])
+    """The learning rate of the warm-up's first step, as a fraction of the peak; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"

@@ -60,6 +60,8 @@ class StageLr(Table):
     """The learning rate at the stage's end, as a fraction of its start."""
     warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """Warm up again from zero at the stage's start."""
+    warmup_from: Fraction | None = Field(None, examples=[0.01])
+    """The learning rate of the warm-up's first step, as a fraction of its end; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With shape = "wsd": the length of the decay at the stage's end."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"

@@ -9,8 +9,8 @@ from typing import Any
 
 from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config
-from trivium.config.stages import Reference, Stage, merged_stages
+from trivium.config.schema import Config, Schedule
+from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
@@ -196,7 +196,7 @@ class Builder:
         steps_for_tokens = partial(_steps_for_tokens, stages)
         horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
         decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
-        lengths = self._lengths("schedule", schedule.shape, schedule.warmup, decay, horizon, steps_for_tokens)
+        lengths = self._lengths("schedule", schedule, decay, horizon, steps_for_tokens)
         if total is not None and horizon < total and not open_ended and schedule.to == 0:
             what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
             self.warnings.append(Problem("schedule.horizon", what))
@@ -207,30 +207,27 @@ class Builder:
         if lr is not None:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
-            lengths = self._lengths(
-                path, lr.shape, lr.warmup, decay, steps, lambda tokens: -(-tokens // stage.step_tokens)
-            )
+            lengths = self._lengths(path, lr, decay, steps, lambda tokens: -(-tokens // stage.step_tokens))
         return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
 
     def _lengths(
         self,
         path: str,
-        shape: str | None,
-        warmup: Extent | None,
+        shaped: Schedule | StageLr,
         decay: Extent,
         span: int,
         steps_for_tokens: Callable[[int], int],
     ) -> Lengths:
         """A shape's lengths in steps; they must fit the span that the shape has."""
-        rise = resolve(warmup, span, steps_for_tokens)
-        fall = resolve(decay, span, steps_for_tokens) if shape == "wsd" else 0
-        bounded = shape in ("linear", "cosine", "wsd") or path != "schedule"
+        rise = resolve(shaped.warmup, span, steps_for_tokens)
+        fall = resolve(decay, span, steps_for_tokens) if shaped.shape == "wsd" else 0
+        bounded = shaped.shape in ("linear", "cosine", "wsd") or path != "schedule"
         if bounded and rise + fall > span:
             parts = f"a warm-up of {rise:,}" + (f" and a decay of {fall:,}" if fall else "")
             what = f"{parts} steps {'are' if fall else 'is'} longer than the {span:,} steps there are. Shorten it."
             self.problems.append(Problem(path, what))
             return Lengths(span)
-        return Lengths(span, rise, fall)
+        return Lengths(span, rise, fall, shaped.warmup_from)
 
     def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token counts in the loss teaches nothing."""
