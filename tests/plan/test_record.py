@@ -83,6 +83,8 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "betas"): [[0.9, 0.95], [0.9, 0.99]],
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
+    ("model", "norm_eps"): [None, 1e-5],
+    ("model", "no_rope_every"): [None, 2],
 }
 IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("run", "name"): ["test", "other"],

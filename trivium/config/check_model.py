@@ -53,6 +53,9 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.size is not None and model.size not in SIZES:
         what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
         yield view.problem(("model", "size"), what)
+    if model.qk_norm and model.no_rope_every is not None:
+        what = "is given with qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
+        yield view.problem(("model", "no_rope_every"), what)
     for key in ("init_step", "init_optimizer"):
         if view.given("model", key) and view.absent("model", "init"):
             what = 'is given without init. Write init = "runs/base" too, or leave it out.'

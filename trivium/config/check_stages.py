@@ -311,6 +311,12 @@ def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
         if view.given(*path, key) and view.absent(*path, "scaling"):
             what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too, or leave it out.'
             yield view.problem((*path, key), what)
+    for key in ("low_freq_factor", "high_freq_factor"):
+        if view.given(*path, key) and rope.scaling != "llama3":
+            yield view.problem((*path, key), 'needs scaling = "llama3". Write that too, or leave it out.')
+    if rope.low_freq_factor >= rope.high_freq_factor:
+        what = f"is {rope.low_freq_factor:g}, not under the high_freq_factor of {rope.high_freq_factor:g}. Lower it."
+        yield view.problem((*path, "low_freq_factor"), what)
 
 
 def objective_rules(view: View) -> Iterator[Finding]:

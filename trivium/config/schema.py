@@ -98,6 +98,10 @@ class Model(Table):
     """Share one weight matrix between embedding and unembedding."""
     init_std: Positive = Field(0.02, examples=[0.02])
     """Standard deviation of the initial weights."""
+    norm_eps: Positive = Field(1e-6, examples=[1e-5])
+    """The number that a norm adds to the mean square under its root."""
+    no_rope_every: Annotated[Count, Field(ge=2)] | None = Field(None, examples=[4])
+    """Every nth layer has no rotary positions, as in SmolLM3; absent: all layers have."""
     rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
     """Rotary positions of stages that have none of their own; absent: theta 10,000."""
     init: Text | None = Field(None, examples=["runs/base"])

@@ -73,12 +73,16 @@ class Rope(Table):
 
     theta: Positive | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn"] | None = None
+    scaling: Literal["linear", "yarn", "llama3"] | None = None
     """How rows longer than the trained context are reached; absent: positions are not scaled."""
     factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
     """The row length over the trained context; needs `scaling`."""
     original_seq_len: Count | None = Field(None, examples=[4096])
     """The context the model was trained at before scaling; absent: the model's max_seq_len."""
+    low_freq_factor: Positive = Field(1.0, examples=[1.0])
+    """With scaling = "llama3": channels with fewer turns in the original context than this are stretched in full."""
+    high_freq_factor: Positive = Field(4.0, examples=[4.0])
+    """With scaling = "llama3": channels with more turns than this are not stretched."""
 
 
 class Reference(Table):
