@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from trivium.tokenfiles.open import open_source
 FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size=1, max_size=3).filter(
     lambda files: all(any(lengths) for lengths in files)
 )
-STAGES = st.lists(
+STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.fixed_dictionaries(
         {
             "steps": st.integers(1, 6),
@@ -36,12 +37,18 @@ STAGES = st.lists(
         },
         optional={
             "seed": st.integers(0, 3),
-            "fade": st.fixed_dictionaries({"steps": st.just(1), "shape": st.sampled_from(["linear", "cosine"])}),
+            "fade": st.fixed_dictionaries(
+                {
+                    "steps": st.just(1),
+                    "shape": st.sampled_from(["linear", "cosine", "sigmoid"]),
+                    "center": st.booleans(),
+                }
+            ),
         },
     ),
     min_size=1,
     max_size=4,
-)
+).filter(lambda stages: all(stage["steps"] * stage["batch_size"] > 1 for stage in stages))  # room for two half fades
 SMALL = {"block_tokens": 32, "window_blocks": 2}
 
 

@@ -82,6 +82,43 @@ def test_a_fade_longer_than_a_stage_in_epochs_is_refused(tmp_path: Path) -> None
     )
 
 
+def test_a_centred_fade_is_half_in_the_stage_before(tmp_path: Path) -> None:
+    fade = {"steps": 4, "center": True}
+    first, second = {"steps": 6, "mixture": {"web": 1.0}}, {"steps": 6, "mixture": {"code": 1.0}, "fade": fade}
+    plan = small(tmp_path, first, second, max_epochs=9)
+    rows = [{name: use.rows for name, use in stage.uses.items()} for stage in plan.stages]
+    assert [sum(each.values()) for each in rows] == [stage.rows for stage in plan.stages]
+    batch = plan.stages[0].batch_size
+    assert rows[0]["code"] == pytest.approx(batch / 2, abs=1)  # an eighth of four steps
+    assert rows[1]["web"] == pytest.approx(batch / 2, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("stages", "what"),
+    [
+        (
+            ({"steps": 1}, {"steps": 9, "fade": {"steps": 4, "center": True}}),
+            (
+                "stages[0]: the next stage's fade begins 32 tokens before its boundary, and this stage has 16. "
+                "Shorten the fade."
+            ),
+        ),
+        (
+            ({"steps": 4}, {"steps": 4, "fade": {"steps": 3}}, {"steps": 4, "fade": {"steps": 4, "center": True}}),
+            (
+                "stages[1].fade: ends after 48 tokens of its stage, and the next stage's begins after 32. "
+                "Shorten one of them."
+            ),
+        ),
+    ],
+    ids=["too long", "two at once"],
+)
+def test_a_centred_fade_needs_room_in_the_stage_before(
+    tmp_path: Path, stages: tuple[dict[str, Any], ...], what: str
+) -> None:
+    assert refused(tmp_path, *({"mixture": {"web": 1.0}, **stage} for stage in stages)) == what
+
+
 def test_a_stage_without_a_token_in_the_loss_is_a_warning(tmp_path: Path) -> None:
     folder = write_source(tmp_path / "web", [[8] * 8], loss=True)
     np.zeros(64, np.uint8).tofile(folder / "000.ds.loss")

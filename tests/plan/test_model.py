@@ -36,6 +36,9 @@ def test_what_is_given_is_kept() -> None:
     assert (spec.vocab, spec.padded_vocab, spec.max_seq_len) == (300, 384, 99)
     assert spec.tied_embeddings
     assert spec.qk_norm
+    other = model_spec(Model(layers=4, width=64, norm_eps=1e-5, no_rope_every=2), vocab=300, max_seq_len=99)
+    assert other.norm_eps == 1e-5
+    assert [other.has_rope(layer) for layer in range(4)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -167,6 +170,12 @@ def test_of_given_weights_their_own_context_is_stretched(tmp_path: Path, rows: i
     base = base_run(tmp_path / "scaled", replace(TINY, rope=scaled))
     plan = plan_of(*stages, model={"init": str(base)})
     assert ropes(plan) == [scaled, RopeSpec(5e5, "yarn", 4.0, original_seq_len=32)]
+
+
+def test_llama3_scaling_is_asked_for_by_its_two_limits() -> None:
+    asked = {"theta": 5e5, "scaling": "llama3", "factor": 32.0, "original_seq_len": 8192, "high_freq_factor": 8.0}
+    (rope,) = ropes(plan_of({"steps": 5}, model={**VOCAB, "rope": asked}))
+    assert rope == RopeSpec(5e5, "llama3", 32.0, 8192, high_freq_factor=8.0)
 
 
 def test_the_record_has_the_resolved_shape_and_rotary_positions() -> None:

@@ -57,7 +57,16 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "z_loss": [None, 1e-4],
     "loss_on": [None, "all", "assistant"],
     "reset_optimizer": [None, True],
-    "fade": [None, {"steps": 1}, {"steps": 1, "shape": "cosine"}, {"steps": 2}],
+    "fade": [
+        None,
+        {"steps": 1},
+        {"steps": 1, "shape": "cosine"},
+        {"steps": 1, "shape": "sigmoid"},
+        {"steps": 1, "shape": "sigmoid", "steepness": 20},
+        {"steps": 2},
+        {"steps": 2, "center": True},
+        {"steps": 2, "shape": "cosine", "center": True},
+    ],
 }
 # Keys of a stage that decide nothing.
 IDLE_STAGE_KEYS: dict[str, list[Any]] = {
@@ -74,6 +83,8 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "betas"): [[0.9, 0.95], [0.9, 0.99]],
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
+    ("model", "norm_eps"): [None, 1e-5],
+    ("model", "no_rope_every"): [None, 2],
 }
 IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("run", "name"): ["test", "other"],
@@ -160,11 +171,25 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     stage, now, optimizer = plan.stage_at(step), plan.settings_at(step), plan.config.optimizer
     assert stage.mixture is not None
     said = stage.config
-    fade = (stage.mixture.fade_rows, stage.mixture.shape) if stage.mixture.fade_rows else None
+    fade = stage.mixture.fade if stage.mixture.fade.rows else None
+    out = stage.mixture.out
+    if out is not None and (step + 1 - (stage.start or 0)) * stage.batch_size <= out.first:
+        out = None  # the next mixture has not begun
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
     what = (
         (now.stage, stage.start, now.seq_len, now.batch_size, now.tokens_before, now.weight_decay),
-        (stage.seed, shares, fade, said.packing, said.document_mask, stage.rope, said.kl, said.z_loss, said.loss_on),
+        (
+            stage.seed,
+            shares,
+            fade,
+            out,
+            said.packing,
+            said.document_mask,
+            stage.rope,
+            said.kl,
+            said.z_loss,
+            said.loss_on,
+        ),
         (
             said.reset_optimizer and stage.start != 0,
             optimizer.name,

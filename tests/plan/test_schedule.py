@@ -51,6 +51,18 @@ def test_linear_and_cosine_fall_from_the_warm_up_to_the_end(
     assert run_of(shape=shape, to=to, warmup={"steps": warmup}) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("first", [0.0, 0.01, 0.5])
+def test_a_warm_up_may_begin_at_a_fraction_of_the_peak(first: float) -> None:
+    rise = [first + (1 - first) * step / 8 for step in range(8)]
+    run = run_of(warmup={"steps": 8}, warmup_from=first)
+    assert run == pytest.approx([*rise, *[1.0] * 32])
+    lr = {"warmup": {"steps": 8}, "warmup_from": first}
+    again = multipliers(plan_of({"steps": 10}, {"steps": 20, "lr": {"scale": 0.5, **lr}}))
+    assert again == pytest.approx([*[1.0] * 10, *(part / 2 for part in rise), *[0.5] * 12])
+    shaped = multipliers(plan_of({"steps": 10}, {"steps": 20, "lr": {"shape": "constant", **lr}}))
+    assert shaped == pytest.approx([*[1.0] * 10, *rise, *[1.0] * 12])
+
+
 @pytest.mark.parametrize(("decay_shape", "form"), [("linear", linear), ("cosine", cosine), ("1-sqrt", one_minus_sqrt)])
 @pytest.mark.parametrize(("decay", "fall"), [({"steps": 10}, 30), ({"fraction": 0.5}, 20), (None, 32)])
 def test_wsd_rises_stays_and_falls(

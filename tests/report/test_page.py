@@ -99,7 +99,7 @@ def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
     assert points(charts["plan-batch"], "batch size") == {1: 8, 40: 8, 41: 5, 70: 5}
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine"])
+@pytest.mark.parametrize("shape", ["linear", "cosine", "sigmoid"])
 def test_planned_shares_follow_the_mixture_row_by_row(plan: Any, shape: str) -> None:
     faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}"]))
     points = share_points(json.loads(json.dumps(plan_json(faded))))
@@ -111,6 +111,25 @@ def test_planned_shares_follow_the_mixture_row_by_row(plan: Any, shape: str) -> 
         rows += batch * points[bisect_left(steps, taken)][1].get("web", 0.0)
         given = mixture.count((taken - 40) * batch)[mixture.names.index("web")]
         assert abs(rows - given) < 1  # a wrong fade of 12 steps would be off by several rows
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "sigmoid"])
+def test_planned_shares_of_a_centred_fade_begin_in_the_stage_before(plan: Any, shape: str) -> None:
+    faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}", "stages.1.fade.center=true"]))
+    points = share_points(json.loads(json.dumps(plan_json(faded))))
+    steps = [step for step, _ in points]
+    assert steps == [0, *range(34, 47), 70]
+    rows = {"web": 0.0, "code": 0.0}
+    for stage in faded.stages:
+        assert stage.mixture is not None
+        counted = dict.fromkeys(rows, 0.0)
+        for taken in range(stage.steps or 0):
+            shares = points[bisect_left(steps, (stage.start or 0) + taken + 1)][1]
+            counted = {name: rows + stage.batch_size * shares.get(name, 0.0) for name, rows in counted.items()}
+            given = dict(
+                zip(stage.mixture.names, stage.mixture.count((taken + 1) * stage.batch_size).tolist(), strict=True)
+            )
+            assert all(abs(given.get(name, 0) - rows) < 1 for name, rows in counted.items())
 
 
 def test_what_the_plan_warns_of_and_does_not_know_is_on_its_page(tmp_path: Path) -> None:

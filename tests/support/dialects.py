@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import tomli_w
 
+from trivium.config.dialects import dialect_of
 from trivium.config.dialects.translation import Notes
-from trivium.config.load import load
+from trivium.config.load import load, read_tables
 from trivium.errors import ConfigError
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
@@ -50,6 +51,19 @@ def converted_is_the_same(file: Path, ours: Path, **settings: Any) -> None:
     assert again.config == theirs.config
     assert again.notes == Notes()
     assert plan_json(make_plan(again.config)) == plan_json(make_plan(theirs.config))
+
+
+def unsaid_of(dialect: str, file: Path) -> list[str]:
+    """The odd values of a config of another tool's that are in none of its translation's tables, notes and problems."""
+    raw = read_tables(file)
+    found = dialect_of(dialect).translate(raw, file.name, 1)
+    told = (
+        *found.notes.differs,
+        *found.notes.decides_nothing,
+        *found.problems,
+        *(each.problem for each in found.needed),
+    )
+    return left_unsaid(raw, repr(found.raw) + " ".join(map(str, told)))
 
 
 def left_unsaid(raw: Any, loaded: str) -> list[str]:

@@ -118,6 +118,34 @@ def test_padding_is_no_part_of_a_document(tmp_path: Path, dtype: str) -> None:
         assert file.loss.tolist() == [0, 1, 1, 1, 1, 0, 0, 1, 1]
 
 
+LEFT_ROWS = [[0, 0, 1, 2], [0, 3, 4, 5], [6, 0, 7, 8], [0, 0, 0, 9]]  # a zero inside of a text is text
+
+
+@pytest.mark.parametrize("config", [None, {"pad_token": 0, "assistant_only": False}], ids=["alone", "config"])
+def test_padding_on_the_left_is_no_part_of_a_document(tmp_path: Path, config: dict[str, Any] | None) -> None:
+    texts = [[1, 2], [3, 4, 5], [6, 0, 7, 8], [9]]
+    np.array(LEFT_ROWS, np.uint32).tofile(tmp_path / "train.bin")
+    np.array([[0] * (4 - len(text)) + [1] * len(text) for text in texts], np.bool_).tofile(tmp_path / "train.bin.mask")
+    (tmp_path / "shape.json").write_text(json.dumps({"train": [4, 4]}))
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    (file,) = open_source(tmp_path)
+    assert documents_of(file) == texts
+    assert file.loss is not None
+    assert file.loss.tolist() == [1] * 10
+
+
+def test_a_prompt_behind_the_padding_on_the_left_is_text_without_loss(tmp_path: Path) -> None:
+    np.array([[5, 5, 1, 2], [5, 3, 4, 6]], np.uint32).tofile(tmp_path / "train.bin")
+    np.array([[0, 0, 0, 1], [0, 0, 1, 0]], np.bool_).tofile(tmp_path / "train.bin.mask")
+    (tmp_path / "shape.json").write_text(json.dumps({"train": [2, 4]}))
+    (tmp_path / "config.json").write_text(json.dumps({"pad_token": 5, "assistant_only": True}))
+    (file,) = open_source(tmp_path)
+    assert documents_of(file) == [[1, 2], [3, 4, 6]]
+    assert file.loss is not None
+    assert file.loss.tolist() == [0, 1, 0, 1, 0]
+
+
 def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> None:
     folder = write_padded(tmp_path / "a")
     (folder / "shape.json").write_text('{"train": [5, 4]}')

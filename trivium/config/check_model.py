@@ -54,6 +54,9 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.size is not None and model.size not in SIZES:
         what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
         yield view.problem(("model", "size"), what)
+    if model.qk_norm and model.no_rope_every is not None:
+        what = "is given with qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
+        yield view.problem(("model", "no_rope_every"), what)
     for key in ("init_step", "init_optimizer"):
         if view.given("model", key) and view.absent("model", "init"):
             what = 'is given without init. Write init = "runs/base" too, or leave it out.'
@@ -136,6 +139,9 @@ def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None)
         now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
         what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
         yield view.problem((*path, "to"), what)
+    if view.given(*path, "warmup_from") and view.absent(*path, "warmup"):
+        what = "needs a warm-up to be the start of. Write warmup = { steps = 2000 } too, or leave it out."
+        yield view.problem((*path, "warmup_from"), what)
     if shape == "inverse-sqrt" and view.absent(*path, "warmup"):
         what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
         yield view.problem((*path, "warmup"), what)

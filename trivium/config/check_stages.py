@@ -237,8 +237,13 @@ def fade_rules(view: View) -> Iterator[Finding]:
         if number == 0 and path[0] == "stages":
             what = "there is no stage before the first to fade from. Leave it out."
             yield view.problem(path, what)
-        if number > 0 and not view.unsound(number, "seq_len", "batch_size", "batch_tokens"):
-            yield from _fade_length(view, path, stage.fade, stage)
+        if number == 0 or view.unsound(number, "seq_len", "batch_size", "batch_tokens"):
+            continue
+        yield from _fade_length(view, path, stage.fade, stage)
+        before = view.stages[number - 1]
+        if stage.fade.center and before.epochs is not None:
+            what = "begins before its stage, at a row that is known only where the stage before has steps or tokens."
+            yield view.problem((*path, "center"), f"{what} Give that one steps instead of epochs, or leave center out.")
 
 
 def _fade_length(view: View, path: Path, fade: Fade, stage: Stage) -> Iterator[Finding]:
@@ -246,19 +251,24 @@ def _fade_length(view: View, path: Path, fade: Fade, stage: Stage) -> Iterator[F
     if steps is None or (fade.tokens is not None and fade.steps is not None):
         return
     length = steps * stage.tokens_of_step
-    if fade.tokens is not None and fade.tokens > length:
-        lengths = f"is {show_count(fade.tokens)} tokens, longer than its stage of {show_count(length)}"
-        yield view.problem(path, f"{lengths}. Write fade = {length} or less.")
-    if fade.steps is not None and fade.steps > steps:
-        lengths = f"is {fade.steps:,} steps, longer than its stage of {steps:,}"
-        yield view.problem(path, f"{lengths}. Write fade = {{ steps = {steps} }} or less.")
+    sides, center, more = (2, ", center = true", " and as many of the one before") if fade.center else (1, "", "")
+    if fade.tokens is not None and fade.tokens > sides * length:
+        what = f"is {show_count(fade.tokens)} tokens, longer than its stage of {show_count(length)}{more}"
+        fix = f"{{ tokens = {2 * length}{center} }}" if center else f"{length}"
+        yield view.problem(path, f"{what}. Write fade = {fix} or less.")
+    if fade.steps is not None and fade.steps > sides * steps:
+        what = f"is {fade.steps:,} steps, longer than its stage of {steps:,}{more}"
+        yield view.problem(path, f"{what}. Write fade = {{ steps = {sides * steps}{center} }} or less.")
 
 
 def _fade_unit(view: View, path: Path, fade: Fade) -> Iterator[Finding]:
     if fade.tokens is not None and fade.steps is not None:
         yield view.problem(path, 'has tokens and steps, but needs one of them. Write fade = "50M".')
-    if fade.tokens is None and fade.steps is None and set(view.written(*path)) <= {"shape"}:
+    if fade.tokens is None and fade.steps is None and set(view.written(*path)) <= {"shape", "steepness", "center"}:
         yield view.problem(path, 'has no length. Write fade = "50M".')
+    if fade.shape != "sigmoid" and view.given(*path, "steepness"):
+        what = f'is {fade.steepness:g}, but the shape is "{fade.shape}". Write shape = "sigmoid", or leave it out.'
+        yield view.problem((*path, "steepness"), what)
 
 
 def lr_rules(view: View) -> Iterator[Finding]:
@@ -301,6 +311,12 @@ def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
         if view.given(*path, key) and view.absent(*path, "scaling"):
             what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too, or leave it out.'
             yield view.problem((*path, key), what)
+    for key in ("low_freq_factor", "high_freq_factor"):
+        if view.given(*path, key) and rope.scaling != "llama3":
+            yield view.problem((*path, key), 'needs scaling = "llama3". Write that too, or leave it out.')
+    if rope.low_freq_factor >= rope.high_freq_factor:
+        what = f"is {rope.low_freq_factor:g}, not under the high_freq_factor of {rope.high_freq_factor:g}. Lower it."
+        yield view.problem((*path, "low_freq_factor"), what)
 
 
 def objective_rules(view: View) -> Iterator[Finding]:

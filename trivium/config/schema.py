@@ -98,6 +98,10 @@ class Model(Table):
     """Share one weight matrix between embedding and unembedding."""
     init_std: Positive = Field(0.02, examples=[0.02])
     """Standard deviation of the initial weights."""
+    norm_eps: Positive = Field(1e-6, examples=[1e-5])
+    """The number that a norm adds to the mean square under its root."""
+    no_rope_every: Annotated[Count, Field(ge=2)] | None = Field(None, examples=[4])
+    """Every nth layer has no rotary positions, as in SmolLM3; absent: all layers have."""
     rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
     """Rotary positions of stages that have none of their own; absent: theta 10,000."""
     init: Text | None = Field(None, examples=["runs/base"])
@@ -212,6 +216,8 @@ class Schedule(Table):
     """constant, linear, cosine, wsd (warm-up, stable, decay) or inverse-sqrt."""
     warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """The length of the rise from zero at the run's start."""
+    warmup_from: Fraction | None = Field(None, examples=[0.01])
+    """The learning rate of the warm-up's first step, as a fraction of the peak; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"

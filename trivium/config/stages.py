@@ -39,11 +39,15 @@ class Fade(Table):
     """How the shares change from those of the stage before to those of this one."""
 
     tokens: Count | None = Field(None, examples=["50M"])
-    """Tokens over which the shares change, from the stage's first row on."""
+    """Tokens over which the shares change, from the stage's first row on, or around it with `center`."""
     steps: Count | None = Field(None, examples=[100])
     """Steps over which the shares change, instead of tokens."""
-    shape: Literal["linear", "cosine"] = "linear"
+    shape: Literal["linear", "cosine", "sigmoid"] = "linear"
     """The curve on which the new mixture's part grows from 0 to 1."""
+    steepness: Annotated[float, Field(gt=0, le=1000)] = Field(10.0, examples=[20.0])
+    """With shape = "sigmoid": four times the slope in the middle, by the fade's length; at 10 it starts at 0.7%."""
+    center: bool = False
+    """Center the fade on the stage's start: its first half is in the last rows of the stage before."""
 
 
 class StageLr(Table):
@@ -57,6 +61,8 @@ class StageLr(Table):
     """The learning rate at the stage's end, as a fraction of its start."""
     warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
     """Warm up again from zero at the stage's start."""
+    warmup_from: Fraction | None = Field(None, examples=[0.01])
+    """The learning rate of the warm-up's first step, as a fraction of its end; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With shape = "wsd": the length of the decay at the stage's end."""
     decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
@@ -68,12 +74,16 @@ class Rope(Table):
 
     theta: Positive | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn"] | None = None
+    scaling: Literal["linear", "yarn", "llama3"] | None = None
     """How rows longer than the trained context are reached; absent: positions are not scaled."""
     factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
     """The row length over the trained context; needs `scaling`."""
     original_seq_len: Count | None = Field(None, examples=[4096])
     """The context the model was trained at before scaling; absent: the model's max_seq_len."""
+    low_freq_factor: Positive = Field(1.0, examples=[1.0])
+    """With scaling = "llama3": channels with fewer turns in the original context than this are stretched in full."""
+    high_freq_factor: Positive = Field(4.0, examples=[4.0])
+    """With scaling = "llama3": channels with more turns than this are not stretched."""
 
 
 class Reference(Table):

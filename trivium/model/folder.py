@@ -15,7 +15,7 @@ TORCH_INDEX = "tensors.json"
 # What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
 # change in the future of a run.
 SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps")
+SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps", "no_rope_every")
 
 
 def is_saved(folder: Path) -> bool:

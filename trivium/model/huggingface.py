@@ -1,7 +1,8 @@
 """A Hugging Face folder's config.json <-> a model's shape, and their names of parameters <-> ours; no framework.
 
-Read: Llama, Mistral and Qwen3. Whatever would change the model's answers and is not known here is refused.
-Written: Qwen3 where queries and keys are normalised, Llama otherwise. A Mistral without a sliding window *is* a
+Read: Llama, Mistral, Qwen3 and SmolLM3. Whatever would change the model's answers and is not known here is refused.
+Written: Qwen3 where queries and keys are normalised, SmolLM3 where some layers have no rotary positions, Llama
+otherwise. A Mistral without a sliding window *is* a
 Llama; one with a window is read with rows no longer than the window, where it has no effect.
 """
 
@@ -13,7 +14,8 @@ from typing import Any
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import DEFAULT_THETA, ModelSpec, RopeSpec
 
-FAMILIES = ("llama", "mistral", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen3", "smollm3")
+CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
 CONFIG_FILE = "config.json"
 
 _LAYER_PARTS = {
@@ -30,6 +32,8 @@ _LAYER_PARTS = {
     "feed_forward.down": "mlp.down_proj",
 }
 _OTHER_PARTS = {"embedding": "model.embed_tokens", "norm": "model.norm", "unembedding": "lm_head"}
+
+NO_WINDOW = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
 
 # Values under which a key has no effect; anything else would have to be built first.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
@@ -79,14 +83,15 @@ def read_spec(folder: Path) -> ModelSpec:
         init_std=config.get("initializer_range", 0.02),
         norm_eps=config["rms_norm_eps"],
         rope=_read_rope(config),
+        no_rope_every=_no_rope_every(config),
     )
 
 
 def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) -> None:
     """A config.json with these rotary positions, for rows of up to `seq_len`."""
-    family = "qwen3" if spec.qk_norm else "llama"
+    family = "qwen3" if spec.qk_norm else "llama" if spec.no_rope_every is None else "smollm3"
     config = {
-        "architectures": ["Qwen3ForCausalLM" if spec.qk_norm else "LlamaForCausalLM"],
+        "architectures": [CLASSES[family]],
         "model_type": family,
         "hidden_size": spec.width,
         "num_hidden_layers": spec.layers,
@@ -106,7 +111,27 @@ def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) ->
         "torch_dtype": "float32",
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),  # else 1 and 2, which are anybody's tokens
     }
+    if family == "smollm3":
+        config |= {"no_rope_layer_interval": spec.no_rope_every, "no_rope_layers": _rope_layers(spec), **NO_WINDOW}
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _rope_layers(spec: ModelSpec) -> list[int]:
+    """SmolLM3's list: 1 for a layer with rotary positions, 0 for one without."""
+    return [int(spec.has_rope(layer)) for layer in range(spec.layers)]
+
+
+def _no_rope_every(config: dict[str, Any]) -> int | None:
+    """Every which layer of a SmolLM3 has no rotary positions; 0 where they are at no regular distance."""
+    if config["model_type"] != "smollm3":
+        return None
+    layers = config.get("no_rope_layers") or []
+    if not layers:
+        return int(config.get("no_rope_layer_interval", 4))
+    if all(layers):
+        return None
+    every = layers.index(0) + 1
+    return every if layers == [int((layer + 1) % every != 0) for layer in range(len(layers))] else 0
 
 
 def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
@@ -119,6 +144,9 @@ def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
         if config.get(key, allowed[0]) not in allowed:
             what = f"{key} is {json.dumps(config[key])}, which is not built; {json.dumps(allowed[0])} is."
             yield Problem(str(path), what)
+    if _no_rope_every(config) == 0:
+        what = f"no_rope_layers is {config['no_rope_layers']}, which is not built; a 0 at every nth layer is."
+        yield Problem(str(path), what)
     rope = _their_rope(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "yarn", "llama3"):

@@ -58,6 +58,11 @@ class ModelSpec:
     init_std: float = 0.02
     norm_eps: float = 1e-6
     rope: RopeSpec = RopeSpec()
+    no_rope_every: int | None = None  # every nth layer has no rotary positions; None: all layers have
+
+    def has_rope(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has rotary positions."""
+        return self.no_rope_every is None or (layer + 1) % self.no_rope_every != 0
 
     @property
     def padded_vocab(self) -> int:

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from trivium.config.numbers import show_count
 from trivium.config.schema import Config
-from trivium.config.stages import Fade, Stage
+from trivium.config.stages import Fade as FadeConfig
+from trivium.config.stages import Stage
 from trivium.plan.curve import exact
-from trivium.rows.mixture import Mixture, StageMixture, normalised, tempered
+from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
 from trivium.sources.open import OpenSource
 
 
@@ -67,23 +69,55 @@ def _own_shares(stage: Stage, config: Config, sources: Mapping[str, OpenSource])
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The mixture that a fade comes from, and how many rows its tree has given."""
+    """The mixture that a fade comes from, and how many rows its tree and, of a centred fade, the new one have given."""
 
     mixture: Mixture
     rows: int
+    new_rows: int = 0
 
 
-def mixture_of(stage: Stage, shares: Mapping[str, Fraction], before: Before | None) -> StageMixture:
-    """The stage's mixture, with its fade from the one before."""
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The next stage's mixture and its centred fade, which begins in the last rows of this stage."""
+
+    shares: Mapping[str, Fraction]
+    fade: FadeConfig
+
+    def out_of(self, stage: Stage, num_rows: int) -> FadeOut:
+        """The fade as a stage of `num_rows` rows sees it: the first half of it, in its own rows."""
+        fade = _fade(self.fade, stage)
+        first = num_rows - fade.before
+        if first < 0:
+            length = num_rows * stage.seq_len
+            what = f"the next stage's fade begins {show_count(fade.before * stage.seq_len)} tokens before its boundary"
+            raise ValueError(f"{what}, and this stage has {show_count(length)}. Shorten the fade.")
+        return FadeOut(Mixture.from_shares(self.shares), first, fade)
+
+
+def mixture_of(
+    stage: Stage, shares: Mapping[str, Fraction], before: Before | None, following: Following | None = None
+) -> StageMixture:
+    """The stage's mixture, with its fade from the one before and the centred fade of the one after it."""
     new = Mixture.from_shares(shares)
+    rows = None if following is None else known_rows(stage)
+    out = None if following is None or rows is None else following.out_of(stage, rows)
     if stage.fade is None or before is None:
-        return StageMixture(new)
-    return StageMixture(new, before.mixture, before.rows, fade_rows(stage.fade, stage), stage.fade.shape)
+        return StageMixture(new, out=out)
+    return StageMixture(new, before.mixture, before.rows, _fade(stage.fade, stage), before.new_rows, out)
 
 
-def fade_rows(fade: Fade, stage: Stage) -> int:
-    """A fade's length in rows, rounded up."""
+def known_rows(stage: Stage) -> int | None:
+    """A stage's rows where its length is in steps or tokens; None where it is in epochs."""
+    steps = steps_of(stage, None, {})
+    return None if steps is None else steps * stage.rows_of_step
+
+
+def _fade(fade: FadeConfig, stage: Stage) -> Fade:
+    """A fade in rows of a stage, rounded up; of a centred one half of them are on either side of the boundary."""
+    sides = 2 if fade.center else 1
     if fade.tokens is not None:
-        return -(-fade.tokens // stage.seq_len)
-    assert fade.steps is not None, "a fade has one unit"
-    return fade.steps * stage.rows_of_step
+        rows = -(-fade.tokens // (sides * stage.seq_len))
+    else:
+        assert fade.steps is not None, "a fade has one unit"
+        rows = -(-fade.steps * stage.rows_of_step // sides)
+    return Fade(sides * rows, rows if fade.center else 0, fade.shape, fade.steepness)

@@ -81,8 +81,7 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "document_mask": stage.config.document_mask,
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
-        "fade_rows": None if stage.mixture is None else stage.mixture.fade_rows,
-        "fade_shape": None if stage.mixture is None else stage.mixture.shape,
+        **_fade_json(stage),
         "lr_multiplier": {"first": first, "last": last},
         "uses": {
             name: {
@@ -95,4 +94,18 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
             }
             for name, use in stage.uses.items()
         },
+    }
+
+
+def _fade_json(stage: PlannedStage) -> dict[str, Any]:
+    """A stage's fade, in its own rows, and how many of its last rows are in the next stage's."""
+    if stage.mixture is None:
+        return {"fade_rows": None, "fade_shape": None}
+    fade, out = stage.mixture.fade, stage.mixture.out
+    return {
+        "fade_rows": fade.rows,
+        "fade_shape": fade.shape,
+        "fade_steepness": fade.steepness,
+        "fade_rows_before": fade.before,
+        "fade_out_rows": 0 if out is None else out.fade.before,
     }

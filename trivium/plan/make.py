@@ -9,10 +9,10 @@ from typing import Any
 
 from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config
-from trivium.config.stages import Reference, Stage, merged_stages
+from trivium.config.schema import Config, Schedule
+from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
-from trivium.plan.budget import Before, mixture_of, own_sources, shares_of, steps_of
+from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
@@ -113,7 +113,7 @@ class Builder:
         start: int | None = 0
         before: Before | None = None
         for index, stage in enumerate(stages):
-            mixture = self._mixture(index, stage, before)
+            mixture = self._mixture(index, stages, before)
             seed = self.config.run.seed if stage.seed is None else stage.seed
             settings = RowSettings(stage.seq_len, stage.packing, seed)
             to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
@@ -127,14 +127,22 @@ class Builder:
                     raise PlanError([*self.problems, Problem("sources", str(error))]) from None
             planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses))
             start = planned[-1].end
-            before = None if mixture is None or rows is None else Before(mixture.new, mixture.new_rows(rows))
+            before = None
+            if mixture is not None and rows is not None:
+                before = Before(mixture.new, mixture.new_rows(rows), mixture.next_rows(rows))
         return tuple(planned)
 
-    def _mixture(self, index: int, stage: Stage, before: Before | None) -> StageMixture | None:
-        """The stage's mixture; None where its shares are not known, or cannot be."""
+    def _mixture(self, index: int, stages: Sequence[Stage], before: Before | None) -> StageMixture | None:
+        """A stage's mixture; None where its shares, or those that fade into its last rows, are not known."""
         try:
-            shares = shares_of(stage, self.config, self.sources)
-            return None if shares is None else mixture_of(stage, shares, before)
+            shares = shares_of(stages[index], self.config, self.sources)
+            following = None
+            if index + 1 < len(stages) and (fade := stages[index + 1].fade) is not None and fade.center:
+                next_shares = shares_of(stages[index + 1], self.config, self.sources)
+                if next_shares is None:
+                    return None
+                following = Following(next_shares, fade)
+            return None if shares is None else mixture_of(stages[index], shares, before, following)
         except ValueError as reason:
             self.problems.append(Problem(f"stages[{index}]", str(reason)))
             return None
@@ -190,7 +198,7 @@ class Builder:
         steps_for_tokens = partial(_steps_for_tokens, stages)
         horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
         decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
-        lengths = self._lengths("schedule", schedule.shape, schedule.warmup, decay, horizon, steps_for_tokens)
+        lengths = self._lengths("schedule", schedule, decay, horizon, steps_for_tokens)
         if total is not None and horizon < total and not open_ended and schedule.to == 0:
             what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
             self.warnings.append(Problem("schedule.horizon", what))
@@ -201,30 +209,27 @@ class Builder:
         if lr is not None:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
-            lengths = self._lengths(
-                path, lr.shape, lr.warmup, decay, steps, lambda tokens: -(-tokens // stage.step_tokens)
-            )
+            lengths = self._lengths(path, lr, decay, steps, lambda tokens: -(-tokens // stage.step_tokens))
         return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
 
     def _lengths(
         self,
         path: str,
-        shape: str | None,
-        warmup: Extent | None,
+        shaped: Schedule | StageLr,
         decay: Extent,
         span: int,
         steps_for_tokens: Callable[[int], int],
     ) -> Lengths:
         """A shape's lengths in steps; they must fit the span that the shape has."""
-        rise = resolve(warmup, span, steps_for_tokens)
-        fall = resolve(decay, span, steps_for_tokens) if shape == "wsd" else 0
-        bounded = shape in ("linear", "cosine", "wsd") or path != "schedule"
+        rise = resolve(shaped.warmup, span, steps_for_tokens)
+        fall = resolve(decay, span, steps_for_tokens) if shaped.shape == "wsd" else 0
+        bounded = shaped.shape in ("linear", "cosine", "wsd") or path != "schedule"
         if bounded and rise + fall > span:
             parts = f"a warm-up of {rise:,}" + (f" and a decay of {fall:,}" if fall else "")
             what = f"{parts} steps {'are' if fall else 'is'} longer than the {span:,} steps there are. Shorten it."
             self.problems.append(Problem(path, what))
             return Lengths(span)
-        return Lengths(span, rise, fall)
+        return Lengths(span, rise, fall, shaped.warmup_from)
 
     def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token counts in the loss teaches nothing."""
@@ -235,12 +240,19 @@ class Builder:
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
 
     def _check_fades(self, stages: tuple[PlannedStage, ...]) -> None:
-        """A fade ends before its stage does, also where only the plan knows how long that is."""
+        """A fade ends before its stage does, and before the next one's begins, also where only the plan knows when."""
         for stage in stages:
-            if stage.mixture is not None and stage.rows is not None and stage.mixture.fade_rows > stage.rows:
-                fade, length = (rows * stage.seq_len for rows in (stage.mixture.fade_rows, stage.rows))
-                what = f"is {show_count(fade)} tokens, longer than its stage of {show_count(length)}."
+            if stage.mixture is None or stage.rows is None:
+                continue
+            fade, out = stage.mixture.fade, stage.mixture.out
+            length, here = stage.rows * stage.seq_len, (fade.rows - fade.before) * stage.seq_len
+            if fade.rows - fade.before > stage.rows:
+                what = f"is {show_count(here)} tokens, longer than its stage of {show_count(length)}."
                 what = f"{what} Write fade = {length} or less."
+                self.problems.append(Problem(f"stages[{stage.index}].fade", what))
+            elif out is not None and fade.rows - fade.before > out.first:
+                what = f"ends after {show_count(here)} tokens of its stage, and the next stage's begins after"
+                what = f"{what} {show_count(out.first * stage.seq_len)}. Shorten one of them."
                 self.problems.append(Problem(f"stages[{stage.index}].fade", what))
 
     def _check_muon(self) -> None:

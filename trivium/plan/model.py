@@ -65,6 +65,8 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
         scaling=asked.scaling,
         factor=1.0 if asked.factor is None else asked.factor,
         original_seq_len=asked.original_seq_len or own.original_seq_len or (context if asked.scaling else 0),
+        low_freq_factor=asked.low_freq_factor,
+        high_freq_factor=asked.high_freq_factor,
     )
 
 
@@ -94,6 +96,8 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
         qk_norm=model.qk_norm,
         tied_embeddings=model.tied_embeddings,
         init_std=model.init_std,
+        norm_eps=model.norm_eps,
+        no_rope_every=model.no_rope_every,
     )
 
 

@@ -69,6 +69,7 @@ def record(
     read = {stage.index: _sources_read(stage, step) for stage in taken}
     for stage in taken:
         entries |= _stage_entries(stage, read[stage.index], [each.name for each in stages])
+        entries |= _fade_out_entries(stage, step)
     skipped = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
     if skipped:
         entries["guard.skip_steps"] = skipped
@@ -144,9 +145,21 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
         for name, share in zip(stage.mixture.new.names, stage.mixture.new.shares, strict=True):
             if share:
                 entries[f"{path}.mixture.{name}"] = _decimal(share)
-        if stage.mixture.fade_rows:
-            entries[f"{path}.fade"] = f"{stage.mixture.fade_rows} rows, {stage.mixture.shape}"
+        if stage.mixture.fade.rows:
+            entries[f"{path}.fade"] = str(stage.mixture.fade)
     return entries
+
+
+def _fade_out_entries(stage: PlannedStage, step: int) -> Record:
+    """The next stage's centred fade, once rows of this stage have come from it."""
+    if stage.mixture is None or stage.mixture.out is None or stage.start is None:
+        return {}
+    out, path = stage.mixture.out, f"stages[{stage.index}].fade_out"
+    if (step - stage.start) * stage.batch_size <= out.first:
+        return {}
+    shares = zip(out.mixture.names, out.mixture.shares, strict=True)
+    entries = {f"{path}.{name}": _decimal(share) for name, share in shares if share}
+    return {path: f"from row {out.first}, {out.fade}", **entries}
 
 
 def _decimal(share: Fraction) -> str:

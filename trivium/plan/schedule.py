@@ -2,7 +2,8 @@
 
 The learning rate is a multiplier of `optimizer.lr`. The run's schedule spans its horizon; a stage may
 scale it, warm it up again, or put a shape of its own in its place. `step` counts completed updates, so
-the first update of a warm-up over w steps has multiplier 1/w and the last one 1.
+the first update of a warm-up over w steps has multiplier 1/w and the last one 1. With `warmup_from` the first one has
+that multiplier, and the one after the warm-up is the first with 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ class Lengths:
     span: int
     warmup: int = 0
     decay: int = 0
+    warmup_from: float | None = None  # the warm-up's first multiplier; None: one step above zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,7 @@ def shape_pieces(
     last = exact(to)
     pieces: list[CurvePiece] = []
     if lengths.warmup:
-        # Origin one step early: update 0 of w has 1/w, update w - 1 has 1.
-        pieces.append(CurvePiece(start, Formula("linear", Fraction(0), ONE, start - 1, lengths.warmup)))
+        pieces.append(CurvePiece(start, _rise(lengths, start)))
     match shape:
         case "constant":
             pieces.append(CurvePiece(warm, constant(ONE)))
@@ -85,15 +86,23 @@ def _stage_pieces(run: Curve, stage: StageSpan) -> list[CurvePiece]:
         own = joined(shape_pieces(stage.lr.shape, stage.lr.decay_shape, stage.lr.to, stage.lengths, stage.start, scale))
         return own.until(stage.end)
     scaled = [CurvePiece(piece.start, piece.formula.scaled(scale)) for piece in run.between(stage.start, stage.end)]
-    return [piece for piece in _ramped(scaled, stage.start, stage.lengths.warmup) if piece.start < stage.end]
+    return [piece for piece in _ramped(scaled, stage.start, stage.lengths) if piece.start < stage.end]
 
 
-def _ramped(pieces: list[CurvePiece], start: int, steps: int) -> list[CurvePiece]:
-    """The same pieces, rising from zero over the first steps."""
-    if steps < 2:  # a rise over one step is over with it
+def _rise(lengths: Lengths, start: int) -> Formula:
+    """A warm-up from `start` on."""
+    if lengths.warmup_from is not None:
+        return Formula("linear", exact(lengths.warmup_from), ONE, start, lengths.warmup)
+    # Origin one step early: update 0 of w has 1/w, update w - 1 has 1.
+    return Formula("linear", Fraction(0), ONE, start - 1, lengths.warmup)
+
+
+def _ramped(pieces: list[CurvePiece], start: int, lengths: Lengths) -> list[CurvePiece]:
+    """The same pieces, rising over the first steps."""
+    if not lengths.warmup or (lengths.warmup == 1 and lengths.warmup_from is None):  # which is over with its step
         return pieces
-    ramp = Formula("linear", Fraction(0), ONE, start - 1, steps)
-    end = start + steps
+    ramp = _rise(lengths, start)
+    end = start + lengths.warmup
     rising = [CurvePiece(piece.start, piece.formula, ramp) for piece in pieces if piece.start < end]
     after = [piece for piece in pieces if piece.start >= end]
     if not after or after[0].start > end:

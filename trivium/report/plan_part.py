@@ -107,31 +107,55 @@ def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
     A stage of 40 steps without a fade is one point, at 40; a fade has a point for every step, or some of them.
     """
     points: list[tuple[int, dict[str, float]]] = []
-    before: dict[str, float] = {}
-    for stage in known_stages(plan):
-        after = stage["shares"]
-        if after is None:
+    stages = known_stages(plan)
+    for number, stage in enumerate(stages):
+        own = stage["shares"]
+        if own is None:
             break
+        before, after = (
+            stages[each]["shares"] if 0 <= each < len(stages) else own for each in (number - 1, number + 1)
+        )
         if not points:
-            points.append((stage["start"], after))
-        first, batch = stage["start"], stage["batch_size"]
-        fade_steps = min(stage["steps"], -(-(stage["fade_rows"] or 0) // batch))
-        every = max(1, fade_steps // FADE_POINTS)
-        for step in [*range(every, fade_steps, every), fade_steps] if fade_steps else []:
-            rows = [_new_rows(each * batch, stage["fade_rows"], stage.get("fade_shape")) for each in (step - 1, step)]
-            points.append((first + step, faded(before, after, (rows[1] - rows[0]) / batch)))
-        if stage["steps"] > fade_steps:
-            points.append((stage["end"], after))
-        before = after
+            points.append((stage["start"], own))
+        for step in _fade_steps(stage):
+            old, new = _parts(stage, stages[number + 1] if stage.get("fade_out_rows") else None, step)
+            points.append((stage["start"] + step, faded(faded(own, before or own, old), after or own, new)))
     return points
 
 
-def _new_rows(rows: int, fade_rows: int, shape: str | None) -> float:
-    """The number of a stage's first rows that come from its own mixture, not from the one that fades."""
+def _fade_steps(stage: Record) -> list[int]:
+    """The steps of a stage, counted from 1, after which its shares change; the last one is always among them."""
+    steps, batch = stage["steps"], stage["batch_size"]
+    ends = -(-((stage["fade_rows"] or 0) - stage.get("fade_rows_before", 0)) // batch)
+    begins = -(-stage.get("fade_out_rows", 0) // batch)
+    fade_in = range(0, min(steps, ends) + 1, max(1, ends // FADE_POINTS))
+    fade_out = range(steps, max(0, steps - begins), -max(1, begins // FADE_POINTS))
+    return sorted({*fade_in, min(steps, ends), max(0, steps - begins), *fade_out, steps} - {0})
+
+
+def _parts(stage: Record, following: Record | None, step: int) -> tuple[float, float]:
+    """The parts of a step's rows that come from the mixture before, and from the next stage's."""
+    batch, rows = stage["batch_size"], stage["fade_rows"] or 0
+    here = [_new_rows(each * batch + stage.get("fade_rows_before", 0), rows, stage) for each in (step - 1, step)]
+    if following is None:
+        return 1 - (here[1] - here[0]) / batch, 0.0
+    out = stage["fade_out_rows"]
+    past = [max(0, each * batch - stage["steps"] * batch + out) for each in (step - 1, step)]
+    there = [_new_rows(each, 2 * out, following) for each in past]
+    return 1 - (here[1] - here[0]) / batch, (there[1] - there[0]) / batch
+
+
+def _new_rows(rows: int, fade_rows: int, stage: Record) -> float:
+    """The number of a fade's first rows that come from the new mixture; `stage` is the one that has the fade."""
     if rows >= fade_rows:
         return rows - fade_rows / 2
-    if shape == "cosine":
-        return rows / 2 - fade_rows * math.sin(math.pi * rows / fade_rows) / (2 * math.pi)
+    at = rows / fade_rows
+    if stage.get("fade_shape") == "cosine":
+        return fade_rows * (at / 2 - math.sin(math.pi * at) / (2 * math.pi))
+    if stage.get("fade_shape") == "sigmoid":
+        steepness: float = stage["fade_steepness"]
+        rise = math.log1p(math.exp(steepness * (at - 0.5))) - math.log1p(math.exp(-steepness / 2))
+        return fade_rows * rise / steepness
     return rows * rows / (2 * fade_rows)
 
 

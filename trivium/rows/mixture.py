@@ -7,7 +7,8 @@ the splits above a source weigh 1, 1, 1/2, 1/3, 1/5, 1/8, ... at most, the recip
 
 A fade is one more split, between the old stage's mixture, which continues, and the new one. A stage with a fade is
 within 5.54 rows: 1.68 of the new mixture, twice that of the old one, which starts somewhere inside, and the
-half row by which the fade itself is rounded.
+half row by which the fade itself is rounded. A fade that is centred on the boundary begins in the old stage, which then
+has a third mixture, the next stage's; with two such fades a stage is within 9.4 rows.
 
 All of it is integer arithmetic, the same on every machine. To start at any row costs the same, some ten
 microseconds and a hundred nanoseconds a source; from there on rows are dealt at tens of millions a second.
@@ -19,17 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.rows.fade import MAX_FADE_ROWS, STEEPNESS, CurveTable, Shape, curve_number, curve_table, new_rows
 from trivium.rows.kernels import compiled, formula
 
-Shape = Literal["linear", "cosine"]
-
 MAX_ROWS = 2**62
-MAX_FADE_ROWS = 2**31 - 1
 MAX_RELATIVE_ERROR = Fraction(1, 10**6)
 FEW_SOURCES = 16  # are counted without a kernel
 
@@ -172,75 +170,28 @@ class Mixture:
         return _spread(self.nodes, num_rows, len(self.names))[1]
 
 
-# floor(2**64 * pi**(2 k) / (2 * (2 k + 1)!)) for k = 1, 2, ..., 10: see `_cosine_start`.
-_SERIES = np.array(
-    [
-        15171838874637736216,
-        7487002386487161160,
-        1759375040586671831,
-        241171328385291461,
-        21638778218618541,
-        1369013979106885,
-        64341078063553,
-        2334635982451,
-        67374074758,
-        1583227297,
-    ],
-    np.uint64,
-)
-_WORD_HALF = np.uint64(32)
-_LOW_HALF = np.uint64(2**32 - 1)
+# What the kernels know of a stage's fades, in one small array: rows that the old and the new tree gave before; rows of
+# the fade from the old mixture, how many of them the stage before had, and its curve; the row at which the next
+# mixture begins to fade in, the rows of that fade and its curve. (An array, for numba takes a tuple of arguments apart
+# in slow motion; and so the kernels below take their arguments one by one.)
+Fades = NDArray[np.int64]
+_OLD_GIVEN, _NEW_GIVEN, _FADE_ROWS, _ROWS_BEFORE, _CURVE, _NEXT_FIRST, _NEXT_ROWS, _NEXT_CURVE = range(8)
 
 
 @formula
-def _product_high(a: np.uint64, b: np.uint64) -> np.uint64:
-    """The upper 64 bits of a product: a and b are fractions in units of 2**-64, and so is the result."""
-    a_high, a_low = a >> _WORD_HALF, a & _LOW_HALF
-    b_high, b_low = b >> _WORD_HALF, b & _LOW_HALF
-    cross = a_high * b_low + ((a_low * b_low) >> _WORD_HALF)
-    other = a_low * b_high + (cross & _LOW_HALF)
-    return a_high * b_high + (cross >> _WORD_HALF) + (other >> _WORD_HALF)
+def _not_old(num_rows: int, fades: Fades, table: CurveTable) -> np.int64:
+    """How many of a stage's first rows the old mixture does not give; each row adds 0 or 1."""
+    fade_rows, before, curve = fades[_FADE_ROWS], fades[_ROWS_BEFORE], fades[_CURVE]
+    return new_rows(num_rows + before, fade_rows, curve, table) - new_rows(before, fade_rows, curve, table)
 
 
 @formula
-def _cosine_start(row: int, fade_rows: int) -> np.int64:
-    """The integral of (1 - cos(pi x / N)) / 2 up to a row of the fade's first half, in units of 2**-32 rows.
-
-    With x = row / N it is N * (x / 2 - sin(pi x) / (2 pi)), that is N * x**3 times a series in x**2, in
-    fixed-point integers, as two machines need not agree on a sine. It is good to 2**-28 rows, and where it
-    is rounded to another row it grows by more than 2**-20 a row: so it never steps back.
-    """
-    whole = np.uint64(fade_rows)
-    scaled = np.uint64(row) << _WORD_HALF
-    x = ((scaled // whole) << _WORD_HALF) + ((scaled % whole) << _WORD_HALF) // whole
-    square = _product_high(x, x)
-    series = _SERIES[-1]
-    for term in range(_SERIES.size - 2, -1, -1):
-        series = _SERIES[term] - _product_high(series, square)
-    part = _product_high(_product_high(x, square), series)
-    return np.int64(_product_high(part, whole << _WORD_HALF))
-
-
-# What the kernels know of a stage's fade, in one small array: rows the old tree gave before, rows the fade
-# lasts, whether its shape is the cosine. (An array, for numba takes a tuple of arguments apart in slow motion.)
-Fade = NDArray[np.int64]
-_OLD_ROWS, _FADE_ROWS, _IS_COSINE = range(3)
-
-
-@formula
-def _new_rows(num_rows: int, fade: Fade) -> np.int64:
-    """How many of a stage's first rows the new mixture gives; each row adds 0 or 1."""
-    fade_rows = fade[_FADE_ROWS]
-    if num_rows >= fade_rows:
-        return np.int64((fade_rows + 1) // 2 + num_rows - fade_rows)
-    if not fade[_IS_COSINE]:
-        return np.int64((num_rows * num_rows + fade_rows) // (2 * fade_rows))
-    if 2 * num_rows <= fade_rows:
-        return np.int64((_cosine_start(num_rows, fade_rows) + 2**31) >> 32)
-    # The second half mirrors the first: what the old mixture has yet to give at row n of N is what the new
-    # one had given at row N - n.
-    old_rest = _cosine_start(fade_rows - num_rows, fade_rows)
-    return np.int64(((num_rows << 32) - (fade_rows << 31) + old_rest + 2**31) >> 32)
+def _of_next(num_rows: int, fades: Fades, table: CurveTable) -> np.int64:
+    """How many of a stage's first rows the next stage's mixture gives; each row adds 0 or 1."""
+    past = num_rows - fades[_NEXT_FIRST]
+    if past <= 0:
+        return np.int64(0)
+    return new_rows(past, fades[_NEXT_ROWS], fades[_NEXT_CURVE], table)
 
 
 @compiled
@@ -266,77 +217,158 @@ def _next_source(nodes: Nodes, carried: NDArray[np.int64]) -> np.int64:
 
 
 @formula
-def _count(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
+def _count(
+    new: Nodes,
+    old: Nodes,
+    following: Nodes,
+    fades: Fades,
+    table: CurveTable,
+    next_table: CurveTable,
+    num_sources: int,
+    num_rows: int,
+) -> NDArray[np.int64]:
     """How many of a stage's first rows each source gives."""
-    given = np.int64(_new_rows(num_rows, fade))
-    _, counts = _spread(new, given, num_sources)
-    if given < num_rows:
-        _, before = _spread(old, fade[_OLD_ROWS], num_sources)
-        _, after = _spread(old, fade[_OLD_ROWS] + (num_rows - given), num_sources)
+    not_old, of_next = _not_old(num_rows, fades, table), _of_next(num_rows, fades, next_table)
+    _, counts = _spread(new, fades[_NEW_GIVEN] + not_old - of_next, num_sources)
+    if fades[_NEW_GIVEN]:
+        counts -= _spread(new, fades[_NEW_GIVEN], num_sources)[1]
+    if not_old < num_rows:
+        _, before = _spread(old, fades[_OLD_GIVEN], num_sources)
+        _, after = _spread(old, fades[_OLD_GIVEN] + (num_rows - not_old), num_sources)
         counts += after - before
+    if of_next:
+        counts += _spread(following, of_next, num_sources)[1]
     return counts
 
 
 @compiled
-def _count_many(new: Nodes, old: Nodes, fade: Fade, num_sources: int, num_rows: int) -> NDArray[np.int64]:
-    return _count(new, old, fade, num_sources, num_rows)
+def _count_many(
+    new: Nodes,
+    old: Nodes,
+    following: Nodes,
+    fades: Fades,
+    table: CurveTable,
+    next_table: CurveTable,
+    num_sources: int,
+    num_rows: int,
+) -> NDArray[np.int64]:
+    return _count(new, old, following, fades, table, next_table, num_sources, num_rows)
 
 
 @compiled
 def _deal(
-    new: Nodes, old: Nodes, fade: Fade, num_sources: int, first: int, num_rows: int
+    new: Nodes,
+    old: Nodes,
+    following: Nodes,
+    fades: Fades,
+    table: CurveTable,
+    next_table: CurveTable,
+    num_sources: int,
+    first: int,
+    num_rows: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Each row's source and its row within that: counts and trees, as they are before the first row, go along."""
     sources, source_rows = np.empty(num_rows, np.int32), np.empty(num_rows, np.int64)
-    counts = _count(new, old, fade, num_sources, first)
-    given = _new_rows(first, fade)
-    new_carried = _start(new, given, num_sources)
-    old_carried = _start(old, fade[_OLD_ROWS] + first - given, num_sources)
+    counts = _count(new, old, following, fades, table, next_table, num_sources, first)
+    not_old, of_next = _not_old(first, fades, table), _of_next(first, fades, next_table)
+    new_carried = _start(new, fades[_NEW_GIVEN] + not_old - of_next, num_sources)
+    old_carried = _start(old, fades[_OLD_GIVEN] + first - not_old, num_sources)
+    next_carried = _start(following, of_next, num_sources)
     for place in range(num_rows):
-        given_then = _new_rows(first + place + 1, fade)
-        source = _next_source(new, new_carried) if given_then > given else _next_source(old, old_carried)
+        not_old_then = _not_old(first + place + 1, fades, table)
+        of_next_then = _of_next(first + place + 1, fades, next_table)
+        if not_old_then == not_old:
+            source = _next_source(old, old_carried)
+        elif of_next_then > of_next:
+            source = _next_source(following, next_carried)
+        else:
+            source = _next_source(new, new_carried)
         sources[place] = source
         source_rows[place] = counts[source]
         counts[source] += 1
-        given = given_then
+        not_old, of_next = not_old_then, of_next_then
     return sources, source_rows
 
 
 @dataclass(frozen=True, slots=True)
-class StageMixture:
-    """A stage's mixture, faded in from the old stage's if it has a fade.
+class Fade:
+    """A fade's length in rows, how many of them the stage before has, and its curve."""
 
-    Row n comes from the new mixture where `new_rows` grows, and else from the old one, which continues after
-    the `old_rows` it gave in its own stage. `names` are those of both, sorted; a source is its index there,
-    and its rows are counted within this stage, from both mixtures together. `StageMixture(mixture)` is a
-    stage without a fade. A fade may be longer than its stage; the next stage fades from the new mixture.
+    rows: int
+    before: int = 0
+    shape: Shape = "linear"
+    steepness: float = STEEPNESS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rows <= MAX_FADE_ROWS:
+            raise ValueError(f"fade: {self.rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
+
+    def __str__(self) -> str:
+        """`20 rows, cosine`, as a record has it."""
+        shape = f"sigmoid of {self.steepness:g}" if self.shape == "sigmoid" else self.shape
+        return f"{self.rows} rows, {shape}" + (", centred" if self.before else "")
+
+
+NO_FADE = Fade(0)
+
+
+@dataclass(frozen=True, slots=True)
+class FadeOut:
+    """The next stage's mixture, which begins to fade in at a row of this stage; the fade goes on in the next stage."""
+
+    mixture: Mixture
+    first: int
+    fade: Fade
+
+
+@dataclass(frozen=True, slots=True)
+class StageMixture:
+    """A stage's mixture, faded in from the old stage's if it has a fade, and out where the next one's fade is centred.
+
+    Row n comes from the new mixture where `new_rows` grows, from the old one, which continues after the `old_rows` it
+    gave in its own stage, or from the next stage's. `names` are those of all, sorted; a source is its index there,
+    and its rows are counted within this stage, from all mixtures together. `StageMixture(mixture)` is a
+    stage without a fade. A fade may be longer than its stage; the next stage fades from the new mixture. Of a centred
+    fade the stage before has given `new_given` rows of the new mixture.
     """
 
     new: Mixture
     old: Mixture | None = None
     old_rows: int = 0
-    fade_rows: int = 0
-    shape: Shape = "linear"
+    fade: Fade = NO_FADE
+    new_given: int = 0
+    out: FadeOut | None = None
     names: tuple[str, ...] = field(init=False)
-    _trees: tuple[Nodes, Nodes, Fade, int] = field(init=False, repr=False, compare=False)
+    _trees: tuple[Nodes, Nodes, Nodes, Fades, CurveTable, CurveTable, int] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fade_rows <= MAX_FADE_ROWS:
-            raise ValueError(f"fade: {self.fade_rows:,} rows is not within 0 to {MAX_FADE_ROWS:,}. Shorten it.")
-        if self.fade_rows and self.old is None:
+        if self.fade.rows and self.old is None:
             raise ValueError("fade: the first stage has no mixture to fade from. Remove its fade.")
         old = self.old or self.new
-        names = tuple(sorted({*self.new.names, *old.names}))
+        out = self.out or FadeOut(self.new, MAX_ROWS, NO_FADE)
+        names = tuple(sorted({*self.new.names, *old.names, *out.mixture.names}))
+        fade = self.fade.rows, self.fade.before, curve_number(self.fade.shape)
+        fades = np.array(
+            [self.old_rows, self.new_given, *fade, out.first, out.fade.rows, curve_number(out.fade.shape)], np.int64
+        )
+        trees = (_renumbered(mixture, names) for mixture in (self.new, old, out.mixture))
+        tables = (curve_table(each.shape, each.steepness) for each in (self.fade, out.fade))
         set_field = object.__setattr__
         set_field(self, "names", names)
-        fade = np.array([self.old_rows, self.fade_rows, self.shape == "cosine"], np.int64)
-        trees = _renumbered(self.new, names), _renumbered(old, names), fade, len(names)
-        set_field(self, "_trees", trees)
+        set_field(self, "_trees", (*trees, fades, *tables, len(names)))
 
     def new_rows(self, num_rows: int) -> int:
-        """How many of the first rows the new mixture gives: at the stage's end, the next one's `old_rows`."""
+        """How many rows the new mixture has given after the first rows: at the end, the next one's `old_rows`."""
         assert 0 <= num_rows <= MAX_ROWS, num_rows
-        return int(_new_rows(num_rows, self._trees[2]))
+        _, _, _, fades, table, next_table, _ = self._trees
+        return int(self.new_given + _not_old(num_rows, fades, table) - _of_next(num_rows, fades, next_table))
+
+    def next_rows(self, num_rows: int) -> int:
+        """How many of the first rows the next stage's mixture gives: at the stage's end, the next one's `new_given`."""
+        _, _, _, fades, _, next_table, _ = self._trees
+        return int(_of_next(num_rows, fades, next_table))
 
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""

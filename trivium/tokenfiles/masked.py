@@ -6,6 +6,10 @@
 |        |                                           | line, or (start, length) pairs | labels, -100 is ignored  |
 | padded | a.bin, a.bin.mask (or a.mask), shape.json | a row each, without padding    | 1 counts in the loss     |
 
+Rows are padded on the right where one of them ends masked: what is masked after its last token that counts is padding,
+before the first a prompt. Else they are padded on the left with token 0, as theseus writes them; its config.json
+beside them, where it is, gives another `pad_token`.
+
 What has to be computed is kept in the cache folder: document ends, loss bytes, and of padded rows the tokens without
 padding. Arrays are read by their headers alone; nothing is ever unpickled.
 """
@@ -26,6 +30,7 @@ from trivium.tokenfiles.ends import SLICE, Ends, Tokens
 
 TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
 SHAPE = "shape.json"
+WRITTEN_BY = "config.json"  # how theseus wrote the rows
 IGNORED_LABEL = -100  # in a mask file of labels
 Loss = NDArray[np.uint8]
 
@@ -99,10 +104,12 @@ class PaddedRows:
     mask: Path
     rows: int
     width: int
+    pad_token: int | None = None  # on the left; None: it is not known
+    config: Path | None = None  # where the pad token is given
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        return (self.mask,)
+        return (self.mask,) if self.config is None else (self.mask, self.config)
 
     def documents(self, tokens: Tokens) -> Iterator[tuple[Tokens, Ends, Loss]]:
         """Documents without padding, some rows at a time: tokens, lengths and the loss mask."""
@@ -113,17 +120,28 @@ class PaddedRows:
                 f"A mask has a byte for each token: write both again."
             )
         step = max(1, SLICE // max(1, self.width))
-        for first in range(0, self.rows, step):
-            part = slice(first * self.width, min(first + step, self.rows) * self.width)
-            loss_mask = mask[part].reshape(-1, self.width) != 0
-            # What is masked after the last token that counts in the loss is padding; before it, a prompt.
-            lengths = np.where(loss_mask.any(axis=1), self.width - np.argmax(loss_mask[:, ::-1], axis=1), 0)
-            kept = np.arange(self.width) < lengths[:, None]
-            yield (
-                tokens[part].reshape(-1, self.width)[kept],
-                lengths[lengths > 0].astype(np.int64),
-                loss_mask[kept].astype(np.uint8),
-            )
+        parts = [
+            slice(first * self.width, min(first + step, self.rows) * self.width) for first in range(0, self.rows, step)
+        ]
+        masks = [mask[part].reshape(-1, self.width) for part in parts]  # nothing is read yet
+        pad_token = self.pad_token
+        if pad_token is None and not any(np.any(each.any(axis=1) & (each[:, -1] == 0)) for each in masks):
+            pad_token = 0
+        for part, bytes_of_rows in zip(parts, masks, strict=True):
+            rows, loss_mask = tokens[part].reshape(-1, self.width), bytes_of_rows != 0
+            kept = _text(rows, loss_mask, pad_token)
+            lengths = kept.sum(axis=1)
+            yield rows[kept], lengths[lengths > 0].astype(np.int64), loss_mask[kept].astype(np.uint8)
+
+
+def _text(rows: Tokens, loss_mask: NDArray[np.bool_], pad_token: int | None) -> NDArray[np.bool_]:
+    """What is not padding, on the left with a token, else on the right; nothing of a row without loss."""
+    places, has_loss = np.arange(rows.shape[1]), np.any(loss_mask, axis=1, keepdims=True)
+    if pad_token is not None:
+        text = places >= np.argmax(loss_mask | (rows != pad_token), axis=1, keepdims=True)
+    else:
+        text = places < rows.shape[1] - np.argmax(loss_mask[:, ::-1], axis=1, keepdims=True)
+    return np.logical_and(text, has_loss)
 
 
 def find_packed(path: Path) -> PackedArrays | None:
@@ -149,7 +167,18 @@ def find_padded(path: Path) -> PaddedRows | None:
             f"{masks[0]}: is a mask of padded rows, and {where} does not give their shape ({error}). "
             f'Write {{"{path.stem}": [rows, tokens of a row]}} there, or delete the mask to read a flat file.'
         ) from None
-    return PaddedRows(masks[0], rows, width)
+    pad_token, config = _pad_token(path.parent / WRITTEN_BY)
+    return PaddedRows(masks[0], rows, width, pad_token, config)
+
+
+def _pad_token(path: Path) -> tuple[int, Path] | tuple[None, None]:
+    """The token that rows are padded with on the left, and the file that says so; None where there is no such file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None, None
+    found = content.get("pad_token") if isinstance(content, dict) else None
+    return (found, path) if isinstance(found, int) and not isinstance(found, bool) else (None, None)
 
 
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

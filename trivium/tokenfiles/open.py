@@ -94,7 +94,7 @@ def _open(
         tokens = _map_tokens(found.path, settings, description)
         loss: NDArray[np.uint8] | None
         if description.padded:
-            key = cache_key("unpadded", parts, str(tokens.dtype))
+            key = cache_key("unpadded", parts, str(tokens.dtype), "either side")
             tokens, ends, loss = cached_documents(cache, key, description.padded, tokens)
         else:
             ends = _document_ends(tokens, parts, settings, description, cache)

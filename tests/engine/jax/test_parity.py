@@ -52,8 +52,9 @@ def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     [
         (TINY, STAGE),
         (NORMED, replace(STAGE, document_mask=False, z_loss=1e-2)),
+        (replace(TINY, no_rope_every=2), STAGE),
     ],
-    ids=["llama", "qwen3"],
+    ids=["llama", "qwen3", "smollm3"],
 )
 def test_gradients_are_the_same_by_parameter(spec: ModelSpec, stage: StageSettings, tmp_path: Path) -> None:
     torch_engine, jax_engine = both(tmp_path, spec)

@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 16, "rms_norm_eps": 1e-5}),
     "qwen3": ("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
     "qwen3-yarn": ("Qwen3Config", {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN}),
 }
 
@@ -52,7 +53,7 @@ def their_model(family: str) -> Any:
     transformers = pytest.importorskip("transformers")
     kind, changes = FAMILIES[family]
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SHAPE, **changes)).eval()
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SHAPE | changes)).eval()
 
 
 def their_logits(model: Any) -> Tensor:
@@ -89,8 +90,9 @@ def test_their_model_gives_the_same_logits_here(family: str, shard_size: str, tm
         {"tied_embeddings": True, "rope": RopeSpec(scaling="linear", factor=2.0, original_seq_len=16)},
         {"qk_norm": True, "head_dim": 16, "rope": RopeSpec(scaling="yarn", factor=4.0, original_seq_len=16)},
         {"rope": RopeSpec(5e5, "llama3", 8.0, 16)},
+        {"layers": 4, "no_rope_every": 2},
     ],
-    ids=["llama", "linear-tied", "qwen3-yarn", "llama3"],
+    ids=["llama", "linear-tied", "qwen3-yarn", "llama3", "smollm3"],
 )
 def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_bytes: int, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
@@ -142,10 +144,18 @@ def test_what_is_not_built_is_refused_all_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_layers_without_rotary_positions_at_no_regular_distance_are_refused(tmp_path: Path) -> None:
+    TorchEngine(EngineSettings(replace(TINY, layers=4, no_rope_every=2), device="cpu")).export(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["no_rope_layers"] == [1, 0, 1, 0]
+    change_config(tmp_path, no_rope_layers=[1, 0, 0, 1])
+    with pytest.raises(ConfigError, match=r"no_rope_layers is \[1, 0, 0, 1\], which is not built; a 0 at every nth"):
+        read_spec(tmp_path)
+
+
 def test_another_family_is_refused(tmp_path: Path) -> None:
     exported(tmp_path)
     change_config(tmp_path, model_type="gpt2")
-    with pytest.raises(ConfigError, match=r'model_type is "gpt2"\. Known are llama, mistral, qwen3\.'):
+    with pytest.raises(ConfigError, match=r'model_type is "gpt2"\. Known are llama, mistral, qwen3, smollm3\.'):
         read_spec(tmp_path)
 
 

@@ -6,6 +6,7 @@ true. Sizes are for one replica, but `parallelism.dp` is beside them, so no worl
 
 import re
 from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 from trivium.config.dialects.nanotron_data import NanotronData
@@ -13,25 +14,70 @@ from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs
 from trivium.config.problems import show_value
 
 NO_END = 10**12  # steps where they are missing, so that no stage starts too late beside that problem
-PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32", "float16": "bfloat16"}
-DECODER = "the model here has RMSNorm and a gated SiLU, without biases"
-AS_IN_LLAMA = "rotary positions are as in Llama"
+PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32"}
 FAST = "the fastest that a device has is taken"
 RUNS = "a run has a name and a folder"
 RESUMES = "a run resumes by itself, with all of its state"
-PIPELINE = "layers, rows and experts are not split over ranks"
-NOT_HERE = "nothing here does this"
+HALVES = "A head's two halves are rotated here, as in Llama, not its neighbours. Write false."
+NO_WINDOW = "Attention here has no window."
+# Of their parameters, one of each kind; what is excluded from weight decay is told by their names.
+EMBEDDING = "model.token_position_embeddings.pp_block.token_embedding.weight"
+NORMS = (
+    "model.decoder.0.pp_block.input_layernorm.weight",
+    "model.decoder.0.pp_block.post_attention_layernorm.weight",
+    "model.final_layer_norm.pp_block.weight",
+)
+MATRICES = (
+    "model.decoder.0.pp_block.attn.qkv_proj.weight",
+    "model.decoder.0.pp_block.attn.o_proj.weight",
+    "model.decoder.0.pp_block.mlp.gate_up_proj.weight",
+    "model.decoder.0.pp_block.mlp.down_proj.weight",
+    "model.lm_head.pp_block.weight",
+)
+# Keys of rope_scaling, and ours.
+SCALING = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_seq_len",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+}
+# Models that are not our decoder, by the key that says so.
+OTHER_MODELS = {
+    "is_mamba_config": "a Mamba",
+    "is_llamoe_config": "a mixture of experts",
+    "is_starcoder2_config": "a Starcoder 2",
+    "moe_num_experts": "a mixture of experts",
+    "moe_config": "a mixture of experts",
+}
 HOLDS: dict[str, dict[str, Any]] = {
     "parallelism": {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
+    "model.init_method": {"scaling_method": ("num_layers", "NUM_LAYERS")},
     "model.model_config": {
         "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
         "attention_bias": False,
         "rope_interleaved": False,
+        "interleaved_rotary": False,
     },
-    "optimizer": {"accumulate_grad_in_fp32": True, "weight_decay_exclude_named_params": []},
+    "optimizer": {"accumulate_grad_in_fp32": True},
     "tokens": {"val_check_interval": -1, "limit_val_batches": 0, "limit_test_batches": 0},
     "checkpoints": {"save_final_state": True, "save_initial_state": False},
+}
+NOT_HERE: dict[str, dict[str, str]] = {
+    "parallelism": {
+        "context_parallel_size": "Rows are not split over ranks here. Write context_parallel_size: 1, with "
+        "recompute_layer: true where memory is short."
+    },
+    "model.init_method": {
+        "scaling_method": "What writes into the residual stream starts smaller here, by depth. Write NUM_LAYERS."
+    },
+    "model.model_config": {
+        "hidden_act": "The feed-forward layer here is a gated SiLU. Write hidden_act: silu.",
+        "attention_bias": "Attention here has no biases. Write attention_bias: false.",
+        **dict.fromkeys(("rope_interleaved", "interleaved_rotary"), HALVES),
+        "sliding_window_size": f"{NO_WINDOW} Write sliding_window_size: null.",
+    },
+    "optimizer": {"accumulate_grad_in_fp32": "Gradients are summed in float32. Write accumulate_grad_in_fp32: true."},
+    "tokenizer": {"tokenizer_revision": "Give the folder of that revision: tokenizer.path=FOLDER, and remove it here."},
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "general": {
@@ -40,25 +86,20 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "ignore_sanity_checks": "what cannot work is always refused",
     },
     "parallelism": {
-        **dict.fromkeys(("pp", "pp_engine", "expert_parallel_size", "context_parallel_size"), PIPELINE),
+        **dict.fromkeys(("pp", "pp_engine"), "layers are not split over ranks"),
         **dict.fromkeys(("tp_mode", "tp_linear_async_communication", "tp_recompute_allgather"), FAST),
-        "moe_layer_recompute": "there are no experts",
+        **dict.fromkeys(("expert_parallel_size", "moe_layer_recompute"), "there are no experts"),
     },
     "model": {"ddp_bucket_cap_mb": FAST},
-    "model.init_method": {"scaling_method": "what writes into the residual stream starts smaller, by depth"},
     "model.model_config": {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), "the token files record where documents end"),
-        **dict.fromkeys(("hidden_act", "attention_bias"), DECODER),
-        "rms_norm_eps": "norms have 1e-6 under their root",
-        **dict.fromkeys(("rope_interleaved", "no_rope_layer", "sliding_window_size"), AS_IN_LLAMA),
         **dict.fromkeys(("pretraining_tp", "use_cache", "_attn_implementation", "_fused_rotary_emb"), FAST),
-        **dict.fromkeys(("_fused_rms_norm", "_use_qkv_packed"), FAST),
+        **dict.fromkeys(("_fused_rms_norm", "_use_qkv_packed", "ring_attn_heads_k_stride"), FAST),
+        "log_attn_probs": "attention is not logged",
         "initializer_range": "init_method decides how weights start",
     },
     "optimizer": {
-        "accumulate_grad_in_fp32": "gradients are summed in float32",
         "zero_stage": "all ranks that are left share the parameters (engine.parallel.shard)",
-        "weight_decay_exclude_named_params": "optimizer.no_decay lists what is not decayed",
         "torch_adam_is_fused": FAST,
     },
     "optimizer.optimizer_factory": {"torch_adam_is_fused": FAST},
@@ -66,19 +107,19 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ("val_check_interval", "limit_val_batches", "limit_test_batches"),
         "validation reads what a source holds out (sources.web.validation=0.001 and evaluate.every=500)",
     ),
-    "tokenizer": dict.fromkeys(("tokenizer_revision", "tokenizer_max_length"), "the tokenizer is taken as it is"),
+    "tokenizer": {"tokenizer_max_length": "texts are not cut before they are packed"},
     "checkpoints": {
-        **dict.fromkeys(("resume_checkpoint_path", "load_lr_scheduler", "load_optimizer"), RESUMES),
+        **dict.fromkeys(("load_lr_scheduler", "load_optimizer"), RESUMES),
         "save_initial_state": "a run begins with its seed",
         "save_final_state": "the last step is always saved",
         "checkpoints_path_is_shared_file_system": "a run's folder is shared by its ranks",
     },
     "logging": dict.fromkeys(("log_level", "log_level_replica"), "there is one log"),
     "": {
-        "metrics_logging": NOT_HERE,
+        "metrics_logging": "every step's figures are in the run's events",
         "profiler": "nothing here writes profiles",
         "lighteval": "validation loss is measured; benchmarks are not run",
-        "s3_upload": NOT_HERE,
+        "s3_upload": "nothing is uploaded; checkpoint.mirror copies to a second folder",
     },
 }
 
@@ -101,7 +142,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     tokenizer = theirs.take_text("tokenizer", "tokenizer_name_or_path")
     ours: dict[str, Any] = {
         "run": _run(theirs),
-        "model": _model(theirs),
+        "model": _model(theirs, data),
         "tokenizer": {"path": tokenizer} if tokenizer else {},
         "optimizer": _optimizer(theirs),
         "schedule": _schedule(theirs, steps),
@@ -112,7 +153,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, HOLDS, {}, WITHOUT_EFFECT)
+    return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -128,27 +169,48 @@ def _run(theirs: Theirs) -> dict[str, Any]:
     return {"name": name, "folder": folder, "seed": theirs.take("general", "seed", default=42)}
 
 
-def _model(theirs: Theirs) -> dict[str, Any]:
-    """The shape of a Llama or Qwen2; other decoders, experts and other weights need a size or `init` of ours."""
+def _model(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
+    """The shape of a Llama or Qwen2; other decoders and other weights need a size or `init` of ours."""
     config = ("model", "model_config")
     for key in ("is_llama_config", "is_qwen2_config"):
         theirs.take(*config, key)
-    init = theirs.take_text("model", "init_method", "path")
-    if init is not None:
-        what = f"is {show_value(init)}, in a form that is not read here."
-        what = f"{what} Give it in Hugging Face form: model.init=FOLDER."
-        theirs.need(("model", "init_method", "path"), what, *MODEL_SIZES)
-        theirs.without_effect(dict.fromkeys(theirs.look(*config, default={}), "the weights have a shape"), *config)
+    others = {key: name for key, name in OTHER_MODELS.items() if theirs.look(*config, key)}
+    for key, name in others.items():
+        what = f"is {show_value(theirs.take(*config, key))}: {name}, which is not built here. "
+        theirs.need((*config, key), f"{what}Give a model of ours: model.size=1b.", *MODEL_SIZES)
+    weights = _weights(theirs)
+    if others or weights is not None:
+        reason = "the model is given otherwise"
+        for table in (config, ("model", "init_method")):
+            theirs.without_effect(dict.fromkeys(theirs.look(*table, default={}), reason), *table)
+        theirs.without_effect({"make_vocab_size_divisible_by": reason}, "model")
+        return weights or {}
+    return _shape(theirs, data)
+
+
+def _weights(theirs: Theirs) -> dict[str, Any] | None:
+    """`model.init` for weights of another run's; None where it begins with its own, or resumes."""
+    for path in (("model", "init_method", "path"), ("checkpoints", "resume_checkpoint_path")):
+        given = theirs.take_text(*path)
+        if given is None:
+            continue
+        own = [theirs.look("checkpoints", "checkpoints_path"), theirs.look("s3_upload", "upload_s3_path")]
+        if path[0] == "checkpoints" and any(_is_within(given, place) for place in own):
+            theirs.decides_nothing(path, f"is {show_value(given)}, where the run itself saves: {RESUMES}.")
+            continue
+        if (Path(given) / "config.json").is_file():
+            return {"init": given}
+        what = f"is {show_value(given)}: other weights, and not a Hugging Face folder that is there."
+        theirs.need(path, f"{what} Give one: model.init=FOLDER.", *MODEL_SIZES)
         return {}
-    for key in ("is_starcoder2_config", "moe_config"):
-        if theirs.look(*config, key):
-            what = f"is {show_value(theirs.take(*config, key))}, which is not our decoder. Give one: model.size=1b."
-            theirs.need((*config, key), what, *MODEL_SIZES)
-            return {}
-    return _shape(theirs)
+    return None
 
 
-def _shape(theirs: Theirs) -> dict[str, Any]:
+def _is_within(place: str, folder: object) -> bool:
+    return isinstance(folder, str) and PurePath(place).is_relative_to(PurePath(folder))
+
+
+def _shape(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
     config = ("model", "model_config")
 
     def take(key: str, default: Any) -> Any:
@@ -158,6 +220,7 @@ def _shape(theirs: Theirs) -> dict[str, Any]:
     if theirs.take("model", "init_method", "use_mup", default=False):
         what = "is true: widths are not scaled here. Write init_method: { std: 0.02 }."
         theirs.problem(("model", "init_method", "use_mup"), what)
+    without_rope = take("no_rope_layer", None)
     return {
         "layers": take("num_hidden_layers", 32),
         "width": take("hidden_size", 4096),
@@ -165,34 +228,49 @@ def _shape(theirs: Theirs) -> dict[str, Any]:
         "kv_heads": take("num_key_value_heads", heads),
         "ffn": take("intermediate_size", 11_008),
         "vocab": _vocab(theirs),
-        "max_seq_len": take("max_position_embeddings", 2048),
+        "max_seq_len": _max_seq_len(theirs, data),
         "tied_embeddings": take("tie_word_embeddings", False),
         "init_std": theirs.take("model", "init_method", "std", default=0.02),
+        "norm_eps": take("rms_norm_eps", 1e-6),
         "rope": {"theta": take("rope_theta", 10_000.0), **_scaling(theirs)},
+        **({} if without_rope is None else {"no_rope_every": without_rope}),
     }
+
+
+def _max_seq_len(theirs: Theirs, data: NanotronData) -> Any:
+    """Theirs sizes a table by it, which grows with longer rows."""
+    path = ("model", "model_config", "max_position_embeddings")
+    most = theirs.take(*path, default=2048)
+    if isinstance(most, int) and most < data.longest:
+        theirs.differs(path, f"is {most:,}, under the longest row of {data.longest:,}, as which it is taken.")
+        return data.longest
+    return most
 
 
 def _vocab(theirs: Theirs) -> Any:
     """Theirs is rounded up, so that it can be split over the tensor ranks."""
     vocab = theirs.take("model", "model_config", "vocab_size", default=32_000)
+    if vocab == -1:  # as their files of tokens have it
+        vocab = theirs.look("data_stages", 0, "data", "dataset", "vocab_size", default=-1)
     multiple = theirs.take_whole("model", "make_vocab_size_divisible_by", at_least=1, default=1)
     multiple *= theirs.take_whole("parallelism", "tp", at_least=1, default=1)
     return -(-vocab // multiple) * multiple if isinstance(vocab, int) else vocab
 
 
 def _scaling(theirs: Theirs) -> dict[str, Any]:
-    """Positions beyond the trained context, in the two ways that are known here."""
+    """Positions beyond the trained context, in the three ways that are known here."""
     path = ("model", "model_config", "rope_scaling")
-    given = theirs.take(*path)
+    given, interpolated = theirs.take(*path), theirs.take(*path[:-1], "rope_seq_len_interpolation_factor")
+    if interpolated is not None:
+        return {"scaling": "linear", "factor": interpolated}
     if given is None:
         return {}
     kind = given.get("rope_type", given.get("type")) if isinstance(given, Mapping) else None
-    if kind not in ("linear", "yarn"):
-        theirs.problem(path, f'is {show_value(given)}. Write {{ type: linear, factor: 4.0 }}, or "yarn".')
+    if kind not in ("linear", "yarn", "llama3") or not set(given) <= {"rope_type", "type", *SCALING}:
+        known = ", ".join(SCALING)
+        theirs.problem(path, f"is {show_value(given)}. Write rope_type: linear, yarn or llama3, with some of {known}.")
         return {}
-    original = given.get("original_max_position_embeddings")
-    rope = {"scaling": kind, "factor": given.get("factor")}
-    return {**rope, **({"original_seq_len": original} if original else {})}
+    return {"scaling": kind} | {ours: given[key] for key, ours in SCALING.items() if given.get(key) is not None}
 
 
 def _optimizer(theirs: Theirs) -> dict[str, Any]:
@@ -207,9 +285,29 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "betas": [theirs.take(*factory, f"adam_beta{one}", default=usual) for one, usual in ((1, 0.9), (2, 0.95))],
         "eps": theirs.take(*factory, "adam_eps", default=1e-8),
         "weight_decay": theirs.take(*table, "weight_decay", default=0.0),
-        "no_decay": [],
+        "no_decay": _no_decay(theirs),
         **({"grad_clip": clip} if clip is not None else {}),
     }
+
+
+def _no_decay(theirs: Theirs) -> list[str]:
+    """What their patterns exclude from weight decay, where that is the embedding, the norms or both."""
+    path = ("optimizer", "weight_decay_exclude_named_params")
+    patterns = theirs.take(*path) or []
+    try:
+        excluded = [
+            name for name in (EMBEDDING, *NORMS, *MATRICES) if any(re.match(pattern, name) for pattern in patterns)
+        ]
+    except (TypeError, re.error):
+        theirs.refuse(path, patterns, "It must be a list of patterns. Write ['.*token_embedding.*'].")
+        return []
+    groups = {"embeddings": {EMBEDDING}, "norms": set(NORMS)}
+    found = [group for group, names in groups.items() if names <= set(excluded)]
+    rest = set(excluded).difference(*(groups[group] for group in found))
+    if rest or (patterns and not found):
+        rule = "Only the embedding and the norms can go without weight decay here. Write patterns that match these."
+        theirs.refuse(path, patterns, rule)
+    return found
 
 
 def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
@@ -219,17 +317,18 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
     warmup = theirs.take_whole(*table, "lr_warmup_steps", at_least=0, default=0)
     shapes = {"linear": "linear", "cosine": "cosine", "1-sqrt": "1-sqrt"}
     shape = theirs.take_choice(*table, "lr_decay_style", choices=shapes, default="linear")
-    decay = theirs.take_whole(*table, "lr_decay_steps", at_least=0, default=max(0, steps - warmup))
     start = theirs.take_whole(*table, "lr_decay_starting_step", at_least=0, default=warmup)
+    decay = theirs.take_whole(*table, "lr_decay_steps", at_least=0, default=max(0, steps - start))
     lr = theirs.take_number(*table, "learning_rate", default=3e-4, over=0)
     lowest = theirs.take_number(*table, "min_decay_lr", default=lr)
     if lowest > lr:
         what = f"is {lowest:g}, over the learning_rate of {lr:g}. Lower it."
         theirs.problem((*table, "min_decay_lr"), what)
+        lowest = lr
     if start < warmup:
         what = f"is {start:,}, but the warm-up ends at {warmup:,}. Write lr_decay_starting_step: {warmup}."
         theirs.problem((*table, "lr_decay_starting_step"), what)
-    rise = {"warmup": {"steps": warmup}} if style and warmup else {}
+    rise = {"warmup": {"steps": warmup}, "warmup_from": 0} if style and warmup else {}
     horizon = {} if start + decay == steps else {"horizon": {"steps": start + decay}}
     if lowest == lr or not decay:
         return {"shape": "constant", **rise}
@@ -240,8 +339,6 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
 
 def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     precision = theirs.take_choice("model", "dtype", choices=PRECISIONS, default="bfloat16")
-    if theirs.look("model", "dtype") == "float16":
-        theirs.differs(("model", "dtype"), 'is "float16": taken as bfloat16.')
     engine: dict[str, Any] = {"precision": precision, "micro_batch_size": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
         engine["activation_checkpointing"] = True
@@ -260,6 +357,8 @@ def _defaults(theirs: Theirs, batch_size: int) -> dict[str, Any]:
     config = ("model", "model_config")
     apart = theirs.take(*config, "_use_doc_masking", default=False)
     mask = str(theirs.take(*config, "flex_attention_mask", default=""))
+    if "sliding_window" in mask:
+        theirs.refuse((*config, "flex_attention_mask"), mask, f"{NO_WINDOW} Write flex_attention_mask: document.")
     weight = theirs.take_number(*config, "z_loss_coefficient", default=1e-4)
     z_loss = {"z_loss": weight} if theirs.take(*config, "z_loss_enabled", default=False) else {}
     masked = bool(apart or "document" in mask)

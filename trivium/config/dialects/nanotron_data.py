@@ -6,6 +6,7 @@ of token files, a list, or a mapping of folders to weights is a nanoset; a Hub d
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from trivium.config.dialects.translation import NamedSources, Theirs, is_number, stage_name
@@ -13,6 +14,7 @@ from trivium.config.keys import Path
 from trivium.config.problems import show_value
 
 FOLDERS = ("dataset_folder", "dataset_folders")
+READ = "dataset_read_path"  # where the files are, of folders that are elsewhere
 HUB = "hf_dataset_or_datasets"
 DTYPES = {2: "uint16", 4: "uint32"}
 OWN_ORDER = "rows are ordered here by the plan"
@@ -23,6 +25,7 @@ NANOSET_ONLY = {
     **dict.fromkeys(("skip_in_stream", "pad_samples_to_global_batch_size", "shuffle_files"), OWN_ORDER),
     "use_old_brrr_dataloader": OWN_ORDER,
 }
+NO_SAMPLES = "All conversations are read here. Remove it."
 HUB_ONLY = {
     "dataset_processing_num_proc_per_process": "text is tokenised once, and kept",
     "dataset_overwrite_cache": "the cache is keyed by content",
@@ -37,10 +40,14 @@ class NanotronData:
     steps: int
     seq_len: int
     sources: NamedSources = field(default_factory=NamedSources)
+    names: dict[str, str] = field(default_factory=dict)
+    longest: int = 0
 
     def stages(self) -> list[dict[str, Any]]:
         """Our stages in order of their start; problems go to `theirs`."""
         count = self.theirs.take_tables("data_stages")
+        tables = [("data_stages", number, "data", "dataset") for number in range(count)] or [("data", "dataset")]
+        self.names = different_parts([place for table in tables for place in self._places(table)])
         found = [self._stage(("data_stages", number)) for number in range(count)]
         if not count:
             if not self.theirs.has("data"):
@@ -49,7 +56,10 @@ class NanotronData:
                 return []
             found = [(0, {"name": "default", **self._data(("data",)), "seq_len": self.seq_len})]
         self._check_names([stage["name"] for _, stage in found])
-        found.sort(key=lambda one: one[0])
+        found = sorted((one for one in found if one[0] < self.steps), key=lambda one: one[0])
+        self.longest = max((stage["seq_len"] for _, stage in found), default=self.seq_len)
+        if not found:
+            return []
         starts = [start for start, _ in found]
         if starts[0] != 0 and not self.theirs.problems:
             what = f"begin with step {starts[0] + 1:,}. One must begin with the first: write start_training_step: 1."
@@ -80,8 +90,10 @@ class NanotronData:
         if start is None:
             return 0
         if start > self.steps:
-            what = f"is {start:,}, but the run ends with step {self.steps:,}. Lower it, or raise tokens.train_steps."
-            self.theirs.problem(path, what)
+            what = (
+                f"is {start:,}, and the run ends with step {self.steps:,}: the stage is not reached, and left out here."
+            )
+            self.theirs.differs(path, what)
         others = [self.theirs.look("data_stages", number, path[-1]) for number in range(int(path[1]))]
         if start in others:
             what = f"is {start:,}, as is that of data_stages[{others.index(start)}]: an overlap. Raise one of the two."
@@ -102,24 +114,36 @@ class NanotronData:
 
     def _nanoset(self, table: Path) -> dict[str, Any]:
         """Folders of token files."""
-        key = next((key for key in FOLDERS if self.theirs.has(*table, key)), FOLDERS[0])
+        key = self._folders(table)
         given = self.theirs.take(*table, key)
         self.theirs.without_effect(NANOSET_ONLY, *table)
-        for limit in ("dataset_max_tokens", "dataset_read_path"):
-            if self.theirs.has(*table, limit):
-                shown = show_value(self.theirs.take(*table, limit))
-                what = f"has no effect here (it is {shown}): all of the dataset_folder is read."
-                self.theirs.differs((*table, limit), what)
+        self.theirs.not_here({"dataset_max_tokens": "All of a folder is read here. Write a folder with less."}, *table)
+        folders, read = _listed(given), _listed(self.theirs.take(*table, READ))
+        if read and len(read) != len(folders):
+            what = "Write a list with one path for each folder."
+            self.theirs.refuse((*table, READ), self.theirs.look(*table, READ), what)
+            read = []
+        files = dict(zip(folders, read, strict=True)) if read else {}
         size = self.theirs.take(*table, "token_size_in_bytes")
         if size is not None and size not in DTYPES:
             rule = "Tokens have 2 or 4 bytes. Leave it out where the files record it."
             self.theirs.refuse((*table, "token_size_in_bytes"), size, rule)
         kind = {"kind": "tokens", **({"dtype": DTYPES[size]} if size in DTYPES else {})}
-        return self._shares(table, key, given, lambda folder: {**kind, "path": folder})
+        return self._shares(table, key, given, lambda folder: {**kind, "path": files.get(folder, folder)})
+
+    def _folders(self, table: Path) -> str:
+        """The key under which a dataset's folders are."""
+        return next((key for key in FOLDERS if self.theirs.has(*table, key)), FOLDERS[0])
+
+    def _places(self, table: Path) -> list[str]:
+        """Where a dataset's files are, without taking the keys."""
+        read = _listed(self.theirs.look(*table, READ)) or _listed(self.theirs.look(*table, self._folders(table)))
+        return [place for place in read if isinstance(place, str)]
 
     def _hub(self, table: Path) -> dict[str, Any]:
         given = self.theirs.take(*table, HUB)
         self.theirs.without_effect(HUB_ONLY, *table)
+        self.theirs.not_here({"debug_max_samples": NO_SAMPLES}, *table)
         if self.theirs.take(*table, "sft_dataloader", default=False):
             what = "is true: conversations are read by a source of kind chat. Write a config of ours for them."
             self.theirs.problem((*table, "sft_dataloader"), what)
@@ -144,7 +168,11 @@ class NanotronData:
         if len(set(places)) != len(places):
             self.theirs.problem((*table, key), "names a place twice. Name it once, with the sum of their weights.")
             return {}
-        names = [self.sources.name_of(source(place), place) for place in places]
+        tables = [source(place) for place in places]
+        paths = [each.get("path", place) for each, place in zip(tables, places, strict=True)]
+        names = [
+            self.sources.name_of(each, self.names.get(path, path)) for each, path in zip(tables, paths, strict=True)
+        ]
         if isinstance(given, str):
             return {"sources": names}  # theirs has weight 1, whatever is written
         where = "dataset_weights"
@@ -162,3 +190,28 @@ class NanotronData:
             return {"weights": dict(zip(names, weights, strict=True))}
         self.theirs.problem((*table, where), what)
         return {}
+
+
+def _listed(given: Any) -> list[Any]:
+    """A folder, a list of them, or a mapping of them to weights, as a list."""
+    return [given] if isinstance(given, str) else list(given) if isinstance(given, list | Mapping) else []
+
+
+def different_parts(places: list[str]) -> dict[str, str]:
+    """For each place the last part of its path in which it differs from those that end alike.
+
+    `a/web/tokenized` and `a/code/tokenized` -> web and code.
+    """
+    parts = {place: PurePath(place).parts or (place,) for place in places}
+    depths = dict.fromkeys(parts, 1)
+    while True:
+        alike: dict[str, list[str]] = {}
+        for place, depth in depths.items():
+            alike.setdefault(parts[place][-depth], []).append(place)
+        higher = [
+            place for group in alike.values() if len(group) > 1 for place in group if depths[place] < len(parts[place])
+        ]
+        if not higher:
+            return {place: parts[place][-depth] for place, depth in depths.items()}
+        for place in higher:
+            depths[place] += 1

@@ -4,41 +4,86 @@ Keys are written in either way, `training/batch_size: 512` or nested; messages n
 that project does. Their defaults are written out where ours differ.
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects.theseus_data import Samplings
-from trivium.config.dialects.translation import MODEL_SIZES, Theirs, Translation, is_number
+from trivium.config.dialects.theseus_jobs import Job, job_of
+from trivium.config.dialects.theseus_schedule import schedule_of
+from trivium.config.dialects.translation import MODEL_SIZES, Theirs, Translation
 from trivium.config.keys import Path
 from trivium.errors import ConfigError, Problem
 
 MARKS = ("architecture", "optimization")
 ALONE = ("tokens", "per_device_batch_size", "validation_steps")
-DECODER = "the model here has RMSNorm, a gated SiLU and rotary positions, without biases or dropout"
-HOLDS = {
-    "bias": False,
-    "attention_bias": False,
-    "dropout": 0,
-    "attn_dropout": 0,
-    "rope": True,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
+PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32"}
+HOLDS: dict[str, dict[str, Any]] = {
+    "architecture": {
+        "bias": False,
+        "attention_bias": False,
+        "dropout": 0,
+        "attn_dropout": 0,
+        "rope": True,
+        "hidden_act": "silu",
+        "partial_rotary_factor": 1,
+        "use_parallel_residual": False,
+        "use_sliding_window": False,
+        "num_experts": 0,
+    },
+    "architecture.dtype": {"param": "float32"},
 }
+NO_LORA = "LoRA is not built here: all parameters are trained. Remove it to train them."
+NO_MUON = "None of theseus's jobs trains with Muon. Remove it; Muon itself is optimizer.name=muon, in a config of ours."
+NO_RL = "Preferences and rewards are not trained here. Remove it to train on text."
+OTHER_LAYERS = "Layers that read this key are not built here. Remove it to train without them."
+NOT_HERE: dict[str, dict[str, str]] = {
+    "architecture": {
+        "bias": "Layers here have no biases. Write bias: false.",
+        "attention_bias": "Attention here has no biases. Write attention_bias: false.",
+        "dropout": "Nothing is dropped here. Write dropout: 0.0.",
+        "attn_dropout": "Nothing is dropped here. Write attn_dropout: 0.0.",
+        "rope": "Positions here are rotary. Write rope: true.",
+        "hidden_act": "The feed-forward layer here is a gated SiLU. Write hidden_act: silu.",
+        "layer_norm_eps": "Norms here are RMSNorms. Remove it; their number is rms_norm_eps.",
+        "partial_rotary_factor": "All channels of a head are rotated here. Write partial_rotary_factor: 1.0.",
+        "use_parallel_residual": "Attention comes before the feed-forward layer here. Write use_parallel_residual: false.",
+        "use_sliding_window": "Attention here has no window. Write use_sliding_window: false.",
+        **dict.fromkeys(("num_experts", "d_conv", "d_state", "expand", "n_groups", "n_heads"), OTHER_LAYERS),
+        **dict.fromkeys(("mamba_layers", "fw_inter_size", "ttt_apply_then_update", "ttt_chunk_size"), OTHER_LAYERS),
+        **dict.fromkeys(
+            ("ttt_momentum", "ttt_optimizer", "fork", "scratch_head_dim", "use_fork_channel"), OTHER_LAYERS
+        ),
+    },
+    "architecture.dtype": {"param": "Weights here are float32. Write param: float32."},
+    "architecture.moe": dict.fromkeys(
+        ("experts", "experts_per_embd", "implementation", "capacity_factor", "capacity_round_to", "bias_smoothing")
+        + ("bias_update_rate",),
+        "Experts are not built here. Remove the table moe to train a dense model.",
+    ),
+    "optimization": {"muon": NO_MUON, "eps": NO_MUON, "lora": NO_LORA}
+    | dict.fromkeys(("dpo", "grpo", "ppo", "mok"), NO_RL),
+    "training": {"rl": NO_RL}
+    | dict.fromkeys(("pre_lora_tokens", "pre_lora_dataset", "post_lora_tokens", "post_lora_dataset"), NO_LORA),
+    "": {"data": "It is about the tokenising of text. Remove it, and prepare text with trivium prepare."},
+}
+MEASURED = "validation loss is measured; their benchmarks are not run"
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "architecture": {
-        **dict.fromkeys(("bias", "attention_bias", "dropout", "attn_dropout", "rope", "layer_norm_eps"), DECODER),
-        **dict.fromkeys(("hidden_act", "partial_rotary_factor"), DECODER),
-        "rms_norm_eps": "norms have 1e-6 under their root",
+        **dict.fromkeys(("sliding_window", "max_window_layers"), "no layer has a window"),
+        "max_block_size": "only models with bubbles read it",
         "vram_calib_factor": "a micro-batch is given, not estimated",
     },
-    "training": {"evaluate": "validation loss is measured; their benchmarks are not run"},
-    "eval": {"evaluations": "validation loss is measured; their benchmarks are not run"},
-    "optimization": {"warmup_lr_mult": "a warm-up rises from zero"},
-    "": {
-        "job": "the other keys give the objective and the model",
-        "request": "the launcher decides where a run runs",
+    "training": {
+        "evaluate": MEASURED,
+        "skip_first_dataset_validation": "validation goes on in every stage",
+        **dict.fromkeys(("warmup_pct", "decay_pct"), "schedules there and here read those under optimization"),
     },
+    "": {
+        "eval": MEASURED,
+        "request": "the launcher decides where a run runs",
+        "system": "it is about the tokenising of text",
+    },
+    "logging": {"plots": "trivium report draws"},
 }
 
 
@@ -55,18 +100,18 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
     """Our tables, and every problem of theirs by their own keys. Theirs has sizes for all ranks."""
     theirs = Theirs(nested(raw, file), file, separator="/")
+    job = job_of(theirs)
     seq_len = theirs.take_whole("architecture", "block_size", at_least=1, default=512)
     batch_size = theirs.take_whole("training", "batch_size", at_least=1, default=512)
     samplings = Samplings(theirs, step_tokens=seq_len * batch_size)
     stages = samplings.stages()
-    micro = theirs.take("training", "per_device_batch_size", default=-1)
     ours: dict[str, Any] = {
         "run": {"name": file.rpartition(".")[0] or file},
-        "model": _model(theirs, seq_len),
+        "model": _model(theirs, job, seq_len),
         "tokenizer": _tokenizer(theirs),
         "optimizer": _optimizer(theirs),
-        "schedule": _schedule(theirs, samplings, stages),
-        "engine": {"micro_batch_size": micro} if micro != -1 else {},
+        "schedule": schedule_of(theirs, job, samplings, stages),
+        "engine": _engine(theirs),
         "checkpoint": {"every": theirs.take_whole("logging", "checkpoint_interval", at_least=1, default=1024)},
         "evaluate": samplings.validation(seq_len),
         "track": {
@@ -77,7 +122,8 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": samplings.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, {"architecture": HOLDS}, {}, WITHOUT_EFFECT)
+    _resets(theirs, stages)
+    return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
 
 
 def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
@@ -109,40 +155,92 @@ def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
     return root
 
 
-def _model(theirs: Theirs, seq_len: int) -> dict[str, Any]:
-    """The sizes; where there are none, the command line must give one."""
+def _model(theirs: Theirs, job: Job, seq_len: int) -> dict[str, Any]:
+    """The sizes; where there are none, or the job's layers are not ours, the command line must give a model."""
+    if job.model == "backbone":
+        return _weights(theirs)
+    sizes = job.sizes
+    model: dict[str, Any] = {
+        "vocab": theirs.take("architecture", "vocab_size", default=sizes.vocab),
+        "max_seq_len": seq_len,
+        "tied_embeddings": sizes.tied,
+    }
     width, layers = (theirs.take("architecture", key) for key in ("n_embd", "n_layers"))
-    experts = theirs.take("architecture", "num_experts", default=0)
-    if width is None or layers is None or experts:
-        known = f"has {experts} experts, which are not known here" if experts else "has no n_embd and n_layers"
-        what = f"{known}. Give a size on the command line: model.size=125m."
+    heads = theirs.take("architecture", "n_head", default=sizes.heads)
+    ffn = theirs.take("architecture", "intermediate_size", default=sizes.ffn)
+    kv_heads = -1
+    if job.model != "gpt":
+        kv_heads = theirs.take("architecture", "n_kv_head", default=-1)
+        model["norm_eps"] = theirs.take("architecture", "rms_norm_eps", default=1e-6)
+        model["rope"] = {"theta": theirs.take("architecture", "rope_theta", default=sizes.theta)}
+    elif _has_other_layers(theirs):
+        return model
+    if width is None or layers is None:
+        what = "has no n_embd and n_layers. Give a size on the command line: model.size=125m."
         theirs.need(("architecture",), what, *MODEL_SIZES)
-        return {}
-    heads = theirs.take("architecture", "n_head", default=16)
-    kv_heads = theirs.take("architecture", "n_kv_head", default=-1)
-    ffn = theirs.take("architecture", "intermediate_size", default=-1)
-    model = {"layers": layers, "width": width, "heads": heads}
+        return model
+    model |= {"layers": layers, "width": width, "heads": heads}
     model["ffn"] = 4 * width if ffn == -1 and isinstance(width, int) else ffn
-    model["vocab"] = theirs.take("architecture", "vocab_size", default=100_288)
-    model["max_seq_len"] = seq_len
-    if kv_heads != -1:
-        model["kv_heads"] = kv_heads
-    if theirs.has("architecture", "rope_theta"):
-        model["rope"] = {"theta": theirs.take("architecture", "rope_theta")}
-    if theirs.take("architecture", "tie_word_embeddings", default=False):
-        model["tied_embeddings"] = True
-    return model
+    return model if kv_heads == -1 else {**model, "kv_heads": kv_heads}
+
+
+def _has_other_layers(theirs: Theirs) -> bool:
+    """Whether a GPT's keys ask for layers that are not ours; then the command line must give a model of ours."""
+    other = {}
+    if theirs.look("architecture", "bias") is True:
+        other["bias"] = "is true, but layers here have no biases. Write bias: false"
+    if theirs.has("architecture", "layer_norm_eps"):
+        other["layer_norm_eps"] = "is that of a LayerNorm, but norms here are RMSNorms. Remove it"
+    for key, what in other.items():
+        theirs.take("architecture", key)
+        theirs.need(("architecture", key), f"{what}, or give a model of ours: model.size=125m.", *MODEL_SIZES)
+    return bool(other)
+
+
+def _weights(theirs: Theirs) -> dict[str, Any]:
+    """The weights that a job for fine-tuning starts from, in Hugging Face form."""
+    families = {"llama": "llama", "qwen": "qwen"}
+    theirs.take_choice("architecture", "backbone", "implementation", choices=families, default="llama")
+    weights = theirs.take_text("architecture", "backbone", "weights")
+    if weights is None:
+        theirs.problem(("architecture", "backbone", "weights"), "is missing. Write the folder of a model.")
+        return {}
+    table = theirs.look("architecture", default={})
+    shape = [key for key in table if key not in ("backbone", "dtype", "moe")]
+    theirs.without_effect(dict.fromkeys(shape, "the weights have a shape"), "architecture")
+    return {"init": weights}
+
+
+def _engine(theirs: Theirs) -> dict[str, Any]:
+    micro = theirs.take("training", "per_device_batch_size", default=-1)
+    path = ("architecture", "dtype", "activation")
+    precision = theirs.take_choice(*path, choices=PRECISIONS, default="bfloat16")
+    return {"precision": precision, **({"micro_batch_size": micro} if micro != -1 else {})}
+
+
+def _resets(theirs: Theirs, stages: list[dict[str, Any]]) -> None:
+    """Moments that begin again with every stage but the first."""
+    path = ("optimization", "reset_optimizer")
+    given = theirs.take(*path, default=False)
+    if not isinstance(given, bool):
+        theirs.refuse(path, given, "It must be true or false.")
+    elif given:
+        for stage in stages[1:]:
+            stage["reset_optimizer"] = True
+        what = "is true: the schedule goes on here, where theirs counts its steps from the reset again."
+        theirs.differs(path, what)
 
 
 def _tokenizer(theirs: Theirs) -> dict[str, Any]:
     """Token files need none; it is carried over where it is a Hugging Face one."""
+    unread = "a tokenizer is read by the package that fits its file"
+    theirs.without_effect(dict.fromkeys(("use_fast", "use_remote_code"), unread), "tokenizer", "huggingface")
     kind = theirs.look("tokenizer", "backend")
     if kind in ("huggingface", "hf", "transformers") and theirs.has("tokenizer", "name"):
         theirs.take("tokenizer", "backend")
         return {"path": theirs.take("tokenizer", "name")}
     reason = "token files hold tokens already, and a tiktoken encoding is a file here (tokenizer.path)"
     theirs.without_effect({"backend": reason, "name": reason}, "tokenizer")
-    theirs.without_effect({"use_fast": reason, "use_remote_code": reason}, "tokenizer", "huggingface")
     return {}
 
 
@@ -155,44 +253,3 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         "no_decay": [],
         "grad_clip": 1.0,
     }
-
-
-def _schedule(theirs: Theirs, samplings: Samplings, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Warm-up, stable, decay; with `constant_pct` stable again, with `rewarm_lr` a cosine in every stage."""
-    warmup = _part(theirs, "warmup_pct", 0.01)
-    if theirs.has("optimization", "rewarm_lr"):
-        _rewarm(theirs, stages, warmup)
-        return {}
-    decay, constant = _part(theirs, "decay_pct", 0.1), _part(theirs, "constant_pct", 0.0)
-    steps = samplings.their_steps
-    lowest = 0.1 if theirs.has("optimization", "constant_pct") else 0.01
-    schedule: dict[str, Any] = {
-        "shape": "wsd",
-        "warmup": {"steps": int(steps * warmup)},
-        "decay": {"steps": int(steps * decay)},
-        "to": theirs.take("optimization", "decay_lr_mult", default=lowest),
-    }
-    if warmup + decay + constant > 1:
-        what = f"and decay_pct and constant_pct are {warmup + decay + constant:g} of the run. Lower one of them."
-        theirs.problem(("optimization", "warmup_pct"), what)
-    horizon = steps - int(steps * constant)
-    return schedule if horizon == samplings.our_steps else {**schedule, "horizon": {"steps": horizon}}
-
-
-def _part(theirs: Theirs, key: str, default: float) -> float:
-    """A part of the run, which they write under optimization or under training."""
-    table = next((name for name in ("optimization", "training") if theirs.has(name, key)), "optimization")
-    value = theirs.take(table, key, default=default)
-    if is_number(value) and 0 <= value <= 1:
-        return float(value)
-    theirs.refuse((table, key), value, "It must be a number between 0 and 1.")
-    return default
-
-
-def _rewarm(theirs: Theirs, stages: list[dict[str, Any]], warmup: float) -> None:
-    """Every stage warms up again and falls along a cosine, the later ones from `rewarm_lr`."""
-    lr = theirs.take_number("optimization", "lr", default=3e-4, over=0)
-    again = theirs.take_number("optimization", "rewarm_lr", default=1e-4, over=0)
-    to = theirs.take("optimization", "min_lr_mult", default=0.01)
-    for stage, scale in zip(stages, itertools.chain([1.0], itertools.repeat(again / lr)), strict=False):
-        stage["lr"] = {"scale": scale, "shape": "cosine", "to": to, "warmup": {"fraction": warmup}}

@@ -5,17 +5,19 @@ up to 1. PMD is a flat `.bin` of uint32; PADDED has one document a row. Rows of 
 packed with `pad`: a flat file is cut into full rows by it too.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trivium.config.dialects.translation import NamedSources, Theirs, is_number
 from trivium.config.keys import Path, nearest
-from trivium.config.problems import show_value
 
 FOLDER = "data"
 STYLES = ("PMD", "PADDED")
 TOLERANCE = 1e-6
+WITH_BETAS = "continual/train/abcd_kl"
+BETAS = [0.0, 0.1, 0.1, 0.1, 0.1]
 DEFAULT_TOKENS = 1_000_000_000
 DEFAULT_DATASET = [{"name": "fineweb", "rate": 1, "style": "PMD"}]
 SPLITS = {"train": {}, "val": {"validation_only": True}}
@@ -38,8 +40,15 @@ class Samplings:
 
     @property
     def our_steps(self) -> int:
-        """The run's length as ours does: each stage has whole steps."""
-        return sum(-(-tokens // self.step_tokens) for tokens in self.budgets)
+        """The run's length as ours does: a stage has one step at least."""
+        return sum(self.steps)
+
+    @property
+    def steps(self) -> list[int]:
+        """Each stage's steps: those whose first token is among the stage's, up to the run's end."""
+        ends = [-(-end // self.step_tokens) for end in itertools.accumulate(self.budgets)]
+        ends[-1] = self.their_steps
+        return [max(1, end - start) for start, end in itertools.pairwise([0, *ends])]
 
     def stages(self) -> list[dict[str, Any]]:
         self.budgets = self._budgets()
@@ -49,8 +58,8 @@ class Samplings:
             self.theirs.problem(("training", "dataset"), f"{what} {len(self.budgets)}. Give one for each stage.")
             return []
         stages = [
-            {"name": f"stage-{number}", "tokens": tokens, **mixture}
-            for number, (tokens, mixture) in enumerate(zip(self.budgets, mixtures, strict=True))
+            {"name": f"stage-{number}", "steps": steps, **mixture}
+            for number, (steps, mixture) in enumerate(zip(self.steps, mixtures, strict=True))
         ]
         self._fade(stages)
         self._kl(stages)
@@ -90,7 +99,7 @@ class Samplings:
             if not isinstance(sampling, Mapping):
                 self.theirs.refuse(here, sampling, "Write { name: fineweb, rate: 1.0, style: PMD }.")
                 continue
-            self._note_others(here, sampling)
+            self._refuse_others(here, sampling)
             name, style, rate = self._name(here, sampling), self._style(here, sampling), sampling.get("rate")
             if not is_number(rate) or not 0 <= float(rate or 0) <= 1:
                 self.theirs.refuse((*here, "rate"), rate, "It must be a number between 0 and 1.")
@@ -104,11 +113,11 @@ class Samplings:
             self.theirs.problem(path, f"has rates that add up to {total:.9g}, not 1. Change them, so that they do.")
         return {"mixture": shares, "packing": "concat" if styles == {"PMD"} else "pad"}
 
-    def _note_others(self, path: Path, sampling: Mapping[str, Any]) -> None:
+    def _refuse_others(self, path: Path, sampling: Mapping[str, Any]) -> None:
         for key in sampling:
             if key not in ("name", "rate", "style", "suffix"):
-                shown = show_value(sampling[key])
-                self.theirs.differs((*path, key), f"not carried over (it is {shown}): nothing here takes it.")
+                what = "trivium does not know this key. Remove it to train without what it does."
+                self.theirs.refuse((*path, key), sampling[key], what)
 
     def _name(self, path: Path, sampling: Mapping[str, Any]) -> str | None:
         """The source of a sampling: the train split of its folder, whose variant the suffix selects."""
@@ -132,50 +141,60 @@ class Samplings:
     def validation(self, seq_len: int) -> dict[str, Any]:
         """Their `val.bin` beside every `train.bin`, with their interval and their number of rows."""
         every = self.theirs.take_whole("logging", "validation_interval", at_least=1, default=512)
-        rows = self.theirs.take_whole("training", "validation_steps", at_least=1, default=2048)
-        if not self.theirs.take("training", "validation", default=True):
+        rows = self.theirs.take_whole("training", "validation_steps", at_least=0, default=2048)
+        if not self.theirs.take("training", "validation", default=True) or not rows:
             return {}
         names = [self.sources.name_of(_table(folder, "val"), f"{folder}-val") for folder in self.folders.values()]
         return {"every": every, "tokens": rows * seq_len, "sources": names} if names else {}
 
     def _fade(self, stages: list[dict[str, Any]]) -> None:
-        """Overlaps at the boundaries; theirs are centred on them, ours begin there."""
+        """Overlaps at the boundaries, centred on them."""
         fade = ("training", "fade")
         overlap = self.theirs.take_number(*fade, "overlap", default=0.0)
         each = self.theirs.take(*fade, "per_boundary_overlap") or [overlap] * (len(stages) - 1)
-        curves = {"linear": "linear", "cosine": "cosine", "sigmoid": "cosine"}
+        curves = {"linear": "linear", "cosine": "cosine", "sigmoid": "sigmoid"}
         shape = self.theirs.take_choice(*fade, "curve", choices=curves, default="linear")
+        curve: dict[str, Any] = {"shape": shape, "center": True}
+        if shape == "sigmoid":
+            curve["steepness"] = self.theirs.take_number(*fade, "steepness", default=10.0, over=0)
         if not isinstance(each, list) or len(each) != len(stages) - 1 or not all(is_number(one) for one in each):
             rule = f"Give a number for each of the {len(stages) - 1} boundaries."
             self.theirs.refuse((*fade, "per_boundary_overlap"), each, rule)
             return
-        self.theirs.without_effect({"steepness": "a fade is linear or a cosine"}, *fade)
+        self.theirs.without_effect({"steepness": f"the curve is {shape}"}, *fade)
         for number, part in enumerate(each, start=1):
             tokens = int(part * min(self.budgets[number - 1], self.budgets[number]))
             if tokens:
-                stages[number]["fade"] = {"tokens": tokens, "shape": shape}
-        if any("fade" in stage for stage in stages):
-            self.theirs.differs(fade, "is centred on the boundary there; here it begins with the new stage.")
-            if self.theirs.look(*fade, "curve") == "sigmoid":
-                self.theirs.differs((*fade, "curve"), 'is "sigmoid": taken as "cosine".')
+                stages[number]["fade"] = {"tokens": tokens, **curve}
 
     def _kl(self, stages: list[dict[str, Any]]) -> None:
         """KL from the second stage on, to the model as it was when the stage began, or a list of betas."""
         kl = ("optimization", "kl")
-        betas = self.theirs.take(*kl, "betas")
+        betas = self.theirs.take(*kl, "betas", default=BETAS if self.theirs.look("job") == WITH_BETAS else None)
         if betas is None and not self.theirs.has(*kl, "beta"):
             return
-        beta = self.theirs.take_number(*kl, "beta", default=0.1)
-        betas = [0.0, *[beta] * (len(stages) - 1)] if betas is None else betas
-        updates = self.theirs.take(*kl, "reference_update_stages", default=list(range(len(stages))))
+        usual = list(range(len(stages))) if betas is None else [1]
+        updates = self.theirs.take(*kl, "reference_update_stages", default=usual)
+        if betas is None:
+            betas = [0.0, *[self.theirs.take_number(*kl, "beta", default=0.1)] * (len(stages) - 1)]
+        self.theirs.without_effect({"beta": "betas gives a number for each stage"}, *kl)
         if not isinstance(betas, list) or len(betas) != len(stages) or not all(is_number(one) for one in betas):
             self.theirs.refuse((*kl, "betas"), betas, f"Give a number for each of the {len(stages)} stages.")
             return
+        if not isinstance(updates, list) or not all(isinstance(at, int) and 0 <= at < len(stages) for at in updates):
+            rule = f"Give numbers of stages, from 0 to {len(stages) - 1}."
+            self.theirs.refuse((*kl, "reference_update_stages"), updates, rule)
+            return
         for number, weight in enumerate(betas):
-            if weight:
-                taken = [at for at in updates if isinstance(at, int) and 0 < at <= number]
-                stages[number]["kl"] = {"beta": weight, "direction": "nll_gap"}
-                if taken and max(taken) != number:
+            taken = [at for at in updates if 0 < at <= number]
+            if weight and not taken:
+                rule = (
+                    f"Stage {number} has a beta of {weight:g} and no reference. Add the stage it begins with, after 0."
+                )
+                self.theirs.refuse((*kl, "reference_update_stages"), updates, rule)
+            elif weight:
+                stages[number]["kl"] = {"beta": weight, "direction": "nll_gap", "precision": "bfloat16"}
+                if max(taken) != number:
                     stages[number]["kl"]["reference"] = {"stage": stages[max(taken)]["name"]}
         if any("kl" in stage for stage in stages):
             what = 'is the difference of two token losses there (direction = "nll_gap"), which holds nothing back.'

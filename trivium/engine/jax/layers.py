@@ -69,8 +69,9 @@ class Linear(nnx.Module):
 class Attention(nnx.Module):
     """Every slot asks the slots it may see; queries share keys and values in groups."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, has_rope: bool) -> None:
         self.head_dim = spec.head_dim
+        self.has_rope = has_rope
         self.query = Linear(spec.width, spec.heads * spec.head_dim)
         self.key = Linear(spec.width, spec.kv_heads * spec.head_dim)
         self.value = Linear(spec.width, spec.kv_heads * spec.head_dim)
@@ -84,7 +85,9 @@ class Attention(nnx.Module):
         queries, keys, values = (project(x).reshape(heads) for project in projections)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)
+        if self.has_rope:
+            queries, keys = rotation.apply_rotary(queries), rotation.apply_rotary(keys)
+        gathered = attend(queries, keys, values)
         return self.output(gathered.reshape(*gathered.shape[:-2], -1))
 
 
@@ -103,9 +106,9 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then feed-forward, each added to the stream that it read through a norm."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, number: int) -> None:
         self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec)
+        self.attention = Attention(spec, spec.has_rope(number))
         self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
         self.feed_forward = FeedForward(spec)
 

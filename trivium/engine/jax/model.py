@@ -1,4 +1,4 @@
-"""Tokens -> hidden states: one decoder for the Llama, Mistral and Qwen3 families, as flax NNX modules.
+"""Tokens -> hidden states: one decoder for the Llama, Mistral, Qwen3 and SmolLM3 families, as flax NNX modules.
 
     x = embedding(tokens)
     x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer
@@ -35,7 +35,7 @@ class Decoder(nnx.Module):
         self.precision = precision
         self.activation_checkpointing = activation_checkpointing
         self.embedding = Linear(spec.width, spec.padded_vocab)
-        self.layers = nnx.List([Layer(spec) for _ in range(spec.layers)])
+        self.layers = nnx.List([Layer(spec, number) for number in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = None if spec.tied_embeddings else Linear(spec.width, spec.padded_vocab)
 

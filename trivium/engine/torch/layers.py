@@ -109,9 +109,10 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Every slot asks the slots it may see; queries share keys and values in groups."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, has_rope: bool) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
+        self.has_rope = has_rope
         self.query = nn.Linear(spec.width, spec.heads * spec.head_dim, bias=False)
         self.key = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
         self.value = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
@@ -125,7 +126,9 @@ class Attention(nn.Module):
         queries, keys, values = (project(x).unflatten(-1, (-1, self.head_dim)) for project in projections)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = layout.attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)
+        if self.has_rope:
+            queries, keys = rotation.apply_rotary(queries), rotation.apply_rotary(keys)
+        gathered = layout.attend(queries, keys, values)
         output: Tensor = self.output(gathered.flatten(-2))
         return output
 
@@ -147,10 +150,10 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention, then feed-forward, each added to the stream that it read through a norm."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, number: int) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec)
+        self.attention = Attention(spec, spec.has_rope(number))
         self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
         self.feed_forward = FeedForward(spec)
 

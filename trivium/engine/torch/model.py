@@ -1,4 +1,4 @@
-"""A batch -> tensors -> hidden states -> losses: one decoder for the Llama, Mistral and Qwen3 families.
+"""A batch -> tensors -> hidden states -> losses: one decoder for the Llama, Mistral, Qwen3 and SmolLM3 families.
 
     x = embedding(tokens)
     x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer
@@ -95,7 +95,7 @@ class Decoder(nn.Module):
         self.precision = precision
         self.activation_checkpointing = activation_checkpointing
         self.embedding = nn.Embedding(spec.padded_vocab, spec.width)
-        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = None if spec.tied_embeddings else nn.Linear(spec.width, spec.padded_vocab, bias=False)
 
