@@ -22,6 +22,7 @@ from trivium.config.fields import (
 from trivium.config.numbers import Count, Whole
 
 Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
+DecayShape = Literal["linear", "cosine", "1-sqrt", "sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "pad"]
 Precision = Literal["float32", "bfloat16"]
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
@@ -58,8 +59,8 @@ class StageLr(Table):
     """Warm up again from zero at the stage's start."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With shape = "wsd": the length of the decay at the stage's end."""
-    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """With shape = "wsd": the form of the decay."""
+    decay_shape: DecayShape = "linear"
+    """With shape = "wsd": the form of the decay, as in `[schedule]`."""
 
 
 class Rope(Table):
@@ -67,8 +68,8 @@ class Rope(Table):
 
     theta: Positive | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn"] | None = None
-    """How rows longer than the trained context are reached; absent: positions are not scaled."""
+    scaling: Literal["linear", "yarn", "llama3"] | None = None
+    """How rows longer than the trained context are reached (llama3: as Llama 3.1 does); absent: not scaled."""
     factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
     """The row length over the trained context; needs `scaling`."""
     original_seq_len: Count | None = Field(None, examples=[4096])

@@ -91,7 +91,9 @@ def restore(trainer: "Trainer", session: "Session") -> None:
     with ranks.as_one():
         session.references.check(trainer.step)
         if ranks.is_main:
-            session.folder.write_plan(tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded))
+            session.folder.write_plan(
+                tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded)
+            )
     session.tell(
         Started(
             step=trainer.step,
