@@ -194,6 +194,8 @@ class ForgeData:
                 self.theirs.problem((*path, name), what)
             elif not is_number(weight) or weight < 0:
                 self.theirs.problem((*path, name), f"is {show_value(weight)}. It must be a number, at least 0.")
+        sound = {name: weight for name, weight in given.items() if name in self.names and is_number(weight)}
         if given and set(given) >= set(self.names) and not any(given.values()):
             self.theirs.problem(path, f"is {show_value(given)}: nothing to read. Give a source a positive weight.")
-        return {name: weight for name, weight in given.items() if name in self.names and is_number(weight)}
+            return {}
+        return {name: weight for name, weight in sound.items() if weight >= 0}

@@ -249,8 +249,8 @@ def _readers(theirs: Theirs, world_size: int | None) -> int:
         degree = _degree(theirs, f"{way}_parallel")
         ranks *= degree if isinstance(degree, int) else 1
         if way in SPLITS and degree != 1:
-            what = f"is {show_value(degree)}: {SPLITS[way]} are not split over ranks here; ranks share the parameters (FSDP)."
-            theirs.differs(_degree_paths(f"{way}_parallel")[0], what)
+            what = f"{SPLITS[way]} are not split over ranks here; ranks share the parameters (FSDP)."
+            theirs.differs(_degree_paths(f"{way}_parallel")[0], f"is {show_value(degree)}: {what}")
     if world_size is None:
         return 1
     if ranks < 1 or world_size % ranks:

@@ -89,7 +89,7 @@ class DataStages:
         spans = []
         for number in range(len(given)):
             path: Path = ("training", "data_stages", number)
-            start = self.theirs.take(*path, "start_step")
+            start, _ = (self.theirs.take(*path, key) for key in ("start_step", "end_step"))
             if self.theirs.is_whole((*path, "start_step"), start, at_least=0) and self._before_end(path, start, steps):
                 spans.append(Span(path, names[number], start, start))
             else:
@@ -133,7 +133,7 @@ class DataStages:
             plain = stage_name(name)
             if plain != name:
                 self._note_name(path, name, plain)
-            names.append(plain)
+            names.append(plain if plain not in names else f"{plain}-{number}")
         return names
 
     def _note_name(self, path: Path, name: str, ours: str) -> None:
@@ -149,6 +149,7 @@ class DataStages:
             if other is not None and other.start == one.start:
                 what = f"is {other.start:,}, as is that of {show_value(one.name)}: an overlap. Raise one of the two."
                 self.theirs.problem((*other.path, "start_step"), what)
+                end = one.start + 1
             elif given is None:
                 pass
             elif not isinstance(given, int) or isinstance(given, bool) or given <= one.start:
@@ -200,19 +201,21 @@ class DataStages:
         if self.theirs.is_whole((*span.path, "seq_len"), seq_len, at_least=1):
             stage["seq_len"] = seq_len
             self.seq_lens.append(seq_len)
-        seed = self._take(span, SEED)
-        if seed is None:
-            seed = self.theirs.take("training", SEED, default=DEFAULT_SEED)
-        elif not is_default:
-            self.theirs.is_whole((*span.path, SEED), seed, at_least=0)
-        stage["seed"] = seed
+        stage["seed"] = self._seed(span)
         if kind not in TYPES:
             self.theirs.refuse((*span.path, "dataset_type"), kind, nearest(str(kind), TYPES))
+            self.theirs.taken.update((*span.path, key) for key in FIELDS)
             return None
         names = self._sources_of(span, kind)
+        self._take(span, "dataset_weights")
         unread = f"dataset_type = {show_value(kind)} does not read it"
         self.theirs.without_effect(dict.fromkeys(("dataset", "dataset_path", "dataset_folders"), unread), *span.path)
         return {**stage, **self._shares(span, names)} if names else None
+
+    def _seed(self, span: Span) -> int:
+        """A stage's own seed, else that of `[training]`."""
+        path = (*span.path, SEED) if self.theirs.has(*span.path, SEED) else ("training", SEED)
+        return self.theirs.take_whole(*path, at_least=0, default=DEFAULT_SEED)
 
     def _take(self, span: Span, key: str, default: Any = None) -> Any:
         return self.theirs.take(*span.path, key, default=default)
