@@ -32,6 +32,10 @@ def one_minus_sqrt(part: float) -> float:
     return 1 - math.sqrt(part)
 
 
+def sqrt_of_the_rest(part: float) -> float:
+    return math.sqrt(1 - part)
+
+
 def falling(form: Callable[[float], float], begin: int, end: int, to: float, step: int) -> float:
     """1 at `begin`, `to` at `end`."""
     return to + (1 - to) * form((step - begin) / (end - begin))
@@ -51,7 +55,10 @@ def test_linear_and_cosine_fall_from_the_warm_up_to_the_end(
     assert run_of(shape=shape, to=to, warmup={"steps": warmup}) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("decay_shape", "form"), [("linear", linear), ("cosine", cosine), ("1-sqrt", one_minus_sqrt)])
+@pytest.mark.parametrize(
+    ("decay_shape", "form"),
+    [("linear", linear), ("cosine", cosine), ("1-sqrt", one_minus_sqrt), ("sqrt", sqrt_of_the_rest)],
+)
 @pytest.mark.parametrize(("decay", "fall"), [({"steps": 10}, 30), ({"fraction": 0.5}, 20), (None, 32)])
 def test_wsd_rises_stays_and_falls(
     decay_shape: str, form: Callable[[float], float], decay: dict[str, Any] | None, fall: int

@@ -98,10 +98,10 @@ class Model(Table):
     """Normalise queries and keys (RMSNorm) before attention."""
     tied_embeddings: bool = False
     """Share one weight matrix between embedding and unembedding."""
-    norm_eps: Positive = Field(1e-6, examples=[1e-5])
-    """The number that the norms (RMSNorm) add under their root."""
     init_std: Positive = Field(0.02, examples=[0.02])
     """Standard deviation of the initial weights."""
+    norm_eps: Positive = Field(1e-6, examples=[1e-5])
+    """The number that a norm adds to the mean square under its root."""
     rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
     """Rotary positions of stages that have none of their own; absent: theta 10,000."""
     init: Text | None = Field(None, examples=["runs/base"])

@@ -69,7 +69,7 @@ class Rope(Table):
     theta: Positive | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
     scaling: Literal["linear", "yarn", "llama3"] | None = None
-    """How rows longer than the trained context are reached (llama3: as Llama 3.1 does); absent: not scaled."""
+    """How rows longer than the trained context are reached; absent: positions are not scaled."""
     factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
     """The row length over the trained context; needs `scaling`."""
     original_seq_len: Count | None = Field(None, examples=[4096])
