@@ -204,7 +204,7 @@ def test_two_stages_with_one_start_are_an_overlap(file: Path) -> None:
     ]
 
 
-def test_a_name_that_stands_twice_is_refused(file: Path) -> None:
+def test_two_stages_with_one_name_are_refused(file: Path) -> None:
     assert refusal(file, stage("a", 0, end=5), stage("a", 5)) == [
         'training.data_stages[1].name: is "a", as is that of data_stages[0]. Give each one of its own.'
     ]

@@ -97,7 +97,7 @@ def test_a_plan_tells_what_differs_and_only_on_request_what_decides_nothing(tmp_
     short, long = (trivium(tmp_path, "plan", "their.toml", *options)[1] for options in ((), ("--verbose",)))
     plain = [" ".join(out.split()) for out in (short, long)]
     assert all(f"differs from theirs their.toml: training.local_batch_size: {RANKS}" in out for out in plain)
-    assert "1 key of theirs decides nothing here: --verbose lists them." in plain[0]
+    assert "1 key of theirs decides nothing here: --verbose lists it." in plain[0]
     assert f"decides nothing their.toml: job.description: {IDLE}" in plain[1]
     assert IDLE not in plain[0]
     assert "--verbose" not in plain[1]
