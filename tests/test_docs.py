@@ -240,9 +240,12 @@ def test_the_design_page_has_the_rooms_as_they_are() -> None:
     assert load_script("docs", "make_rooms.py").with_rooms(page) == page, "run: python docs/make_rooms.py"
 
 
-def test_the_reliability_page_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
-    assert len(named) >= 25
-    for file, name in named:
-        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name
+TEST = re.compile(r"`(?:tests/)?([\w/]+\.py)::(test_\w+)`")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if TEST.search(page.read_text(encoding="utf-8"))], ids=page_name
+)
+def test_a_page_names_tests_that_exist(page: Path) -> None:
+    for file, name in TEST.findall(page.read_text(encoding="utf-8")):
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{name}"

@@ -54,6 +54,13 @@ def test_every_size_divides_into_even_heads() -> None:
         assert size.heads % size.kv_heads == 0
 
 
+def test_a_head_may_be_wider_than_its_part_of_the_width() -> None:
+    plain = model_spec(Model(layers=2, width=64, heads=4), vocab=100, max_seq_len=16)
+    wide = model_spec(Model(layers=2, width=64, heads=4, head_dim=32, norm_eps=1e-5), vocab=100, max_seq_len=16)
+    assert (plain.head_dim, plain.norm_eps, wide.head_dim, wide.norm_eps) == (16, 1e-6, 32, 1e-5)
+    assert wide.layer_matrices - plain.layer_matrices == 4 * 64 * 4 * 16
+
+
 def shape(*stages: dict[str, Any], **tables: Any) -> ModelSpec:
     """The shape that a plan of such stages has."""
     spec = plan_of(*stages, **{"model": VOCAB, **tables}).model

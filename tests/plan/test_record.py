@@ -40,6 +40,7 @@ SCHEDULES = [
     {"shape": "cosine", "horizon": {"steps": 30}},
     {"shape": "wsd", "horizon": {"steps": 20}},
     {"shape": "wsd", "decay": {"steps": 3}, "decay_shape": "1-sqrt"},
+    {"shape": "wsd", "decay": {"steps": 3}, "decay_shape": "sqrt"},
     {"shape": "wsd", "decay": {"steps": 3}, "decay_shape": "cosine"},
     {"shape": "inverse-sqrt", "warmup": {"steps": 2}},
 ]

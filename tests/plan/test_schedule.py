@@ -32,6 +32,10 @@ def one_minus_sqrt(part: float) -> float:
     return 1 - math.sqrt(part)
 
 
+def sqrt_of_the_rest(part: float) -> float:
+    return math.sqrt(1 - part)
+
+
 def falling(form: Callable[[float], float], begin: int, end: int, to: float, step: int) -> float:
     """1 at `begin`, `to` at `end`."""
     return to + (1 - to) * form((step - begin) / (end - begin))
@@ -63,7 +67,10 @@ def test_a_warm_up_may_begin_at_a_fraction_of_the_peak(first: float) -> None:
     assert shaped == pytest.approx([*[1.0] * 10, *rise, *[1.0] * 12])
 
 
-@pytest.mark.parametrize(("decay_shape", "form"), [("linear", linear), ("cosine", cosine), ("1-sqrt", one_minus_sqrt)])
+@pytest.mark.parametrize(
+    ("decay_shape", "form"),
+    [("linear", linear), ("cosine", cosine), ("1-sqrt", one_minus_sqrt), ("sqrt", sqrt_of_the_rest)],
+)
 @pytest.mark.parametrize(("decay", "fall"), [({"steps": 10}, 30), ({"fraction": 0.5}, 20), (None, 32)])
 def test_wsd_rises_stays_and_falls(
     decay_shape: str, form: Callable[[float], float], decay: dict[str, Any] | None, fall: int

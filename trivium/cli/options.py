@@ -27,7 +27,10 @@ Dialect = Annotated[
 ]
 WorldSize = Annotated[
     int | None,
-    typer.Option(min=1, help="Ranks, where another tool's config gives a batch size for each. By default 1."),
+    typer.Option(
+        min=1,
+        help="Ranks, where another tool's config has a batch size for each. By default the launch's; of a plan 1.",
+    ),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also name the keys of another tool's config that decide nothing here.")

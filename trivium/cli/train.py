@@ -68,11 +68,13 @@ def fork(
     config: ConfigFile,
     overrides: Overrides = None,
     at: Annotated[int | None, typer.Option(min=0, help="The step of the checkpoint. By default the last one.")] = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
 ) -> None:
     """Start a new run from a checkpoint of another run."""
     from trivium.train.fork import fork_run
 
-    typer.echo(fork_run(run, at, config, overrides or ()))
+    typer.echo(fork_run(run, at, config, overrides or (), dialect=dialect, world_size=world_size))
 
 
 def runs(folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs")) -> None:

@@ -40,7 +40,7 @@ def run_rules(view: View) -> Iterator[Finding]:
 def model_rules(view: View) -> Iterator[Finding]:
     """One way of giving the sizes, and sizes that fit each other."""
     model = view.config.model
-    shape = [key for key in ("layers", "width", "heads", "kv_heads", "ffn") if view.given("model", key)]
+    shape = [key for key in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn") if view.given("model", key)]
     ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
     if not ways and view.absent("model", "size"):
         what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
@@ -74,7 +74,11 @@ def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
         return
     heads = model.heads if model.heads is not None else max(1, model.width // 64)
     path: Path = ("model", "heads") if model.heads is not None else ("model", "width")
-    if model.width % heads or model.width // heads % 2:
+    if model.head_dim is not None:
+        if model.head_dim % 2:
+            what = f"is {model.head_dim}: rotary positions take its channels in pairs. Write {model.head_dim + 1}."
+            yield view.problem(("model", "head_dim"), what)
+    elif model.width % heads or model.width // heads % 2:
         what = (
             f"{model.width} of width over {heads} heads is not an even whole number for each. "
             "Change width or heads, for example width = 768 and heads = 12."

@@ -73,7 +73,7 @@ def _load(
 
 
 def _is_absence(problem: Problem) -> bool:
-    return problem.what.startswith(("is missing", "is absent", "is empty"))
+    return problem.what.startswith(("is missing", "is absent", "is empty", "has no size", "there is none"))
 
 
 def read_tables(path: FilePath) -> dict[str, Any]:

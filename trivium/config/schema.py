@@ -32,7 +32,7 @@ from trivium.config.fields import (
 )
 from trivium.config.numbers import Count, Whole
 from trivium.config.sources import Source
-from trivium.config.stages import Anneal, Precision, Rope, Shape, Stage, StageDefaults
+from trivium.config.stages import Anneal, DecayShape, Precision, Rope, Shape, Stage, StageDefaults
 
 
 class Run(Table):
@@ -86,6 +86,8 @@ class Model(Table):
     """Attention heads; absent: one for every 64 of width."""
     kv_heads: Count | None = Field(None, examples=[4])
     """Key and value heads; absent: the number of heads."""
+    head_dim: Count | None = Field(None, examples=[128])
+    """Width of a head; absent: width over heads."""
     ffn: Count | None = Field(None, examples=[2048])
     """Width of the feed-forward layer; absent: 8/3 of width, rounded up to a multiple of 64."""
     vocab: Count | None = Field(None, examples=[32768])
@@ -220,8 +222,8 @@ class Schedule(Table):
     """The learning rate of the warm-up's first step, as a fraction of the peak; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
-    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """With wsd: the form of the decay."""
+    decay_shape: DecayShape = "linear"
+    """With wsd, at fraction p of the decay: 1 - p, (1 + cos(pi p)) / 2, 1 - sqrt(p) (1-sqrt), sqrt(1 - p) (sqrt)."""
     to: Fraction = Field(0.0, examples=[0.1])
     """The learning rate at the schedule's end, as a fraction of the peak."""
     horizon: Extent | None = Field(None, examples=[{"tokens": "100B"}])

@@ -22,6 +22,7 @@ from trivium.config.fields import (
 from trivium.config.numbers import Count, Whole
 
 Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
+DecayShape = Literal["linear", "cosine", "1-sqrt", "sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
 CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
@@ -65,8 +66,8 @@ class StageLr(Table):
     """The learning rate of the warm-up's first step, as a fraction of its end; absent: one step above zero."""
     decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
     """With shape = "wsd": the length of the decay at the stage's end."""
-    decay_shape: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """With shape = "wsd": the form of the decay."""
+    decay_shape: DecayShape = "linear"
+    """With shape = "wsd": the form of the decay, as in `[schedule]`."""
 
 
 class Rope(Table):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-Form = Literal["constant", "linear", "cosine", "1-sqrt", "inverse-sqrt"]
+Form = Literal["constant", "linear", "cosine", "1-sqrt", "sqrt", "inverse-sqrt"]
 ZERO = Fraction(0)
 ONE = Fraction(1)
 # (1 + cos(pi x)) / 2 at the only fractions x where it is a fraction too.
@@ -81,6 +81,8 @@ class Formula:
                 return last + (first - last) * (1 + math.cos(math.pi * part)) / 2
             case "1-sqrt":
                 return last + (first - last) * (1 - math.sqrt(part))
+            case "sqrt":
+                return last + (first - last) * math.sqrt(1 - part)
             case "inverse-sqrt":
                 return first / math.sqrt(part)
 
@@ -105,6 +107,9 @@ class Formula:
             case "1-sqrt":
                 root = _root(part)
                 return None if root is None else self.last + (self.first - self.last) * (1 - root)
+            case "sqrt":
+                root = _root(1 - part)
+                return None if root is None else self.last + (self.first - self.last) * root
             case "inverse-sqrt":
                 root = _root(part)
                 return None if root is None else self.first / root

@@ -90,7 +90,7 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
     size = _size(model)
     return ModelSpec(
         **asdict(size),
-        head_dim=size.width // size.heads,
+        head_dim=model.head_dim or size.width // size.heads,
         vocab=vocab,
         max_seq_len=max_seq_len,
         qk_norm=model.qk_norm,

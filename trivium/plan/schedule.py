@@ -9,15 +9,13 @@ that multiplier, and the one after the warm-up is the first with 1.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 from trivium.config.fields import Extent
 from trivium.config.schema import Momentum, Schedule
-from trivium.config.stages import Shape, StageLr
+from trivium.config.stages import DecayShape, Shape, StageLr
 from trivium.plan.curve import ONE, Curve, CurvePiece, Formula, constant, exact, joined
 
 DEFAULT_DECAY = 0.2
-DecayShape = Literal["linear", "cosine", "1-sqrt"]
 
 
 @dataclass(frozen=True, slots=True)

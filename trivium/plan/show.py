@@ -37,10 +37,9 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
             parts += [Text(), Text(title, style="bold")]
             parts += [Text(fill(f"  {each}", console.width, subsequent_indent="    ")) for each in problems]
     if notes.decides_nothing and not verbose:
-        parts += [
-            Text(),
-            Text(f"{len(notes.decides_nothing)} keys of theirs decide nothing here: --verbose lists them."),
-        ]
+        count = len(notes.decides_nothing)
+        keys, them = ("1 key of theirs decides", "it") if count == 1 else (f"{count} keys of theirs decide", "them")
+        parts += [Text(), Text(f"{keys} nothing here: --verbose lists {them}.")]
     console.print(Group(*parts), highlight=False)
 
 

@@ -24,7 +24,9 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> tuple[Found, ...]:
 
 def exists(entry: str) -> bool:
     """Whether a path names anything that is on disk; a pattern may match nothing yet."""
-    return Path(entry).exists() or any(map(Path.is_file, _megatron_files(entry))) or bool(glob.glob(entry, recursive=True))
+    return (
+        Path(entry).exists() or any(map(Path.is_file, _megatron_files(entry))) or bool(glob.glob(entry, recursive=True))
+    )
 
 
 def _megatron_files(prefix: str) -> tuple[Path, Path]:

@@ -21,11 +21,22 @@ from trivium.train.references import References
 from trivium.train.resume import refuse_other_past
 
 
-def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str] = ()) -> str:
-    """Start another run from a run's checkpoint; returns a sentence that says where it is."""
+def fork_run(
+    run: Path,
+    step: int | None,
+    config: Path,
+    overrides: Sequence[str] = (),
+    *,
+    dialect: str | None = None,
+    world_size: int | None = None,
+) -> str:
+    """Start another run from a run's checkpoint; returns a sentence that says where it is.
+
+    Where another tool's config gives a batch size per rank, the ranks are by default those that wrote the checkpoint.
+    """
     checkpoint = find_checkpoint(run, step)
-    asked = load(config, overrides).config
     state = checkpoint.state()
+    asked = load(config, overrides, dialect=dialect, world_size=world_size or state["world_size"]).config
     # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
     kept = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
     plan = make_plan(asked, file=config.name, prepare=True, own=kept).complete()
@@ -52,7 +63,9 @@ def fork_run(run: Path, step: int | None, config: Path, overrides: Sequence[str]
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take
             take(unfinished, each)
-    command = shlex.join(["trivium", "train", str(config), *overrides])
+    given = {"--dialect": dialect, "--world-size": world_size}
+    options = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+    command = shlex.join(["trivium", "train", str(config), *overrides, *options])
     if kept:
         command = f"the Trainer of {own}, on {config.name}"
     return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Continue with: {command}"

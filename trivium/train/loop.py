@@ -138,7 +138,12 @@ class Loop:
         milestones = self.trainer.config.checkpoint.keep_every
         is_milestone = milestones is not None and steps % milestones == 0
         is_due = self.session.cadence.due(steps) or is_milestone or self.session.saves_again
-        return steps != self.trainer.plan.total_steps and is_due
+        return is_due and steps not in self.own_saves
+
+    @property
+    def own_saves(self) -> set[int]:
+        """The steps after which a checkpoint is written in any case: where a stage begins, and the run's end."""
+        return {*(stage.start for stage in self.trainer.plan.stages), self.trainer.plan.total_steps}
 
     def score(self) -> None:
         """Score the tasks that the config names, once a step."""

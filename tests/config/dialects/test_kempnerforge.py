@@ -16,6 +16,7 @@ from tests.support.dialects import (
     shares,
     spans,
 )
+from trivium.config.dialects.kempnerforge import NOT_HERE
 from trivium.config.load import load, read_tables
 
 TRAIN = "[train]\nmax_steps = 100\nbatch_size = 4\n[scheduler]\nwarmup_steps = 10\n[distributed]\ndp_shard = 2\n"
@@ -160,10 +161,11 @@ def test_rows_per_rank_become_rows_on_all(file: Path, parallel: str, world_size:
     assert load(file, world_size=world_size).config.engine.micro_batch_size == 2
 
 
-def test_ranks_that_are_not_said_are_asked_for(file: Path) -> None:
+def test_ranks_that_are_not_said_are_one_and_it_is_said(file: Path) -> None:
     written(file, WEB, train="[train]\nmax_steps = 3000\n")
-    said = "train.batch_size: 8 rows on each rank: how many ranks? Give --world-size 8, or distributed.dp_shard."
-    assert refusal(file) == [said]
+    said = "is 8 rows on each rank: taken as 1 rank. For more, give --world-size 8, or distributed.dp_shard."
+    assert notes(file) == [f"train.batch_size: {said}"]
+    assert plan_of(file).stages[0].batch_size == 8
     written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ntp = 3\n")
     said = "3 ranks (dp_replicate, tp, pp, cp and ep), which does not divide --world-size 8. Change one of them."
     assert refusal(file, world_size=8) == [f"distributed: {said}"]
@@ -176,7 +178,7 @@ def their_multiplier(step: int, name: str, warmup: int, stable: int, decay: int,
     if name in ("constant", "none") or step < warmup + stable:
         return 1.0
     part = min(1.0, (step - warmup - stable) / decay)
-    falls = {"linear": 1 - part, "sqrt": 1 - math.sqrt(part), "cosine": (1 + math.cos(math.pi * part)) / 2}
+    falls = {"linear": 1 - part, "sqrt": math.sqrt(1 - part), "cosine": (1 + math.cos(math.pi * part)) / 2}
     return to + (1 - to) * falls[name.removeprefix("wsd ")]
 
 
@@ -205,7 +207,7 @@ FAULTS = [
         '[scheduler]\nname = "rex"',
         ('scheduler.name: is "rex", which falls as here only with rex_alpha = 1 and min_lr_ratio = 0. Write "linear".'),
     ),
-    ("[vlm]\nmax_text_len = 5", "vlm: trains on images, which are not read here. Take the table out."),
+    ("[vlm]\nmax_text_len = 5", "vlm: trains on images, which are not read here. Remove the table."),
     ("[eval]\nenabled = true", 'eval: is enabled, but has no source. Write dataset_path = "/data/held-out".'),
     (
         '[[data.datasets]]\nhf_name = "c4"',
@@ -278,12 +280,15 @@ def test_without_a_mixture_there_is_nothing_to_weigh(file: Path) -> None:
 
 
 def test_problems_of_all_tables_come_at_once(file: Path) -> None:
-    written(file, '[optimizer]\nname = "sgd"', "[data]\nnum_workers = 1.5", WEB, train="[train]\nmax_steps = 0\n")
+    train = "[train]\nmax_steps = 0\n[model]\nnum_experts = 8\ndim = 0\n"
+    written(file, '[optimizer]\nname = "sgd"', "[data]\nnum_workers = 1.5", WEB, train=train)
     assert [said.split(":")[0] for said in refusal(file)] == [
         "train.max_steps",
-        "train.batch_size",
         "optimizer.name",
         "data.num_workers",
+        "model.num_experts",
+        "model.width",
+        "model.ffn",
     ]
 
 
@@ -302,11 +307,55 @@ def test_pinned_memory_decides_nothing_and_is_said(file: Path) -> None:
     ]
 
 
-def test_experts_ask_for_a_size_on_the_command_line(file: Path) -> None:
-    written(file, WEB, "[model]\nnum_experts = 8")
-    said = "is 8, but experts are not known here. Give a size on the command line: model.size=1b."
-    assert refusal(file)[0] == f"model.num_experts: {said}"
-    assert load(file, ["model.size=1b"]).config.model.size == "1b"
+def with_line(file: Path, table: str, line: str) -> Path:
+    """The small config with one line more, in a table that it has or in a new one."""
+    head = f"[{table}]\n" if table else ""
+    whole = TRAIN if head in TRAIN else f"{head}{TRAIN}"
+    return written(file, WEB, train=whole.replace(head, f"{head}{line}\n", 1))
+
+
+@pytest.mark.parametrize(("table", "key"), [(table, key) for table, keys in NOT_HERE.items() for key in keys])
+def test_a_key_that_cannot_be_honoured_is_refused_with_what_to_write(file: Path, table: str, key: str) -> None:
+    said = f'{table}.{key}: is "odd". {NOT_HERE[table][key]}'.removeprefix(".")
+    assert refusal(with_line(file, table, f'{key} = "odd"')) == [said]
+
+
+def test_values_that_hold_here_anyway_are_taken(file: Path) -> None:
+    model = '[model]\nnorm_type = "rmsnorm"\nactivation = "silu"\nmodel_type = "transformer"\nnum_experts = 0\n'
+    assert notes(written(file, WEB, model)) == []
+    assert notes(with_line(file, "train", 'loss_fn = "chunked_cross_entropy"')) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "what"),
+    [
+        ("train", 'mixed_precision = "fp8"', 'mixed_precision: is "fp8". Write "bf16" or "fp32".'),
+        ("train", 'mixed_precision = "fp16"', 'mixed_precision: is "fp16". Write "bf16" or "fp32".'),
+        ("optimizer", 'name = "schedule_free_adamw"', 'name: is "schedule_free_adamw". Write "adamw" or "muon".'),
+        (
+            "optimizer",
+            'name = "muon"\nmuon_ns_steps = 7',
+            "muon_ns_steps: is 7. Muon here has 5 steps of Newton-Schulz. Write 5.",
+        ),
+    ],
+)
+def test_what_changes_the_numbers_is_refused(file: Path, table: str, line: str, what: str) -> None:
+    assert refusal(with_line(file, table, line)) == [f"{table}.{what}"]
+
+
+def test_muon_is_ours_and_that_is_said(file: Path) -> None:
+    muon = '[optimizer]\nname = "muon"\nmuon_ns_steps = 5\n'
+    said = 'optimizer.name: is "muon", which has Nesterov\'s momentum here, and theirs has not.'
+    assert notes(written(file, WEB, muon)) == [said]
+    assert notes(written(file, WEB, "[optimizer]\nmuon_ns_steps = 7\n")) == [
+        "optimizer.muon_ns_steps: has no effect here (it is 7): the optimizer is not muon."
+    ]
+
+
+def test_layers_and_rows_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
+    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\npp = 2\ncp = 2\n")
+    what = "are not split over ranks here; ranks share the parameters (FSDP)."
+    assert notes(file, world_size=8) == [f"distributed.pp: is 2: layers {what}", f"distributed.cp: is 2: rows {what}"]
 
 
 def test_validation_reads_a_source_of_its_own(file: Path) -> None:
@@ -327,18 +376,16 @@ def test_the_other_tables_are_carried_over(file: Path) -> None:
     assert tables["engine"]["activation_checkpointing"] is True
     assert tables["checkpoint"] == {"every": 250, "keep": 3, "async": True}
     assert tables["defaults"]["batch_size"] == 4 * 2 * 4
-    written(file, WEB, "[checkpoint]\nkeep_last_n = 0", "[train.x]\ny = 1")
-    assert notes(file) == [
-        "checkpoint.keep_last_n: is 0, which keeps all of them: taken as keep = 1000000.",
-        "train.x.y: not carried over (it is 1): nothing here takes it.",
-    ]
+    assert tables["schedule"]["decay_shape"] == "sqrt"
+    assert tables["model"]["norm_eps"] == 1e-5
+    written(file, WEB, "[checkpoint]\nkeep_last_n = 0")
+    assert notes(file) == ["checkpoint.keep_last_n: is 0, which keeps all of them: taken as keep = 1000000."]
 
 
 def test_nothing_is_dropped_silently(file: Path) -> None:
     """Every key with an odd value of its own turns up: in our tables, or in a note."""
     odd = Path(__file__).parent / "odd_kempnerforge.toml"
-    loaded = load(odd)
-    assert left_unsaid(read_tables(odd), repr(loaded.raw) + " ".join(str(note) for note in loaded.warnings)) == []
+    assert left_unsaid(read_tables(odd), repr(load(odd).raw) + " ".join(notes(odd))) == []
 
 
 def test_overrides_act_on_our_keys(file: Path) -> None:

@@ -343,10 +343,7 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (
         DATASET,
         {"dataset_folder": "data/web", "dataset_read_path": ["a", "b"]},
-        (
-            'data_stages[1].data.dataset.dataset_read_path: is ["a", "b"]. '
-            "Write a list with one path for each folder."
-        ),
+        ('data_stages[1].data.dataset.dataset_read_path: is ["a", "b"]. Write a list with one path for each folder.'),
     ),
     (
         ("model", "model_config", "odd"),

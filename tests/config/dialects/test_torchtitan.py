@@ -1,41 +1,21 @@
-"""torchtitan's multi-stage configs: every rule of theirs, in their own key paths, and nothing dropped silently."""
+"""torchtitan's configs: the model, the optimizer, the schedule and the rest, by their own keys."""
 
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
 
-from trivium.config.load import Loaded, load
-from trivium.errors import ConfigError
+from tests.support.dialects import spans
+from tests.support.torchtitan import notes, plan_of, read, refusal, stage
+from trivium.config.dialects.torchtitan_keys import HOLDS, NOT_HERE, WITHOUT_EFFECT
+from trivium.config.dialects.translation import Notes
+from trivium.config.load import load
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
-from trivium.plan.plan import Plan
 
-TYPES = 'Write one of "huggingface", "nanoset", "preprocessed" or "packed_memmap".'
 CONFIGS = Path(__file__).parents[3] / "docs" / "data_stages" / "configs"
-
-TRAINING = """
-[lr_scheduler]
-warmup_steps = 2
-
-[training]
-steps = 20
-global_batch_size = 8
-"""
-
-
-def stage(name: str, start: int, *fields: str, end: int | None = None) -> str:
-    """A nanoset stage over data/web, unless its fields say something else."""
-    written = {line.split(" = ")[0] for line in fields}
-    usual = ('dataset_type = "nanoset"', 'dataset_folders = ["data/web"]', "seq_len = 512")
-    lines = [f'name = "{name}"', f"start_step = {start}"]
-    lines += [] if end is None else [f"end_step = {end}"]
-    lines += [line for line in usual if line.split(" = ")[0] not in written]
-    lines += [line for line in fields if not line.endswith(" = absent")]
-    return "[[training.data_stages]]\n" + "\n".join(lines) + "\n\n"
 
 
 @pytest.fixture
@@ -43,344 +23,70 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "their.toml"
 
 
-def read(file: Path, *parts: str, training: str = TRAINING, **settings: Any) -> Loaded:
-    file.write_text(training + "\n".join(parts))
-    return load(file, **settings)
-
-
-def plan_of(file: Path, *parts: str, **settings: Any) -> Plan:
-    return make_plan(read(file, *parts, **settings).config)
-
-
-def notes(file: Path, *parts: str, **settings: Any) -> list[str]:
-    return [str(note).removeprefix("their.toml: ") for note in read(file, *parts, **settings).warnings]
-
-
-def refusal(file: Path, *parts: str, **settings: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(file, *parts, **settings)
-    return [str(problem).removeprefix("their.toml: ") for problem in caught.value.problems]
-
-
-def spans(plan: Plan) -> list[tuple[str, int | None, int | None]]:
-    return [(stage.name, stage.start, stage.end) for stage in plan.stages]
-
-
-def test_without_stages_there_is_one_stage_default_from_training(file: Path) -> None:
-    loaded = read(file, 'dataset = "c4"', "seq_len = 128", "dataset_random_seed = 7")
-    (only,) = loaded.config.stages
-    assert (only.name, only.steps, only.seq_len, only.seed) == ("default", 20, 128, 7)
-    assert loaded.raw["sources"] == {"c4": {"kind": "huggingface", "dataset": "c4"}}
-    assert loaded.warnings == ()
-
-
-def test_a_first_stage_after_step_0_gets_a_default_stage_from_training_before_it(file: Path) -> None:
-    plan = plan_of(file, 'dataset = "c4"', stage("late", 5))
-    assert spans(plan) == [("default", 0, 5), ("late", 5, 20)]
-    assert [stage.seq_len for stage in plan.stages] == [2048, 512]
-    assert plan.stages[0].shares == {"c4": Fraction(1)}
-    assert plan.stages[1].shares == {"web": Fraction(1)}
-
-
-def test_a_stage_of_theirs_called_default_makes_way_for_that_of_the_gap(file: Path) -> None:
-    assert spans(plan_of(file, 'dataset = "c4"', stage("default", 5))) == [("default", 0, 5), ("stage-default", 5, 20)]
-    said = ['training.data_stages[0].name: is "default", called "stage-default" here.']
-    assert notes(file, 'dataset = "c4"', stage("default", 5)) == said
-    assert spans(plan_of(file, stage("default", 0))) == [("default", 0, 20)]
-
-
-def test_a_stage_of_steps_5_to_10_takes_exactly_5_steps(file: Path) -> None:
-    plan = plan_of(file, stage("a", 0, end=5), stage("b", 5, "seq_len = 1024", end=10), stage("c", 10))
-    assert spans(plan) == [("a", 0, 5), ("b", 5, 10), ("c", 10, 20)]
-    assert [step for step in range(20) if plan.settings_at(step).seq_len == 1024] == [5, 6, 7, 8, 9]
-
-
-def test_a_stage_without_an_end_lasts_until_the_next_or_the_end(file: Path) -> None:
-    assert spans(plan_of(file, stage("a", 0), stage("b", 7))) == [("a", 0, 7), ("b", 7, 20)]
-
-
-def test_stages_are_sorted_by_their_start(file: Path) -> None:
-    assert spans(plan_of(file, stage("b", 10), stage("a", 0))) == [("a", 0, 10), ("b", 10, 20)]
-
-
-def test_a_stage_seed_falls_back_to_that_of_training_and_then_to_the_run(file: Path) -> None:
-    own = stage("a", 0, "dataset_random_seed = 9", end=5)
-    assert [each.seed for each in plan_of(file, "dataset_random_seed = 7", own, stage("b", 5)).stages] == [9, 7]
-    assert [each.seed for each in plan_of(file, own, stage("b", 5), "[debug]\nseed = 3").stages] == [9, 3]
-
-
-def test_with_stages_from_step_0_a_warning_lists_the_overridden_fields(file: Path) -> None:
-    fields = ('dataset = "c4"', 'dataset_type = "huggingface"', "seq_len = 77", "dataset_random_seed = 7")
-    assert notes(file, *fields, stage("a", 0)) == [
-        "training: dataset, dataset_type and seq_len are overridden by the stages. They start at step 0."
-    ]
-    assert notes(file, "dataset_random_seed = 7", stage("a", 0, "dataset_random_seed = 9")) == [
-        "training: dataset_random_seed is overridden by the stages. They start at step 0."
+def test_a_key_that_is_not_known_is_refused(file: Path) -> None:
+    left = ("foo = 1", stage("a", 0, "bar = 2"), "[zoo]\nx = 1\n[zoo.y]\nz = [1, 2]\n[[many]]\na = 1")
+    unknown = "trivium does not know this key. Remove it to train without what it does."
+    assert refusal(file, *left) == [
+        f"training.foo: is 1. {unknown}",
+        f"training.data_stages[0].bar: is 2. {unknown}",
+        f"zoo.x: is 1. {unknown}",
+        f"zoo.y.z: is [1, 2]. {unknown}",
+        f"many[0].a: is 1. {unknown}",
     ]
 
 
-def test_required_fields_are_all_asked_for_at_once(file: Path) -> None:
-    assert refusal(file, "[[training.data_stages]]\n") == [
-        'training.data_stages[0].name: is missing. Write name = "general".',
-        "training.data_stages[0].start_step: is missing. It must be a whole number, at least 0.",
-        "training.data_stages[0].seq_len: is missing. It must be a whole number, at least 1.",
-        f"training.data_stages[0].dataset_type: is missing. {TYPES}",
-    ]
+def tables(keys: dict[str, dict[str, Any]]) -> str:
+    """The keys as TOML, table by table."""
+    nested: dict[str, Any] = {}
+    for table, values in keys.items():
+        inner = nested
+        for part in filter(None, table.split(".")):
+            inner = inner.setdefault(part, {})
+        inner.update(values)
+    return tomli_w.dumps(nested)
 
 
-FAULTS = [
-    (
-        [stage("a", 0, "dataset_folders = absent")],
-        'dataset_folders: is missing, which dataset_type = "nanoset" reads. Write dataset_folders = ["/data/web"].',
-    ),
-    (
-        [stage("a", 0, "dataset_folders = []")],
-        'dataset_folders: is missing, which dataset_type = "nanoset" reads. Write dataset_folders = ["/data/web"].',
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = "data/web"')],
-        'dataset_folders: is "data/web". It must be a list of folders. Write dataset_folders = ["/data/web"].',
-    ),
-    (
-        [stage("a", 0, "dataset_folders = [1, 2]")],
-        'dataset_folders: is [1, 2]. It must be a list of folders. Write dataset_folders = ["/data/web"].',
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "a"]')],
-        "dataset_folders: names a folder twice. Name it once, with the sum of their weights.",
-    ),
-    (
-        [stage("a", 0, 'dataset_type = "huggingface"')],
-        'dataset: is missing, which dataset_type = "huggingface" reads. Write dataset = "c4".',
-    ),
-    (
-        [stage("a", 0, 'dataset_type = "huggingface"', "dataset = 5")],
-        'dataset: is 5. It must be text in quotes. Write dataset = "5".',
-    ),
-    (
-        [stage("a", 0, 'dataset_type = "preprocessed"')],
-        'dataset_path: is missing, which dataset_type = "preprocessed" reads. Write dataset_path = "/data/packed".',
-    ),
-    (
-        [stage("a", 0, 'dataset_type = "packed_memmap"', "dataset_folders = absent")],
-        'dataset_path: is missing, which dataset_type = "packed_memmap" reads. Write dataset_path = "/data/packed".',
-    ),
-    ([stage("a", 0, 'dataset_type = "nanosets"')], 'dataset_type: is "nanosets". Did you mean "nanoset"?'),
-    ([stage("a", 0, "seq_len = 0")], "seq_len: is 0. It must be a whole number, at least 1."),
-    ([stage("a", 0, "seq_len = -8")], "seq_len: is -8. It must be a whole number, at least 1."),
-    ([stage("a", 0, "seq_len = absent")], "seq_len: is missing. It must be a whole number, at least 1."),
-    (
-        [stage("a", 0, "dataset_random_seed = -9")],
-        "dataset_random_seed: is -9. It must be a whole number, at least 0.",
-    ),
-    ([stage("a", -1)], "start_step: is -1. It must be a whole number, at least 0."),
-    ([stage("a", 20)], "start_step: is 20, but the run ends at step 20. Lower it, or raise training.steps."),
-    ([stage("", 0)], 'name: is "". Write name = "general".'),
-    (
-        [stage("a", 0, end=5), stage("b", 10)],
-        'end_step: is 5, but "b" starts at 10: a gap. Write end_step = 10, or leave it out.',
-    ),
-    (
-        [stage("a", 0, end=12), stage("b", 10)],
-        'end_step: is 12, but "b" starts at 10: an overlap. Write end_step = 10, or leave it out.',
-    ),
-    (
-        [stage("a", 0, end=15)],
-        "end_step: is 15, but the run ends at step 20. Leave it out, or lower training.steps.",
-    ),
-    ([stage("a", 0, end=0)], "end_step: is 0, but the stage starts at 0. Write end_step = 20, or leave it out."),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "b"]', "dataset_weights = [1.0]")],
-        "dataset_weights: is [1.0], but there are 2 sources. Write a list with one weight for each.",
-    ),
-    (
-        [stage("a", 0, "dataset_weights = [0.5, 0.5]")],
-        "dataset_weights: is [0.5, 0.5], but there is 1 source. Write a list with one weight for each.",
-    ),
-    (
-        [stage("a", 0, "dataset_weights = 1.0")],
-        "dataset_weights: is 1.0, but there is 1 source. Write a list with one weight for each.",
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "b"]', "dataset_weights = [1.5, -0.5]")],
-        "dataset_weights: is [1.5, -0.5]. Each must be a number between 0 and 1.",
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "b"]', "dataset_weights = [nan, 0.5]")],
-        "dataset_weights: is [nan, 0.5]. Each must be a number between 0 and 1.",
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "b"]', "dataset_weights = [0.5, 0.4]")],
-        "dataset_weights: adds up to 0.9, not 1. Change the weights, so that they do.",
-    ),
-    (
-        [stage("a", 0, 'dataset_folders = ["a", "b"]', "dataset_weights = [0.5, 0.4989]")],
-        "dataset_weights: adds up to 0.9989, not 1. Change the weights, so that they do.",
-    ),
-]
+def test_every_key_that_cannot_be_honoured_is_refused_with_what_to_write(file: Path) -> None:
+    odd = {table: dict.fromkeys(reasons, "odd") for table, reasons in NOT_HERE.items()}
+    odd["training"] |= {"steps": 20, "global_batch_size": 8}
+    said = refusal(file, training=tables(odd), overrides=["stages.default.sources=[]"])
+    for table, reasons in NOT_HERE.items():
+        for key, instead in reasons.items():
+            assert f'{table}.{key}: is "odd". {instead}'.removeprefix(".") in said
 
 
-@pytest.mark.parametrize(("stages", "what"), FAULTS, ids=[what.split(".")[0] for _, what in FAULTS])
-def test_a_fault_is_refused_by_their_key(file: Path, stages: list[str], what: str) -> None:
-    assert refusal(file, *stages) == [f"training.data_stages[0].{what}"]
+def test_the_values_that_hold_here_anyway_are_taken(file: Path) -> None:
+    first = {
+        table: {key: value[0] if isinstance(value, tuple) else value for key, value in keys.items()}
+        for table, keys in HOLDS.items()
+    }
+    first["training"] |= {"steps": 20, "global_batch_size": 8, "dataset": "c4"}
+    assert read(file, training=tables(first) + "[lr_scheduler]\nwarmup_steps = 2\n").notes == Notes()
 
 
-def test_two_stages_with_one_start_are_an_overlap(file: Path) -> None:
-    assert refusal(file, stage("a", 0), stage("b", 0)) == [
-        'training.data_stages[1].start_step: is 0, as is that of "a": an overlap. Raise one of the two.'
-    ]
+def test_every_key_that_decides_nothing_is_named_with_its_reason(file: Path) -> None:
+    odd = {
+        table: dict.fromkeys({"odd_key" if key == "*" else key for key in reasons}, "odd")
+        for table, reasons in WITHOUT_EFFECT.items()
+    }
+    odd["training"] |= {"steps": 20, "global_batch_size": 8, "dataset": "c4", **odd.pop("training.dataloader")}
+    odd["training"]["dataloader"] = {key: odd["training"].pop(key) for key in WITHOUT_EFFECT["training.dataloader"]}
+    loaded = read(file, training=tables(odd) + "[lr_scheduler]\nwarmup_steps = 2\n")
+    said = [str(note) for note in loaded.notes.decides_nothing]
+    for table, reasons in WITHOUT_EFFECT.items():
+        for key, reason in reasons.items():
+            named = f"{table}.{'odd_key' if key == '*' else key}"
+            assert f'their.toml: {named}: has no effect here (it is "odd"): {reason}.' in said
+    assert loaded.notes.differs == ()
 
 
-def test_a_name_that_stands_twice_is_refused(file: Path) -> None:
-    assert refusal(file, stage("a", 0, end=5), stage("a", 5)) == [
-        'training.data_stages[1].name: is "a", as is that of data_stages[0]. Give each one of its own.'
-    ]
-
-
-@pytest.mark.parametrize(("name", "ours"), [("5", "stage-5"), ("v1.5", "v1-5"), ("a=b", "a-b")])
-def test_a_name_that_overrides_could_not_find_is_changed_and_said(file: Path, name: str, ours: str) -> None:
-    assert spans(plan_of(file, stage(name, 0))) == [(ours, 0, 20)]
-    assert notes(file, stage(name, 0)) == [f'training.data_stages[0].name: is "{name}", called "{ours}" here.']
-
-
-def test_problems_of_all_stages_come_at_once(file: Path) -> None:
-    stages = [stage("a", 0, "seq_len = 0", end=5), stage("b", 25, "seq_len = 0"), stage("c", 9, 'dataset_type = "x"')]
-    assert refusal(file, "dataset_random_seed = -7", *stages) == [
-        "training.dataset_random_seed: is -7. It must be a whole number, at least 0.",
-        "training.data_stages[1].start_step: is 25, but the run ends at step 20. Lower it, or raise training.steps.",
-        "training.data_stages[1].seq_len: is 0. It must be a whole number, at least 1.",
-        "training.data_stages[0].seq_len: is 0. It must be a whole number, at least 1.",
-        f'training.data_stages[2].dataset_type: is "x". {TYPES}',
-    ]
-
-
-@pytest.mark.parametrize("value", ["5", "[1, 2]"])
-def test_stages_that_are_no_tables_are_refused(file: Path, value: str) -> None:
-    what = "It must be a list of tables. Write [[training.data_stages]]."
-    assert refusal(file, f"data_stages = {value}") == [f"training.data_stages: is {value}. {what}"]
-
-
-@pytest.mark.parametrize("steps", ["0", "-1", "true", '"x"'])
-def test_a_run_of_no_steps_is_refused(file: Path, steps: str) -> None:
-    training = f"[training]\nsteps = {steps}\nglobal_batch_size = 8\n"
-    assert refusal(file, stage("a", 0), training=training) == [
-        f"training.steps: is {steps}. It must be a whole number, at least 1. Write steps = 1000."
-    ]
-
-
-def test_a_last_stage_that_ends_late_is_cut_and_warned_about(file: Path) -> None:
-    assert spans(plan_of(file, stage("a", 0, end=25))) == [("a", 0, 20)]
-    said = ["training.data_stages[0].end_step: is 25; the run ends before, at step 20."]
-    assert notes(file, stage("a", 0, end=25)) == said
-
-
-@pytest.mark.parametrize(
-    ("weights", "total"), [("[0.5, 0.4995]", "0.9995"), ("[0.5, 0.499]", "0.999"), ("[0.5, 0.501]", "1.001")]
-)
-def test_weights_within_a_thousandth_of_1_are_normalised_and_it_is_said(file: Path, weights: str, total: str) -> None:
-    two = stage("a", 0, 'dataset_folders = ["data/web", "data/code"]', f"dataset_weights = {weights}")
-    assert notes(file, two) == [f"training.data_stages[0].dataset_weights: adds up to {total}: normalised to 1."]
-    shares = plan_of(file, two).stages[0].shares
-    assert shares is not None
-    assert sum(shares.values()) == 1
-    assert float(shares["web"]) == pytest.approx(0.5 / float(total))
-
-
-def test_weights_that_add_up_in_decimals_are_not_called_normalised(file: Path) -> None:
-    three = stage("a", 0, 'dataset_folders = ["a", "b", "c"]', "dataset_weights = [0.1, 0.2, 0.7]")
-    assert notes(file, three) == []
-
-
-def test_without_weights_shares_are_in_proportion_to_size(file: Path) -> None:
-    loaded = read(file, stage("a", 0, 'dataset_folders = ["data/web", "data/code"]'))
-    assert loaded.config.stages[0].sources == ("web", "code")
-
-
-@pytest.mark.parametrize(
-    ("fields", "sources"),
-    [
-        (
-            ('dataset_type = "nanoset"', 'dataset_folders = ["/a/web", "/b/web"]'),
-            {"web": {"kind": "tokens", "path": "/a/web"}, "web-2": {"kind": "tokens", "path": "/b/web"}},
-        ),
-        (
-            ('dataset_type = "nanoset"', 'dataset_folders = ["/data/2024"]'),
-            {"source-2024": {"kind": "tokens", "path": "/data/2024"}},
-        ),
-        (
-            ('dataset_type = "huggingface"', "dataset_folders = absent", 'dataset = "c4"', 'dataset_path = "/x/y"'),
-            {"c4": {"kind": "huggingface", "dataset": "/x/y"}},
-        ),
-        (
-            ('dataset_type = "preprocessed"', "dataset_folders = absent", 'dataset_path = "/x/pre"'),
-            {"pre": {"kind": "huggingface", "dataset": "/x/pre", "tokenised": True}},
-        ),
-        (
-            ('dataset_type = "packed_memmap"', "dataset_folders = absent", 'dataset_path = "/x/packed"'),
-            {"packed": {"kind": "tokens", "path": "/x/packed"}},
-        ),
-        (
-            ('dataset_type = "packed_memmap"', 'dataset_folders = ["/x/one", "/x/two"]'),
-            {"one": {"kind": "tokens", "path": "/x/one"}, "two": {"kind": "tokens", "path": "/x/two"}},
-        ),
-    ],
-)
-def test_each_dataset_type_becomes_a_source(file: Path, fields: tuple[str, ...], sources: dict[str, Any]) -> None:
-    loaded = read(file, stage("a", 0, *fields))
-    assert loaded.raw["sources"] == sources
-    assert loaded.warnings == ()
-
-
-def test_a_folder_that_several_stages_read_is_one_source(file: Path) -> None:
-    assert list(read(file, stage("a", 0, end=5), stage("b", 5)).config.sources) == ["web"]
-
-
-def test_what_is_not_carried_over_is_named_key_by_key(file: Path) -> None:
-    left = ("foo = 1", stage("a", 0, "bar = 2", 'dataset = "c4"'), "[zoo]\nx = 1\n[zoo.y]\nz = [1, 2]\n[[many]]\na = 1")
-    assert notes(file, *left) == [
-        "training.foo: not carried over (it is 1): nothing here takes it.",
-        "training.data_stages[0].bar: not carried over (it is 2): nothing here takes it.",
-        'training.data_stages[0].dataset: not carried over (it is "c4"): nothing here takes it.',
-        "zoo.x: not carried over (it is 1): nothing here takes it.",
-        "zoo.y.z: not carried over (it is [1, 2]): nothing here takes it.",
-        "many[0].a: not carried over (it is 1): nothing here takes it.",
-    ]
-
-
-def test_nothing_is_dropped_silently(file: Path) -> None:
-    """Every key with an odd value of its own turns up: in our tables, or in a note."""
-    text = """
-    [job]
-    dump_folder = "odd-folder"
-    description = "odd-description"
-    [optimizer]
-    lr = 0.00123
-    eps = 1.23e-9
-    beta1 = 0.8123
-    beta2 = 0.9123
-    weight_decay = 0.123
-    implementation = "odd-implementation"
-    [metrics]
-    log_freq = 123
-    [checkpoint]
-    interval = 1234
-    [compile]
-    components = ["odd-component"]
-    """
-    loaded = read(file, "local_batch_size = 3", "max_norm = 1.123", stage("a", 0), text)
-    said = repr(loaded.raw) + " ".join(str(note) for note in loaded.warnings)
-    for odd in ("folder", "description", "implementation", "component"):
-        assert f"odd-{odd}" in said
-    for number in (0.00123, 1.23e-9, 0.8123, 0.9123, 0.123, 123, 1234, 1.123):
-        assert repr(number) in said
-    assert loaded.config.engine.micro_batch_size == 3
-
-
-def test_a_batch_per_rank_needs_the_world_size(file: Path) -> None:
-    training = "[training]\nsteps = 20\nlocal_batch_size = 4\n"
-    what = "4 rows on each rank: how many ranks? Give --world-size 8, or training.global_batch_size."
-    assert refusal(file, stage("a", 0), training=training) == [f"training.local_batch_size: {what}"]
+def test_a_batch_per_rank_takes_one_rank_where_none_are_given_and_says_so(file: Path) -> None:
+    training = "[lr_scheduler]\nwarmup_steps = 2\n[training]\nsteps = 20\nlocal_batch_size = 4\n"
+    what = "is 4 rows on each rank: taken as 1 rank. For more, give --world-size 8, or training.global_batch_size."
+    assert notes(file, stage("a", 0), training=training) == [f"training.local_batch_size: {what}"]
+    assert plan_of(file, stage("a", 0), training=training).stages[0].batch_size == 4
     assert plan_of(file, stage("a", 0), training=training, world_size=8).stages[0].batch_size == 32
+    assert notes(file, stage("a", 0), training=training, world_size=8) == []
     pairs = "[parallelism]\ntensor_parallel_degree = 2\n"
     assert plan_of(file, stage("a", 0), pairs, training=training, world_size=8).stages[0].batch_size == 16
     thirds = "[parallelism]\ntensor_parallel_degree = 3\n"
@@ -389,6 +95,15 @@ def test_a_batch_per_rank_needs_the_world_size(file: Path) -> None:
             "parallelism: 3 ranks share each row (tensor, context and pipeline degrees), which does not divide "
             "--world-size 8. Change one of them."
         )
+    ]
+
+
+def test_rows_and_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
+    both = "[parallelism]\ncontext_parallel_degree = 2\npipeline_parallel_degree = 2\n"
+    what = "are not split over ranks here; ranks share the parameters (FSDP)."
+    assert notes(file, stage("a", 0), both, world_size=8) == [
+        f"parallelism.context_parallel_degree: is 2: rows {what}",
+        f"parallelism.pipeline_parallel_degree: is 2: layers {what}",
     ]
 
 
@@ -428,11 +143,20 @@ def test_the_learning_rate_is_theirs_at_every_step(file: Path, shape: str, ratio
     assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("total", [10, 20, 40])
+def test_a_schedule_of_its_own_length_is_theirs_at_every_step(file: Path, total: int) -> None:
+    scheduler = f'[lr_scheduler]\nwarmup_steps = 3\ndecay_ratio = 0.5\ndecay_type = "cosine"\ntotal_steps = {total}\n'
+    plan = plan_of(file, stage("a", 0), training=f"{scheduler}[training]\nsteps = 20\nglobal_batch_size = 8\n")
+    steps = min(20, total)
+    expected = [their_multiplier(step, total, 3, 0.5, "cosine", 0.0) for step in range(steps)]
+    assert [plan.lr_multiplier(step) for step in range(steps)] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("scheduler", "said"),
     [
-        ("", "warmup_steps: is absent, which means 200, over the run's 20 steps: taken as 20."),
-        ("warmup_steps = 30", "warmup_steps: is 30, over the run's 20 steps: taken as 20."),
+        ("", "warmup_steps: is absent, which means 200, over the schedule's 20 steps: taken as 20."),
+        ("warmup_steps = 30", "warmup_steps: is 30, over the schedule's 20 steps: taken as 20."),
         (
             "warmup_steps = 10\ndecay_ratio = 0.75",
             "decay_ratio: makes 15 steps, over the 10 after the warm-up: taken as 10.",
@@ -456,7 +180,12 @@ def test_a_schedule_longer_than_the_run_is_cut_and_it_is_said(file: Path, schedu
             "[lr_scheduler]\nwarmup_steps = 2\ndecay_ratio = 2",
             "decay_ratio: is 2. It must be between 0 and 1. Write decay_ratio = 0.2.",
         ),
-        ('[optimizer]\nname = "Adam"', 'name: is "Adam". Write AdamW or Muon.'),
+        ('[optimizer]\nname = "SGD"', 'name: is "SGD". Write AdamW or Muon.'),
+        (
+            '[optimizer]\nname = "Adam"',
+            'name: is "Adam". Its weight decay (0.1) is a part of the gradient. Write AdamW, or weight_decay = 0.',
+        ),
+        ("[lr_scheduler]\ntotal_steps = 0", "total_steps: is 0. It must be a whole number, at least 1."),
     ],
 )
 def test_what_their_optimizer_and_schedule_cannot_be_is_refused(file: Path, table: str, what: str) -> None:
@@ -465,13 +194,194 @@ def test_what_their_optimizer_and_schedule_cannot_be_is_refused(file: Path, tabl
     assert refusal(file, stage("a", 0), training=training) == [f"{where}.{what}"]
 
 
-def test_a_model_that_is_not_known_asks_for_a_size_on_the_command_line(file: Path) -> None:
-    model = '[model]\nname = "llama3"\nflavor = "1B"\n'
+PARAMETERS = {
+    ("llama2", "7B"): 6_738_415_616,
+    ("llama2", "13B"): 13_015_864_320,
+    ("llama2", "70B"): 68_976_648_192,
+    ("llama3", "8B"): 8_030_261_248,
+    ("llama3", "70B"): 70_553_706_496,
+    ("llama3", "405B"): 405_853_388_800,
+    ("qwen3", "0.6B"): 596_049_920,
+    ("qwen3", "1.7B"): 1_720_574_976,
+    ("qwen3", "4B"): 4_022_468_096,
+    ("qwen3", "8B"): 8_190_735_360,
+    ("qwen3", "14B"): 14_768_307_200,
+    ("qwen3", "32B"): 32_762_123_264,
+}
+
+
+def flavored(name: str, flavor: str) -> str:
+    return f'[model]\nname = "{name}"\nflavor = "{flavor}"\n'
+
+
+@pytest.mark.parametrize(("name", "flavor"), PARAMETERS)
+def test_a_flavor_has_the_published_number_of_parameters(file: Path, name: str, flavor: str) -> None:
+    model = plan_of(file, stage("a", 0), flavored(name, flavor)).model
+    assert model is not None
+    assert model.parameters == PARAMETERS[name, flavor]
+    assert model.norm_eps == (1e-6 if name == "qwen3" else 1e-5)
+    assert model.qk_norm is (name == "qwen3")
+
+
+def test_rotary_positions_are_those_of_the_family(file: Path) -> None:
+    bases = {}
+    for name, flavor in (("llama2", "7B"), ("llama3", "8B"), ("qwen3", "8B")):
+        rope = plan_of(file, stage("a", 0), flavored(name, flavor)).stages[0].rope
+        assert rope is not None
+        bases[name] = (rope.theta, rope.scaling, rope.factor, rope.original_seq_len)
+    assert bases == {
+        "llama2": (10_000.0, None, 1.0, 0),
+        "llama3": (500_000.0, "llama3", 8.0, 8192),
+        "qwen3": (1_000_000.0, None, 1.0, 0),
+    }
+
+
+@pytest.mark.parametrize("flavor", ["8B_flex_attn", "8B_varlen"])
+def test_a_flavor_with_block_masks_keeps_documents_apart(file: Path, flavor: str) -> None:
+    loaded = read(file, stage("a", 0), flavored("llama3", flavor))
+    assert loaded.raw["defaults"]["document_mask"] is True
+    assert loaded.raw["model"] == read(file, stage("a", 0), flavored("llama3", "8B")).raw["model"]
+
+
+@pytest.mark.parametrize("name", ["flux", "vlm", "llama4", "deepseek_v3", "gpt_oss"])
+def test_a_model_that_is_not_a_dense_decoder_is_refused_by_name(file: Path, name: str) -> None:
+    rule = "trivium builds dense decoders of the names llama2, llama3 and qwen3, and no other model."
+    assert refusal(file, stage("a", 0), flavored(name, "debugmodel")) == [f'model.name: is "{name}". {rule}']
+
+
+@pytest.mark.parametrize("flavor", ["30B-A3B", "debugmodel_moe"])
+def test_a_flavor_with_experts_is_refused(file: Path, flavor: str) -> None:
+    said = f'model.flavor: is "{flavor}". It has experts, which trivium does not build.'
+    assert refusal(file, stage("a", 0), flavored("qwen3", flavor)) == [said]
+
+
+def test_a_flavor_that_is_not_known_asks_for_a_size_on_the_command_line(file: Path) -> None:
+    model = flavored("llama3", "1B")
     assert refusal(file, stage("a", 0), model) == [
         'model.flavor: no shape is known for "llama3" "1B". Give one on the command line: model.size=1b.',
         'model: has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".',
     ]
     assert read(file, stage("a", 0), model, overrides=["model.size=1b"]).config.model.size == "1b"
+
+
+@pytest.mark.parametrize(("mode", "ours"), [("none", False), ("full", True), ("selective", True)])
+def test_activations_are_kept_or_computed_again(file: Path, mode: str, ours: bool) -> None:
+    table = f'[activation_checkpoint]\nmode = "{mode}"\nselective_ac_option = "op"\n'
+    loaded = read(file, stage("a", 0), table)
+    assert loaded.config.engine.activation_checkpointing is ours
+    said = 'activation_checkpoint.mode: is "selective": taken as "full", which keeps less and computes more again.'
+    assert [str(note) for note in loaded.notes.differs] == ([f"their.toml: {said}"] if mode == "selective" else [])
+
+
+def test_a_memory_budget_for_activations_is_refused(file: Path) -> None:
+    said = 'activation_checkpoint.mode: is "memory_budget". Write "none", "full" or "selective".'
+    assert refusal(file, stage("a", 0), '[activation_checkpoint]\nmode = "memory_budget"\n') == [said]
+
+
+def test_validation_reads_a_source_of_its_own(file: Path) -> None:
+    table = (
+        '[validation]\nenable = true\ndataset = "c4_test"\nfreq = 5\nsteps = 3\nlocal_batch_size = 2\nseq_len = 512\n'
+    )
+    loaded = read(file, stage("a", 0), table, world_size=4)
+    assert loaded.raw["evaluate"] == {"every": 5, "sources": ["validation"], "tokens": 3 * 2 * 4 * 512}
+    assert loaded.raw["sources"]["validation"] == {
+        "kind": "huggingface",
+        "dataset": "tests/assets/c4_test",
+        "split": "train",
+        "add": ["bos", "eos"],
+        "validation_only": True,
+    }
+    assert [str(note).split(": ")[1] for note in loaded.notes.differs] == ["validation.dataset"]
+
+
+def test_validation_by_default_reads_all_of_c4s_validation_split(file: Path) -> None:
+    loaded = read(file, stage("a", 0), "[validation]\nenable = true\n")
+    assert loaded.raw["evaluate"] == {"every": 10, "sources": ["validation"], "tokens": 10**15}
+    assert loaded.raw["sources"]["validation"]["split"] == "validation"
+    assert notes(file, stage("a", 0), "[validation]\nenable = true\n") == [
+        "validation.seq_len: is 2,048: rows of a validation are as long as those of its stage.",
+        "validation.dataset: allenai/c4 is fetched and tokenised as a whole for a validation, not streamed.",
+    ]
+    assert notes(file, stage("a", 0), "[validation]\nfreq = 5\n") == [
+        "validation.freq: has no effect here (it is 5): validation.enable is false."
+    ]
+
+
+def test_weights_to_start_from_are_the_models(file: Path) -> None:
+    load = '[checkpoint]\nenable = true\ninitial_load_path = "hf/llama"\ninitial_load_in_hf = true\n'
+    loaded = read(file, stage("a", 0), load)
+    assert loaded.raw["model"] == {"init": "hf/llama"}
+    assert loaded.notes.differs == ()
+    ours = load.replace("initial_load_in_hf = true\n", "")
+    what = "is taken as model.init: a Hugging Face folder or a run of trivium, not a folder that torchtitan saved."
+    assert notes(file, stage("a", 0), ours) == [f"checkpoint.initial_load_path: {what}"]
+    whole = f"{load}initial_load_model_only = false\n"
+    rule = "It continues another run, step and optimizer too: trivium fork RUN CONFIG does. Or write true."
+    assert refusal(file, stage("a", 0), whole) == [f"checkpoint.initial_load_model_only: is false. {rule}"]
+    off = '[checkpoint]\ninitial_load_path = "hf/llama"\n'
+    assert notes(file, stage("a", 0), off) == [
+        'checkpoint.initial_load_path: has no effect here (it is "hf/llama"): checkpoint.enable is false.'
+    ]
+
+
+def test_checkpoints_that_are_off_are_still_written_at_boundaries_and_it_is_said(file: Path) -> None:
+    loaded = read(file, stage("a", 0), "[checkpoint]\nenable = false\ninterval = 7\n")
+    assert loaded.raw["checkpoint"] == {"async": False}
+    what = "is false: one is still written where a stage begins and at the end; --dry-run writes none."
+    assert [str(note) for note in loaded.notes.differs] == [f"their.toml: checkpoint.enable: {what}"]
+
+
+def test_workers_and_what_they_make_ahead_are_the_loaders(file: Path) -> None:
+    table = "[training.dataloader]\nnum_workers = 3\nprefetch_factor = 2\npin_memory = true\n"
+    assert read(file, stage("a", 0), table).raw["loader"] == {"workers": 3, "prefetch": 6}
+
+
+def test_adam_without_weight_decay_is_adamw(file: Path) -> None:
+    adam = '[optimizer]\nname = "Adam"\nweight_decay = 0.0\nmu = 0.9\n'
+    loaded = read(file, stage("a", 0), adam)
+    assert (loaded.config.optimizer.name, loaded.config.optimizer.weight_decay) == ("adamw", 0)
+    assert [str(note).split(": ")[1] for note in loaded.notes.decides_nothing] == ["optimizer.mu"]
+
+
+def test_muon_is_ours_and_its_choices_are_refused(file: Path) -> None:
+    muon = '[optimizer]\nname = "Muon"\nmu = 0.9\nnesterov = true\n'
+    loaded = read(file, stage("a", 0), muon)
+    assert loaded.raw["optimizer"]["momentum"] == {"start": 0.9, "end": 0.9, "steps": 0}
+    assert [str(note).split(": ")[1] for note in loaded.notes.differs] == ["optimizer.name"]
+    other = muon.replace("nesterov = true", 'adjust_lr = "rms_norm"')
+    said = 'optimizer.adjust_lr: is "rms_norm". trivium\'s Muon has no such choice. Remove it.'
+    assert refusal(file, stage("a", 0), other) == [said]
+
+
+def test_keys_of_2024_are_read_where_they_were_then(file: Path) -> None:
+    old = """
+    [model]
+    name = "llama2"
+    flavor = "7B"
+    norm_type = "fused_rmsnorm"
+    [training]
+    batch_size = 8
+    seq_len = 2048
+    warmup_steps = 5
+    steps = 20
+    data_parallel_degree = 4
+    tensor_parallel_degree = 2
+    compile = true
+    dataset = "c4"
+    [experimental]
+    context_parallel_degree = 1
+    pipeline_parallel_degree = 1
+    [checkpoint]
+    enable_checkpoint = true
+    interval_type = "steps"
+    interval = 7
+    """
+    loaded = read(file, training=old, world_size=8)
+    assert loaded.raw["engine"] == {"compile": True, "parallel": {"replicate": 1, "tensor": 2, "shard": 4}}
+    assert loaded.raw["schedule"]["warmup"] == {"steps": 5}
+    assert loaded.raw["checkpoint"]["every"] == 7
+    assert loaded.raw["defaults"]["batch_size"] == 32
+    assert loaded.notes == Notes()
 
 
 def test_a_dialect_is_recognised_named_or_refused(file: Path) -> None:
@@ -508,7 +418,7 @@ def test_what_is_converted_loads_as_ours_and_gives_the_same_plan(
     ours.write_text(tomli_w.dumps(theirs.raw))
     converted = load(ours)
     assert converted.config == theirs.config
-    assert converted.warnings == ()
+    assert converted.notes == Notes()
     assert plan_json(make_plan(converted.config)) == plan_json(plan)
 
 

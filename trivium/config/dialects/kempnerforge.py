@@ -9,69 +9,85 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects.kempnerforge_data import ForgeData
-from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
-from trivium.config.problems import show_value
+from trivium.config.dialects.translation import ALL_OF_THEM, Theirs, Translation, is_number
 
 MARKS = ("train", "data", "distributed", "scheduler")
-IMAGES = ("vlm", "video", "vision_encoder")
-PRECISIONS = {"bf16": "bfloat16", "fp32": "float32", "fp16": "bfloat16", "fp8": "bfloat16"}
-EVAL_HUB_KEYS = ("hf_dataset_name", "hf_dataset_config", "hf_dataset_split")
-EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", *EVAL_HUB_KEYS)
-SHARED_ROWS = ("tp", "pp", "cp", "ep")
-DECODER = "the model here has RMSNorm and a gated SiLU"
+IMAGES = ("vlm", "video", "vision_encoder", "time_embedding")
+PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", "hf_dataset_name", "hf_dataset_config")
+SPLITS = {"pp": "layers", "cp": "rows"}
+SHARED_ROWS = ("tp", *SPLITS, "ep")
+NO_EXPERTS = "the model has no experts"
+NO_IMAGES = "there are no images"
 LAUNCHER = "ranks are started by the launcher"
-NO_PROFILES = "nothing here writes profiles"
+UNREAD = "no source reads it"
+
 HOLDS: dict[str, dict[str, Any]] = {
-    "model": {"norm_type": "rmsnorm", "activation": "silu", "model_type": "transformer", "norm_eps": 1e-6},
-    "train": {"loss_fn": "cross_entropy"},
-    "optimizer": {"fused": True, "muon_ns_steps": 5},
-    "distributed": {"pp": 1, "cp": 1, "ep": 1},
-    "profiling": {"enable": False},
+    "model": {"norm_type": "rmsnorm", "activation": "silu", "model_type": "transformer", "num_experts": 0},
+    "train": {"loss_fn": ("cross_entropy", "chunked_cross_entropy")},
+}
+NOT_HERE: dict[str, dict[str, str]] = {
+    "model": {
+        "norm_type": 'Norms are RMSNorm here. Write "rmsnorm".',
+        "activation": 'The feed-forward layer is a gated SiLU here. Write "silu".',
+        "model_type": 'trivium builds a dense decoder. Write "transformer".',
+        "num_experts": "trivium builds no experts. Write 0 for a dense model.",
+        "vlm": "Images are not read here. Remove it.",
+    },
+    "train": {"loss_fn": 'The loss is the cross-entropy here. Write "cross_entropy".'},
+    "checkpoint": {
+        "load_path": (
+            "A run resumes by itself. Remove it, and give model.init=PATH for weights to start from (a Hugging Face "
+            "folder or a run of trivium); trivium fork RUN CONFIG continues another run."
+        ),
+        "exclude_from_loading": "A run resumes with all of its state. Remove it; model.init=PATH takes weights alone.",
+    },
+    "": {"plugins": "No code is loaded from a config. Remove it, and what it adds."},
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "model": {
-        **dict.fromkeys(("norm_type", "activation", "model_type"), DECODER),
-        "norm_eps": "norms have 1e-6 under their root",
-        **dict.fromkeys(("moe_top_k", "moe_frequency", "moe_router", "moe_shared_experts"), "there are no experts"),
-        **dict.fromkeys(("moe_aux_loss_weight", "moe_capacity_factor", "moe_gradient_scale"), "there are no experts"),
-        **dict.fromkeys(("moe_sequence_aux_loss_weight", "moe_bias_schedule"), "there are no experts"),
-        "moe_packed_experts": "there are no experts",
+        **dict.fromkeys(("moe_top_k", "moe_frequency", "moe_router", "moe_shared_experts"), NO_EXPERTS),
+        **dict.fromkeys(("moe_aux_loss_weight", "moe_capacity_factor", "moe_gradient_scale"), NO_EXPERTS),
+        **dict.fromkeys(("moe_sequence_aux_loss_weight", "moe_bias_schedule", "moe_packed_experts"), NO_EXPERTS),
+        **dict.fromkeys(("moe_expert_ffn_multiplier", "moe_router_z_loss_weight"), NO_EXPERTS),
+        "sdpa_backend": "the fastest attention that a device has is taken",
     },
     "train": {
-        "loss_fn": "the loss is cross-entropy, in slices",
         "ce_chunk_size": "the loss is taken in slices of its own size",
         "shutdown_timeout_sec": "a run that is told to stop saves and stops",
         "nccl_health_check_interval": LAUNCHER,
     },
     "optimizer": {
-        "fused": "the fastest that a device has is taken",
-        "muon_momentum": "the optimizer is not muon",
-        "muon_ns_steps": "Muon here has 5 rounds",
-        "muon_adam_lr": "the optimizer is not muon",
-        "schedule_free_warmup_steps": "no optimizer here is schedule-free",
+        "fused": "the fastest update that a device has is taken",
+        **dict.fromkeys(("muon_momentum", "muon_ns_steps", "muon_adam_lr"), "the optimizer is not muon"),
+        "schedule_free_warmup_steps": "the optimizer is not schedule-free",
+    },
+    "scheduler": {
+        "rex_alpha": "the schedule is not rex",
+        **dict.fromkeys(("stable_steps", "wsd_decay_type"), "the schedule is not wsd"),
+        **dict.fromkeys(("warmup_steps", "decay_steps", "min_lr_ratio"), "the learning rate is constant"),
     },
     "distributed": {
-        **dict.fromkeys(("pp", "pp_schedule", "cp", "ep"), "layers, rows and experts are not split over ranks"),
-        **dict.fromkeys(("nccl_timeout_sec", "backend"), LAUNCHER),
+        **dict.fromkeys(("pp_schedule", "nccl_timeout_sec", "backend"), LAUNCHER),
+        "ep": NO_EXPERTS,
     },
     "checkpoint": {
-        "load_path": "a run resumes by itself; other weights: model.init, a Hugging Face folder",
-        "exclude_from_loading": "a run resumes with all of its state",
         "export_dtype": "trivium export writes the weights as they are",
-        "dyn_ckpt_window": "checkpoints are written at a fixed number of steps",
+        **dict.fromkeys(("dyn_ckpt_window", "schedule", "log_until"), "checkpoints come every n steps; see keep_every"),
         "ignore_freeze_mismatch": "nothing is frozen",
     },
     "metrics": {
-        "wandb_project": "a run is tracked under its own name",
-        "wandb_run_name": "a run is tracked under its own name",
+        **dict.fromkeys(("wandb_project", "wandb_run_name", "wandb_run_id"), "a run is tracked under its own name"),
         "tensorboard_dir": "figures are written into the run's folder",
     },
-    "profiling": dict.fromkeys(("enable", "start_step", "end_step", "trace_dir"), NO_PROFILES),
+    "profiling": {"*": "nothing is profiled by the config"},
     "data": {
         "pin_memory": "the engine copies batches to the device in its own way",
-        **dict.fromkeys(("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), "there are no images"),
+        **dict.fromkeys(("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), NO_IMAGES),
+        **dict.fromkeys(("file_pattern", "hf_dataset_split", "hf_dataset_text_field", "hf_dataset_config"), UNREAD),
     },
-    "": {"plugins": "no code is loaded from a config", "adapter": "there are no images"},
+    "eval": dict.fromkeys(("file_pattern", "hf_dataset_name", "hf_dataset_config", "hf_dataset_split"), UNREAD),
+    "": {"adapter": NO_IMAGES},
 }
 
 
@@ -86,7 +102,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     theirs = Theirs(raw, file)
     for table in IMAGES:
         if theirs.has(table):
-            theirs.problem((table,), "trains on images, which are not read here. Take the table out.")
+            theirs.problem((table,), "trains on images, which are not read here. Remove the table.")
             theirs.take(table)
     steps = theirs.take_whole("train", "max_steps", at_least=1, default=100_000)
     seq_len = theirs.take_whole("train", "seq_len", at_least=1, default=2048)
@@ -110,7 +126,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": data.sources.tables,
         "stages": stages,
     }
-    return theirs.translated(ours, HOLDS, {}, WITHOUT_EFFECT)
+    return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
@@ -125,6 +141,11 @@ def _run(theirs: Theirs) -> dict[str, Any]:
 def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     """Ranks that read rows of their own: as the file has it, or the ranks that remain."""
     table = "distributed"
+    for key, split in SPLITS.items():
+        degree = theirs.take_whole(table, key, at_least=1, default=1)
+        if degree > 1:
+            what = f"is {degree}: {split} are not split over ranks here; ranks share the parameters (FSDP)."
+            theirs.differs((table, key), what)
     shard = theirs.take(table, "dp_shard", default=-1)
     replicate = theirs.take_whole(table, "dp_replicate", at_least=1, default=1)
     if shard != -1:
@@ -146,11 +167,6 @@ def _model(theirs: Theirs) -> dict[str, Any]:
     def take(key: str, default: Any) -> Any:
         return theirs.take("model", key, default=default)
 
-    experts = take("num_experts", 0)
-    if experts:
-        what = f"is {show_value(experts)}, but experts are not known here."
-        theirs.need(("model", "num_experts"), f"{what} Give a size on the command line: model.size=1b.", *MODEL_SIZES)
-        return {}
     width, factor, ffn = take("dim", 4096), take("ffn_dim_multiplier", 1.0), take("ffn_hidden_dim", None)
     if ffn is None and is_number(width) and is_number(factor):
         ffn = 256 * math.ceil(int(4 * width * (2 / 3) * factor) / 256)
@@ -165,6 +181,7 @@ def _model(theirs: Theirs) -> dict[str, Any]:
         "max_seq_len": take("max_seq_len", 2048),
         "qk_norm": take("qk_norm", False),
         "tied_embeddings": take("tie_embeddings", False),
+        "norm_eps": take("norm_eps", 1e-5),
         "init_std": take("init_std", 0.02),
         "rope": {"theta": take("rope_theta", 10_000.0)},
     }
@@ -181,6 +198,9 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         muon = {"momentum": {"start": end, "end": end, "steps": 0}}
         if theirs.has(table, "muon_adam_lr"):
             lr = {"matrix": lr, "rest": theirs.take(table, "muon_adam_lr")}
+        theirs.differs((table, "name"), 'is "muon", which has Nesterov\'s momentum here, and theirs has not.')
+        theirs.holds({"muon_ns_steps": 5}, table)
+        theirs.not_here({"muon_ns_steps": "Muon here has 5 steps of Newton-Schulz. Write 5."}, table)
     return {
         "name": name,
         "lr": lr,
@@ -198,35 +218,31 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
     table = "scheduler"
     shapes = {name: name for name in ("cosine", "linear", "wsd", "constant", "none", "rex")}
     shape = theirs.take_choice(table, "name", choices=shapes, default="cosine")
-    warmup = theirs.take_whole(table, "warmup_steps", at_least=0, default=2000)
-    to = theirs.take(table, "min_lr_ratio", default=0.1)
-    decay = theirs.take_whole(table, "decay_steps", at_least=0, default=0)
-    stable = theirs.take_whole(table, "stable_steps", at_least=0, default=0) if shape == "wsd" else 0
-    kinds = {"cosine": "cosine", "linear": "linear", "sqrt": "1-sqrt"}
-    fall = theirs.take_choice(table, "wsd_decay_type", choices=kinds, default="cosine")
     if shape == "none":
         return {"shape": "constant"}
-    if shape == "rex":
-        alpha = theirs.take(table, "rex_alpha", default=1.0)
-        if alpha != 1 or to != 0:
-            what = 'is "rex", which falls as here only with rex_alpha = 1 and min_lr_ratio = 0. Write "linear".'
-            theirs.problem((table, "name"), what)
-        shape = "linear"
-    schedule = {"shape": shape, "warmup": {"steps": warmup}}
-    decay = decay or max(0, steps - warmup - stable)
+    warmup = theirs.take_whole(table, "warmup_steps", at_least=0, default=2000)
+    schedule: dict[str, Any] = {"shape": shape, "warmup": {"steps": warmup}}
     if shape == "constant":
         return schedule if warmup <= steps else {**schedule, "horizon": {"steps": warmup}}
+    schedule["to"] = to = theirs.take(table, "min_lr_ratio", default=0.1)
+    if shape == "rex":
+        if theirs.take(table, "rex_alpha", default=1.0) != 1 or to != 0:
+            what = 'is "rex", which falls as here only with rex_alpha = 1 and min_lr_ratio = 0. Write "linear".'
+            theirs.problem((table, "name"), what)
+        schedule["shape"] = "linear"
+    stable = theirs.take_whole(table, "stable_steps", at_least=0, default=0) if shape == "wsd" else 0
+    decay = theirs.take_whole(table, "decay_steps", at_least=0, default=0) or max(0, steps - warmup - stable)
+    if shape == "wsd":
+        falls = {name: name for name in ("cosine", "linear", "sqrt")}
+        fall = theirs.take_choice(table, "wsd_decay_type", choices=falls, default="cosine")
+        schedule |= {"decay": {"steps": decay}, "decay_shape": fall}
     horizon = warmup + stable + decay
-    schedule |= {"to": to} | ({"decay": {"steps": decay}, "decay_shape": fall} if shape == "wsd" else {})
     return schedule if horizon == steps else {**schedule, "horizon": {"steps": horizon}}
 
 
 def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     table = "train"
     precision = theirs.take_choice(table, "mixed_precision", choices=PRECISIONS, default="bf16")
-    given = theirs.look(table, "mixed_precision")
-    if given in ("fp16", "fp8"):
-        theirs.differs((table, "mixed_precision"), f'is "{given}": taken as bfloat16.')
     engine: dict[str, Any] = {
         "precision": precision,
         "compile": theirs.take(table, "compile_model", default=True),
@@ -236,7 +252,8 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     if theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none"):
         engine["activation_checkpointing"] = True
         if theirs.look(table, "activation_checkpointing") == "selective":
-            theirs.differs((table, "activation_checkpointing"), 'is "selective": taken as "full".')
+            what = 'is "selective": taken as "full", which keeps less and computes more again.'
+            theirs.differs((table, "activation_checkpointing"), what)
     shard = theirs.take("distributed", "dp_shard", default=-1)
     parallel = {
         "replicate": theirs.take("distributed", "dp_replicate", default=1),
@@ -270,7 +287,7 @@ def _evaluate(theirs: Theirs, data: ForgeData, step_tokens: int) -> dict[str, An
     """Validation on a source of its own, where it is enabled."""
     table = "eval"
     if not theirs.take(table, "enabled", default=False):
-        theirs.without_effect(dict.fromkeys(EVAL_KEYS, "eval.enabled is false"), table)
+        theirs.without_effect(dict.fromkeys((*EVAL_KEYS, "hf_dataset_split"), "eval.enabled is false"), table)
         return {}
     every = theirs.take_whole(table, "interval", at_least=1, default=1000)
     steps = theirs.take_whole(table, "steps", at_least=1, default=50)

@@ -111,7 +111,9 @@ class ForgeData:
     def _tokens(self, folder: str, pattern: Path) -> dict[str, Any]:
         """Token files of a folder; integer types that files do not record are never guessed."""
         files = self.theirs.take_text(*pattern) or "*.npy"
-        if files.endswith(".bin") and not any(note.where == self.theirs.where(pattern) for note in self.theirs.notes):
+        if files.endswith(".bin") and not any(
+            note.where == self.theirs.where(pattern) for note in self.theirs.different
+        ):
             what = f"is {show_value(files)}: a .bin does not record its integer type, which is never guessed here."
             self.theirs.differs(pattern, f"{what} Without metadata, give for example sources.web.dtype=uint16.")
         return {"kind": "tokens", "path": f"{folder.rstrip('/')}/{files}"}
@@ -127,8 +129,8 @@ class ForgeData:
 
     def _shares(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Weights of a stage; what it does not name goes back to its own. One source needs none."""
-        if len(self.weights) == 1:
-            return {"sources": list(self.weights)}
+        if len(self.weights) < 2:
+            return {"sources": list(self.weights)} if self.weights else {}
         own = {ours: given.get(theirs, self.weights[ours]) for theirs, ours in self.names.items()}
         return {"weights": own}
 
@@ -192,6 +194,8 @@ class ForgeData:
                 self.theirs.problem((*path, name), what)
             elif not is_number(weight) or weight < 0:
                 self.theirs.problem((*path, name), f"is {show_value(weight)}. It must be a number, at least 0.")
+        sound = {name: weight for name, weight in given.items() if name in self.names and is_number(weight)}
         if given and set(given) >= set(self.names) and not any(given.values()):
             self.theirs.problem(path, f"is {show_value(given)}: nothing to read. Give a source a positive weight.")
-        return {name: weight for name, weight in given.items() if name in self.names and is_number(weight)}
+            return {}
+        return {name: weight for name, weight in sound.items() if weight >= 0}

@@ -1,26 +1,33 @@
-"""torchtitan's multi-stage configs: `[training]` and `[[training.data_stages]]` -> our sources and stages.
+"""torchtitan's configs: `[training]`, with NousResearch's `[[training.data_stages]]`, -> our sources and stages.
 
 Their loaders concatenate documents and attend across them, so the stages have `packing = "concat"` and
 `document_mask = false`. Their schedule's rules and defaults are written out, for our defaults differ.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects import theseus
 from trivium.config.dialects.torchtitan_data import DataStages
+from trivium.config.dialects.torchtitan_keys import (
+    DION,
+    DOCUMENT_MASKS,
+    EXPERTS,
+    FLAVORS,
+    HOLDS,
+    NOT_HERE,
+    ONE_OF_ADAM,
+    TOKENIZER,
+    VALIDATION,
+    WITHOUT_EFFECT,
+)
 from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
+from trivium.config.keys import Path, listed
 from trivium.config.problems import show_value
 
-# What their `flavor` means for the models that people run through these configs.
-FLAVORS: dict[tuple[str, str], dict[str, Any]] = {
-    ("llama3", "debugmodel"): {"layers": 6, "width": 256, "heads": 16, "ffn": 768, "vocab": 2048},
-    ("llama3", "8B"): {"size": "8b", "vocab": 128_256},
-    ("llama3", "70B"): {"size": "70b", "vocab": 128_256},
-}
-LLAMA3_THETA = 500_000
-SHARED_ROWS = ("tensor", "context", "pipeline")
+ALL_TOKENS = 10**15  # of a validation that reads all there is
+SPLITS = {"context": "rows", "pipeline": "layers"}
+ACTIVATIONS = {"none": False, "full": True, "selective": True}
 
 
 def recognises(raw: Mapping[str, Any]) -> bool:
@@ -31,83 +38,149 @@ def recognises(raw: Mapping[str, Any]) -> bool:
 def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Translation:
     """Our tables, and every problem of theirs by their own key paths."""
     theirs = Theirs(raw, file)
-    data = DataStages(theirs)
+    model, masked = _model(theirs)
+    data = DataStages(theirs, _family(theirs))
     stages = data.stages()
+    readers = _readers(theirs, world_size)
     ours: dict[str, Any] = {
         "run": _run(theirs),
-        "model": _model(theirs),
+        "model": {"init": init} if (init := _init(theirs)) else model,
         "optimizer": _optimizer(theirs),
         "schedule": _schedule(theirs, data.steps),
         "engine": _engine(theirs),
+        "loader": _loader(theirs),
         "checkpoint": _checkpoint(theirs),
+        "evaluate": _evaluate(theirs, data, readers),
         "track": theirs.take_trackers("log_freq"),
         "defaults": {
             "packing": "concat",
-            "document_mask": False,
-            "batch_size": _batch_size(theirs, world_size),
+            "document_mask": masked,
+            "batch_size": _batch_size(theirs, world_size, readers),
         },
         "sources": data.sources.tables,
         "stages": stages,
     }
     tokenizer = theirs.take_first(("model", "hf_assets_path"), ("model", "tokenizer_path"))
-    if tokenizer:
-        ours["tokenizer"] = {"path": tokenizer}
-        ours["model"].pop("vocab", None)  # the tokenizer's
-    return theirs.translated(ours)
+    if tokenizer or data.reads_text:
+        ours["tokenizer"] = {"path": tokenizer or TOKENIZER}
+    return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:
     run: dict[str, Any] = {"name": theirs.file.removesuffix(".toml")}
-    run["folder"] = theirs.take("job", "dump_folder", default="outputs")
+    run["folder"] = theirs.take_text("job", "dump_folder") or "./outputs"
     seed = theirs.take_first(("debug", "seed"), ("training", "seed"))
     return run if seed is None else {**run, "seed": seed}
 
 
-def _model(theirs: Theirs) -> dict[str, Any]:
-    name = theirs.take("model", "name", default="llama3")
-    flavor = theirs.take("model", "flavor", default="debugmodel")
-    shape = FLAVORS.get((name, flavor))
+def _family(theirs: Theirs) -> str:
+    return str(theirs.take("model", "name", default="llama3"))
+
+
+def _model(theirs: Theirs) -> tuple[dict[str, Any], bool]:
+    """The shape of a flavor, and whether it keeps documents apart."""
+    name, flavor = _family(theirs), str(theirs.take("model", "flavor", default="debugmodel"))
+    mask = str(theirs.take("model", "attn_mask_type", default="causal"))
+    if mask != "causal" and not mask.startswith("block_causal"):
+        theirs.refuse(("model", "attn_mask_type"), mask, 'Write "causal" or "block_causal".')
+    if name not in FLAVORS:
+        rule = f"trivium builds dense decoders of the names {listed(list(FLAVORS))}, and no other model."
+        theirs.refuse(("model", "name"), name, rule)
+        return {}, False
+    plain = next((flavor.removesuffix(end) for end in DOCUMENT_MASKS if flavor.endswith(end)), flavor)
+    masked = plain != flavor or mask.startswith("block_causal")
+    if any(mark in flavor for mark in EXPERTS):
+        theirs.refuse(("model", "flavor"), flavor, "It has experts, which trivium does not build.")
+        return {}, masked
+    shape = FLAVORS[name].get(plain)
     if shape is None:
         what = f'no shape is known for "{name}" "{flavor}". Give one on the command line: model.size=1b.'
         theirs.need(("model", "flavor"), what, *MODEL_SIZES)
-        return {}
-    return {**shape, "rope": {"theta": LLAMA3_THETA}}
+    return shape or {}, masked
+
+
+def _init(theirs: Theirs) -> str | None:
+    """The weights to start from, which theirs reads only where checkpoints are enabled."""
+    table = "checkpoint"
+    keys = ("initial_load_path", "initial_load_model_only", "initial_load_model_weights_only", "initial_load_in_hf")
+    if not _saves(theirs) or not theirs.take_text(table, "initial_load_path"):
+        off = "checkpoint.enable is false" if not _saves(theirs) else "there is no initial_load_path"
+        theirs.taken.discard((table, "initial_load_path"))
+        theirs.without_effect(dict.fromkeys(keys, off), table)
+        return None
+    for key in keys[1:3]:
+        if theirs.take(table, key, default=True) is False:
+            rule = "It continues another run, step and optimizer too: trivium fork RUN CONFIG does. Or write true."
+            theirs.refuse((table, key), False, rule)
+    path: str = theirs.look(table, "initial_load_path")
+    if not theirs.take(table, "initial_load_in_hf", default=False):
+        what = "is taken as model.init: a Hugging Face folder or a run of trivium, not a folder that torchtitan saved."
+        theirs.differs((table, "initial_load_path"), what)
+    return path
 
 
 def _optimizer(theirs: Theirs) -> dict[str, Any]:
-    name = theirs.take("optimizer", "name", default="AdamW")
-    if str(name).lower() not in ("adamw", "muon"):
-        theirs.problem(("optimizer", "name"), f"is {show_value(name)}. Write AdamW or Muon.")
+    table = "optimizer"
+    name = str(theirs.take(table, "name", default="AdamW"))
+    decay = theirs.take(table, "weight_decay", default=0.1)
+    if name.lower() not in ("adam", "adamw", "muon"):
+        theirs.refuse((table, "name"), name, "Write AdamW or Muon.")
+    elif name.lower() == "adam" and decay != 0:
+        rule = f"Its weight decay ({show_value(decay)}) is a part of the gradient. Write AdamW, or weight_decay = 0."
+        theirs.refuse((table, "name"), name, rule)
+    muon: dict[str, Any] = {}
+    if name.lower() == "muon":
+        muon = _muon(theirs)
+    else:
+        theirs.without_effect(dict.fromkeys(DION, ONE_OF_ADAM), table)
     return {
-        "name": str(name).lower(),
-        "lr": theirs.take("optimizer", "lr", default=8e-4),
-        "betas": [theirs.take("optimizer", key, default=usual) for key, usual in (("beta1", 0.9), ("beta2", 0.95))],
-        "eps": theirs.take("optimizer", "eps", default=1e-8),
-        "weight_decay": theirs.take("optimizer", "weight_decay", default=0.1),
+        "name": "muon" if muon else "adamw",
+        "lr": theirs.take(table, "lr", default=8e-4),
+        "betas": [theirs.take(table, key, default=usual) for key, usual in (("beta1", 0.9), ("beta2", 0.95))],
+        "eps": theirs.take(table, "eps", default=1e-8),
+        "weight_decay": decay,
         "no_decay": [],
+        **muon,
         "grad_clip": theirs.take("training", "max_norm", default=1.0),
     }
 
 
-def _schedule(theirs: Theirs, steps: int | None) -> dict[str, Any]:
-    """Theirs falls from the end of the warm-up, or over the last `decay_ratio` of the run."""
-    warmup = theirs.take_whole("lr_scheduler", "warmup_steps", at_least=0, default=200)
-    ratio = theirs.take("lr_scheduler", "decay_ratio")
-    shape = theirs.take("lr_scheduler", "decay_type", default="linear")
-    to = theirs.take_first(("lr_scheduler", "min_lr_factor"), ("lr_scheduler", "lr_min"), default=0.0)
-    if shape not in ("linear", "cosine", "sqrt"):
-        theirs.refuse(("lr_scheduler", "decay_type"), shape, 'Write "linear", "cosine" or "sqrt".')
+def _muon(theirs: Theirs) -> dict[str, Any]:
+    """Muon's momentum; what else theirs has of it is refused."""
+    table = "optimizer"
+    what = "is trivium's Muon: Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs))."
+    theirs.differs((table, "name"), what)
+    momentum = theirs.take(table, "mu", default=0.95)
+    theirs.holds({"nesterov": True, "flatten": False, "algorithm": "muon"}, table)
+    theirs.not_here(dict.fromkeys(DION, "trivium's Muon has no such choice. Remove it."), table)
+    return {"momentum": {"start": momentum, "end": momentum, "steps": 0}}
+
+
+def _schedule(theirs: Theirs, run_steps: int | None) -> dict[str, Any]:
+    """Theirs falls from the end of the warm-up, or over the last `decay_ratio` of the schedule's steps."""
+    table = "lr_scheduler"
+    total = theirs.take(table, "total_steps")
+    if total is not None and not theirs.is_whole((table, "total_steps"), total, at_least=1):
+        total = None
+    steps = run_steps if total is None else total
+    old = not theirs.has(table, "warmup_steps") and theirs.has("training", "warmup_steps")
+    rise: Path = ("training" if old else table, "warmup_steps")
+    warmup = theirs.take_whole(*rise, at_least=0, default=200)
+    ratio = theirs.take(table, "decay_ratio")
+    shapes = {"linear": "linear", "cosine": "cosine", "sqrt": "1-sqrt"}
+    shape = theirs.take_choice(table, "decay_type", choices=shapes, default="linear")
+    to = theirs.take_first((table, "min_lr_factor"), (table, "lr_min"), default=0.0)
     if steps is not None and warmup > steps:
-        found = "is" if theirs.has("lr_scheduler", "warmup_steps") else "is absent, which means"
-        what = f"{found} {warmup:,}, over the run's {steps:,} steps: taken as {steps:,}."
-        theirs.differs(("lr_scheduler", "warmup_steps"), what)
+        found = "is" if theirs.has(*rise) else "is absent, which means"
+        theirs.differs(rise, f"{found} {warmup:,}, over the schedule's {steps:,} steps: taken as {steps:,}.")
         warmup = steps
-    schedule: dict[str, Any] = {"warmup": {"steps": warmup}}
-    if ratio is None and shape in ("linear", "cosine"):
-        return {**schedule, "shape": shape, "to": to}
+    schedule: dict[str, Any] = {"warmup": {"steps": warmup}, "to": to}
+    if total is not None and total != run_steps:
+        schedule["horizon"] = {"steps": total}
+    if ratio is None and shape != "1-sqrt":
+        return {**schedule, "shape": shape}
     decay = _decay_steps(theirs, ratio, warmup, warmup if steps is None else steps)
-    decay_shape = "1-sqrt" if shape == "sqrt" else shape
-    return {**schedule, "shape": "wsd", "decay": {"steps": decay}, "decay_shape": decay_shape, "to": to}
+    return {**schedule, "shape": "wsd", "decay": {"steps": decay}, "decay_shape": shape}
 
 
 def _decay_steps(theirs: Theirs, ratio: Any, warmup: int, steps: int) -> int:
@@ -135,12 +208,14 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     deterministic = theirs.take_first(("debug", "deterministic"), ("training", "deterministic"))
     if deterministic is not None:
         engine["deterministic"] = deterministic
-    if theirs.look("training", "global_batch_size", default=-1) != -1 and (local := _local_batch(theirs)):
+    if _activation_checkpointing(theirs):
+        engine["activation_checkpointing"] = True
+    if theirs.look("training", "global_batch_size", default=-1) not in (-1, None) and (local := _local_batch(theirs)):
         engine["micro_batch_size"] = local
-    shard = theirs.take("parallelism", "data_parallel_shard_degree", default=-1)
+    shard = _degree(theirs, "data_parallel_shard", default=-1, old="data_parallel")
     parallel = {
-        "replicate": theirs.take("parallelism", "data_parallel_replicate_degree", default=1),
-        "tensor": theirs.take("parallelism", "tensor_parallel_degree", default=1),
+        "replicate": _degree(theirs, "data_parallel_replicate"),
+        "tensor": _degree(theirs, "tensor_parallel"),
         **({"shard": shard} if shard != -1 else {}),
     }
     if parallel != {"replicate": 1, "tensor": 1}:
@@ -148,22 +223,52 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     return engine
 
 
-def _batch_size(theirs: Theirs, world_size: int | None) -> int:
+def _activation_checkpointing(theirs: Theirs) -> bool:
+    path = ("activation_checkpoint", "mode")
+    if not theirs.has(*path):
+        return False
+    chosen: bool = theirs.take_choice(*path, choices=ACTIVATIONS, default="none")
+    if theirs.look(*path) == "selective":
+        theirs.differs(path, 'is "selective": taken as "full", which keeps less and computes more again.')
+    return chosen
+
+
+def _degree(theirs: Theirs, way: str, default: int = 1, old: str | None = None) -> Any:
+    """How many ranks share something, wherever a version of theirs has the key."""
+    return theirs.take_first(*_degree_paths(way), *(_degree_paths(old) if old else ()), default=default)
+
+
+def _degree_paths(way: str) -> list[Path]:
+    return [(table, f"{way}_degree") for table in ("parallelism", "training", "experimental")]
+
+
+def _readers(theirs: Theirs, world_size: int | None) -> int:
+    """Ranks that read rows of their own; those that share one model read the same: 4 ranks in pairs -> 2."""
+    ranks = 1
+    for way in ("tensor", *SPLITS):
+        degree = _degree(theirs, f"{way}_parallel")
+        ranks *= degree if isinstance(degree, int) else 1
+        if way in SPLITS and degree != 1:
+            what = f"{SPLITS[way]} are not split over ranks here; ranks share the parameters (FSDP)."
+            theirs.differs(_degree_paths(f"{way}_parallel")[0], f"is {show_value(degree)}: {what}")
+    if world_size is None:
+        return 1
+    if ranks < 1 or world_size % ranks:
+        what = f"{ranks} ranks share each row (tensor, context and pipeline degrees), which does not divide"
+        theirs.problem(("parallelism",), f"{what} --world-size {world_size}. Change one of them.")
+        return 1
+    return world_size // ranks
+
+
+def _batch_size(theirs: Theirs, world_size: int | None, readers: int) -> int:
     """Rows on all ranks; theirs may be a size for each rank."""
-    if theirs.take("training", "global_batch_size", default=-1) != -1:
+    if theirs.take("training", "global_batch_size", default=-1) not in (-1, None):
         return theirs.take_whole("training", "global_batch_size", at_least=1, default=1)
     local = _local_batch(theirs) or 8
     if world_size is None:
         key = "batch_size" if theirs.has("training", "batch_size") else "local_batch_size"
-        return local * theirs.assume_ranks(("training", key), local, "training.global_batch_size")
-    # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
-    together = [theirs.look("parallelism", f"{way}_parallel_degree", default=1) for way in SHARED_ROWS]
-    ranks = math.prod(degree for degree in together if isinstance(degree, int))
-    if ranks < 1 or world_size % ranks:
-        what = f"{ranks} ranks share each row (tensor, context and pipeline degrees), which does not divide"
-        theirs.problem(("parallelism",), f"{what} --world-size {world_size}. Change one of them.")
-        return local
-    return local * (world_size // ranks)
+        readers = theirs.assume_ranks(("training", key), local, "training.global_batch_size")
+    return local * readers
 
 
 def _local_batch(theirs: Theirs) -> int | None:
@@ -174,12 +279,54 @@ def _local_batch(theirs: Theirs) -> int | None:
     return None
 
 
+def _loader(theirs: Theirs) -> dict[str, Any]:
+    """How batches get there; only what was written, for our defaults are for our own loader."""
+    table = ("training", "dataloader")
+    workers = theirs.take_whole(*table, "num_workers", at_least=0, default=0)
+    loader: dict[str, Any] = {"workers": workers} if workers else {}
+    if theirs.take(*table, "prefetch_factor") is not None:
+        ahead = theirs.take_whole(*table, "prefetch_factor", at_least=1, default=2)
+        loader["prefetch"] = ahead * max(1, workers)
+    return loader
+
+
+def _saves(theirs: Theirs) -> bool:
+    return bool(theirs.take_first(("checkpoint", "enable"), ("checkpoint", "enable_checkpoint"), default=False))
+
+
 def _checkpoint(theirs: Theirs) -> dict[str, Any]:
-    mode = theirs.take("checkpoint", "async_mode", default="disabled")
-    if not theirs.take_first(("checkpoint", "enable"), ("checkpoint", "enable_checkpoint"), default=False):
-        return {"async": mode != "disabled"}
-    interval = theirs.take("checkpoint", "interval", default=500)
-    keep = theirs.take("checkpoint", "keep_latest_k", default=10)
+    table = "checkpoint"
+    if not _saves(theirs):
+        for key in ("enable", "enable_checkpoint"):
+            if theirs.has(table, key):
+                what = "is false: one is still written where a stage begins and at the end; --dry-run writes none."
+                theirs.differs((table, key), what)
+        theirs.without_effect(dict.fromkeys(("interval", "keep_latest_k", "async_mode"), "enable is false"), table)
+        return {"async": False}
+    modes = {"disabled": False, "async": True, "async_with_pinned_mem": True}
+    background = theirs.take_choice(table, "async_mode", choices=modes, default="disabled")
+    keep = theirs.take_whole(table, "keep_latest_k", at_least=0, default=10)
     if keep == 0:
-        theirs.differs(("checkpoint", "keep_latest_k"), "is 0, which keeps all of them: taken as keep = 1000000.")
-    return {"every": interval, "keep": keep or ALL_OF_THEM, "async": mode != "disabled"}
+        theirs.differs((table, "keep_latest_k"), f"is 0, which keeps all of them: taken as keep = {ALL_OF_THEM}.")
+    interval = theirs.take_whole(table, "interval", at_least=1, default=500)
+    return {"every": interval, "keep": keep or ALL_OF_THEM, "async": background}
+
+
+def _evaluate(theirs: Theirs, data: DataStages, readers: int) -> dict[str, Any]:
+    """Validation on a source of its own, where it is enabled."""
+    table = "validation"
+    if not theirs.take_first((table, "enable"), (table, "enabled"), default=False):
+        theirs.without_effect(dict.fromkeys(VALIDATION, "validation.enable is false"), table)
+        return {}
+    every = theirs.take_whole(table, "val_freq" if theirs.has(table, "val_freq") else "freq", at_least=1, default=10)
+    steps = theirs.take_first((table, "steps"), (table, "val_steps"), default=-1)
+    if steps != -1 and not theirs.is_whole((table, "steps"), steps, at_least=1):
+        steps = -1
+    rows = theirs.take_whole(table, "local_batch_size", at_least=1, default=8) * readers
+    seq_len = theirs.take_whole(table, "seq_len", at_least=1, default=2048)
+    if any(length != seq_len for length in data.seq_lens):
+        theirs.differs((table, "seq_len"), f"is {seq_len:,}: rows of a validation are as long as those of its stage.")
+    theirs.without_effect({"dataloader": "the loader is the run's"}, table)
+    name = data.validation_source()
+    tokens = ALL_TOKENS if steps == -1 else steps * rows * seq_len
+    return {} if name is None else {"every": every, "sources": [name], "tokens": tokens}

@@ -1,7 +1,8 @@
 """torchtitan's data fields -> sources and stages.
 
 Rules: no `[[training.data_stages]]` gives one stage "default" from `[training]`; a first stage that
-starts after 0 gets a "default" stage before it. A stage covers `[start_step, end_step)`.
+starts after 0 gets a "default" stage before it. A stage covers `[start_step, end_step)`. A dataset that they register
+by name is read from where they read it: `dataset_path`, else the Hub, or a folder below that of the command.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from trivium.config.dialects.torchtitan_keys import ADDED, DATASETS
 from trivium.config.dialects.translation import NamedSources, Theirs, is_number, stage_name
 from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
@@ -20,6 +22,8 @@ SEED = "dataset_random_seed"
 WEIGHTS_TOLERANCE = Fraction(1, 1000)
 DEFAULT_STEPS = 10_000
 DEFAULT_NAME = "default"
+DEFAULT_DATASET = "c4_test"
+DEFAULT_SEED = 1234
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,30 @@ class DataStages:
     """Reads their data fields once; `sources` fills up as stages name them."""
 
     theirs: Theirs
+    family: str
     sources: NamedSources = field(default_factory=NamedSources)
+    seq_lens: list[int] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
 
     @property
     def steps(self) -> int | None:
         steps = self.theirs.take("training", "steps", default=DEFAULT_STEPS)
         return steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else None
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a tokenizer is needed."""
+        return any("add" in table for table in self.sources.tables.values())
+
+    def validation_source(self) -> str | None:
+        """The source of `[validation]`, which is read whole, also where theirs streams it."""
+        table = self._registered(("validation",), "c4_validation")
+        if table is None:
+            return None
+        if table["kind"] == "stream":
+            what = f"{table['dataset']} is fetched and tokenised as a whole for a validation, not streamed."
+            self.theirs.differs(("validation", "dataset"), what)
+        return self.sources.name_of({**table, "kind": "huggingface", "validation_only": True}, "validation")
 
     def stages(self) -> list[dict[str, Any]]:
         steps = self.steps
@@ -67,7 +89,7 @@ class DataStages:
         spans = []
         for number in range(len(given)):
             path: Path = ("training", "data_stages", number)
-            start = self.theirs.take(*path, "start_step")
+            start, _ = (self.theirs.take(*path, key) for key in ("start_step", "end_step"))
             if self.theirs.is_whole((*path, "start_step"), start, at_least=0) and self._before_end(path, start, steps):
                 spans.append(Span(path, names[number], start, start))
             else:
@@ -111,7 +133,7 @@ class DataStages:
             plain = stage_name(name)
             if plain != name:
                 self._note_name(path, name, plain)
-            names.append(plain)
+            names.append(plain if plain not in names else f"{plain}-{number}")
         return names
 
     def _note_name(self, path: Path, name: str, ours: str) -> None:
@@ -127,6 +149,7 @@ class DataStages:
             if other is not None and other.start == one.start:
                 what = f"is {other.start:,}, as is that of {show_value(one.name)}: an overlap. Raise one of the two."
                 self.theirs.problem((*other.path, "start_step"), what)
+                end = one.start + 1
             elif given is None:
                 pass
             elif not isinstance(given, int) or isinstance(given, bool) or given <= one.start:
@@ -177,18 +200,22 @@ class DataStages:
         stage: dict[str, Any] = {"name": span.name, "steps": min(span.end, steps) - span.start}
         if self.theirs.is_whole((*span.path, "seq_len"), seq_len, at_least=1):
             stage["seq_len"] = seq_len
-        seed = self._take(span, SEED)
-        if seed is None:
-            seed = self.theirs.take("training", SEED)
-        elif not is_default:
-            self.theirs.is_whole((*span.path, SEED), seed, at_least=0)
-        if seed is not None:
-            stage["seed"] = seed
+            self.seq_lens.append(seq_len)
+        stage["seed"] = self._seed(span)
         if kind not in TYPES:
             self.theirs.refuse((*span.path, "dataset_type"), kind, nearest(str(kind), TYPES))
+            self.theirs.taken.update((*span.path, key) for key in FIELDS)
             return None
         names = self._sources_of(span, kind)
+        self._take(span, "dataset_weights")
+        unread = f"dataset_type = {show_value(kind)} does not read it"
+        self.theirs.without_effect(dict.fromkeys(("dataset", "dataset_path", "dataset_folders"), unread), *span.path)
         return {**stage, **self._shares(span, names)} if names else None
+
+    def _seed(self, span: Span) -> int:
+        """A stage's own seed, else that of `[training]`."""
+        path = (*span.path, SEED) if self.theirs.has(*span.path, SEED) else ("training", SEED)
+        return self.theirs.take_whole(*path, at_least=0, default=DEFAULT_SEED)
 
     def _take(self, span: Span, key: str, default: Any = None) -> Any:
         return self.theirs.take(*span.path, key, default=default)
@@ -198,12 +225,12 @@ class DataStages:
         if kind == "nanoset" or (kind == "packed_memmap" and self.theirs.has(*span.path, "dataset_folders")):
             return [self.sources.name_of({"kind": "tokens", "path": folder}, folder) for folder in self._folders(span)]
         if kind == "huggingface":
-            dataset = self.theirs.take_text(*span.path, "dataset")
-            if dataset is None:
+            usual = DEFAULT_DATASET if span.path == ("training",) else None
+            if usual is None and not self.theirs.has(*span.path, "dataset"):
                 self._missing(span, kind, "dataset", '"c4"')
                 return []
-            path = self.theirs.take_text(*span.path, "dataset_path")
-            return [self.sources.name_of({"kind": "huggingface", "dataset": path or dataset}, dataset)]
+            table = self._registered(span.path, usual)
+            return [] if table is None else [self.sources.name_of(table, str(self._take(span, "dataset", usual)))]
         dataset, path = self.theirs.take_text(*span.path, "dataset"), self.theirs.take_text(*span.path, "dataset_path")
         place = path or dataset
         if place is None:
@@ -213,13 +240,37 @@ class DataStages:
         table = tokenised if kind == "preprocessed" else {"kind": "tokens", "path": place}
         return [self.sources.name_of(table, dataset or place)]
 
+    def _registered(self, path: Path, usual: str | None) -> dict[str, Any] | None:
+        """The source of a dataset that they know by name; another name must say where it is."""
+        name = self.theirs.take(*path, "dataset", default=usual)
+        place = self.theirs.take_text(*path, "dataset_path")
+        if not isinstance(name, str) or not name.strip():
+            rule = f"It must be the name of a dataset. {nearest(str(name), DATASETS)}"
+            self.theirs.refuse((*path, "dataset"), name, rule)
+            return None
+        add = {"add": ADDED.get(self.family, ["bos", "eos"])}
+        known = DATASETS.get(name.lower())
+        if known is not None:
+            if known["kind"] == "huggingface" and place is None and name not in self.said:
+                self.said.add(name)
+                what = f"is {show_value(name)}: read from {known['dataset']}, below the folder of this command."
+                self.theirs.differs((*path, "dataset"), f"{what} dataset_path names another place.")
+            return {**known, **({} if place is None else {"dataset": place}), **add}
+        if place is not None:
+            what = f"is {show_value(name)}, which is not a name of torchtitan's own: the column text of {place}."
+            self.theirs.differs((*path, "dataset"), what)
+            return {"kind": "huggingface", "dataset": place, **add}
+        rule = f'{nearest(name, DATASETS)} Or say where it is: dataset_path = "/data/{name.strip()}".'
+        self.theirs.refuse((*path, "dataset"), name, f"torchtitan registers no such dataset. {rule}")
+        return None
+
     def _folders(self, span: Span) -> list[str]:
         folders = self._take(span, "dataset_folders")
         path = (*span.path, "dataset_folders")
         if not folders:
             self._missing(span, self._take(span, "dataset_type"), "dataset_folders", '["/data/web"]')
             return []
-        if not isinstance(folders, list) or not all(isinstance(folder, str) and folder for folder in folders):
+        if not isinstance(folders, list) or not all(isinstance(folder, str) and folder.strip() for folder in folders):
             self.theirs.refuse(path, folders, 'It must be a list of folders. Write dataset_folders = ["/data/web"].')
             return []
         if len(set(folders)) != len(folders):
@@ -234,7 +285,7 @@ class DataStages:
     def _shares(self, span: Span, names: list[str]) -> dict[str, Any]:
         """`weights` in ours, which are normalised; where there are none, shares in proportion to size."""
         weights = self._take(span, "dataset_weights")
-        if weights is None or weights == []:
+        if weights is None:
             return {"sources": names}
         if not isinstance(weights, list) or len(weights) != len(names):
             sources = "1 source" if len(names) == 1 else f"{len(names)} sources"

@@ -18,7 +18,7 @@ from trivium.config.problems import show_value
 from trivium.errors import Problem
 
 ALL_OF_THEM = 1_000_000  # checkpoints that are kept where theirs are never removed
-ABSENT = (None, "", [], {})  # as good as a key that is not written
+ABSENT: tuple[Any, ...] = (None, "", [], {})  # as good as a key that is not written
 MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model", "init"))
 
 

@@ -1,0 +1,239 @@
+"""torchtitan's keys and names: the shapes of its dense models, its datasets, and what its keys mean here.
+
+Collected over its TOML configs from 2024 to February 2026, when upstream left TOML, and of NousResearch's fork, which
+has the data stages. A key that is neither translated nor listed here is refused.
+"""
+
+from typing import Any
+
+LLAMA3_ROPE = {"theta": 500_000.0, "scaling": "llama3", "factor": 8.0, "original_seq_len": 8192}
+
+
+def _llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int = 128_256) -> dict[str, Any]:
+    rope: dict[str, Any] = {"theta": 10_000.0} if vocab == 32_000 else LLAMA3_ROPE
+    shape = {"layers": layers, "width": width, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
+    return {**shape, "norm_eps": 1e-5, "rope": rope}
+
+
+def _qwen3(
+    layers: int, width: int, heads: int, ffn: int, vocab: int = 151_936, *, tied: bool = False
+) -> dict[str, Any]:
+    shape = {"layers": layers, "width": width, "heads": heads, "kv_heads": 8, "head_dim": 128, "ffn": ffn}
+    return {**shape, "vocab": vocab, "qk_norm": True, "tied_embeddings": tied, "rope": {"theta": 1_000_000.0}}
+
+
+# Their `model.name` and `model.flavor` -> our `[model]`.
+FLAVORS: dict[str, dict[str, dict[str, Any]]] = {
+    "llama2": {
+        "debugmodel": _llama(8, 256, 16, 16, 768, 32_000),
+        "271M": _llama(16, 1024, 8, 8, 2816, 32_000),
+        "1B": _llama(18, 2048, 16, 16, 5632, 32_000),
+        "7B": _llama(32, 4096, 32, 32, 11_008, 32_000),
+        "13B": _llama(40, 5120, 40, 40, 13_824, 32_000),
+        "26B": _llama(80, 5120, 40, 40, 13_824, 32_000),
+        "70B": _llama(80, 8192, 64, 8, 28_672, 32_000),
+    },
+    "llama3": {
+        "debugmodel": _llama(6, 256, 16, 16, 768, 2048),
+        "8B": _llama(32, 4096, 32, 8, 14_336),
+        "70B": _llama(80, 8192, 64, 8, 28_672),
+        "405B": _llama(126, 16_384, 128, 8, 53_248),
+    },
+    "qwen3": {
+        "debugmodel": _qwen3(8, 256, 16, 3072, 2048, tied=True),
+        "0.6B": _qwen3(28, 1024, 16, 3072, tied=True),
+        "1.7B": _qwen3(28, 2048, 16, 6144, tied=True),
+        "4B": _qwen3(36, 2560, 32, 9728, tied=True),
+        "8B": _qwen3(36, 4096, 32, 12_288),
+        "14B": _qwen3(40, 5120, 40, 17_408),
+        "32B": _qwen3(64, 5120, 64, 25_600),
+    },
+}
+EXPERTS = ("moe", "-A")  # in the flavors of models that have experts: debugmodel_moe, 30B-A3B
+DOCUMENT_MASKS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen")  # flavors that keep documents apart
+ADDED = {"qwen3": ["eos"]}  # around each text; a tokenizer of Qwen3 has no bos, and the others have both
+
+# The datasets that they register by name, as our sources; `dataset_path` takes the place of `dataset`.
+C4 = {"dataset": "allenai/c4", "subset": "en"}
+DATASETS: dict[str, dict[str, str]] = {
+    "c4": {"kind": "stream", **C4, "split": "train"},
+    "c4_validation": {"kind": "stream", **C4, "split": "validation"},
+    "c4_test": {"kind": "huggingface", "dataset": "tests/assets/c4_test", "split": "train"},
+}
+TOKENIZER = "./tests/assets/tokenizer"  # where none is named
+
+NO_EXPERTS = "the model has no experts"
+NO_NUMBER = "it decides no number of the run"
+SHIPPED = "trivium export writes the weights of any checkpoint"
+RANKS = "how ranks talk to each other decides no number"
+WATCHED = "nothing is measured or profiled by the config"
+FLOAT8 = "Remove it: matrices are multiplied in bfloat16 or float32 here."
+NO_CODE = "No code is loaded from a config. Remove it, and what it adds."
+ONE_OF_ADAM = "the optimizer is AdamW"
+DION = (
+    *("mu", "rank_fraction", "rank_multiple_of", "rank_factor", "algorithm", "power_iters", "qr_method"),
+    *("cqr_warmup_steps", "rcqr_oversample", "replicate_mesh_grad_sync", "momentum_dtype", "Q_dtype", "variance_dtype"),
+    *("scalar_optimizer", "embedding_optimizer", "head_optimizer", "expert_optimizer", "routing_optimizer"),
+    *("head_lr_scaling", "scalar_lr_factor", "embedding_lr_factor", "head_lr_factor", "expert_lr_factor"),
+    *("routing_lr_factor", "nesterov", "adjust_lr", "flatten", "use_triton", "muon_split", "is_light", "norm_factor"),
+    *("zeropower_backend", "backend_steps", "momentum", "extra_param_group_split_rules", "muon_fallback_algorithm"),
+    "extra_splits_rules",
+)
+VALIDATION = (
+    *("dataset", "dataset_path", "local_batch_size", "seq_len", "freq", "val_freq", "steps", "val_steps"),
+    *("dataloader", "data"),
+)
+
+HOLDS: dict[str, dict[str, Any]] = {
+    "model": {"converters": [], "norm_type": ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")},
+    "optimizer": {"early_step_in_backward": False, "state_dtype": "float32"},
+    "training": {
+        **dict.fromkeys(("skip_optimizer_step", "pack_samples", "pad_samples", "mask_non_assistant"), False),
+        **dict.fromkeys(("dynamic_batch", "synthetic_data", "fp8_linear"), False),
+        **dict.fromkeys(("enable_float8_linear", "enable_fp8_linear"), False),
+        "dtype": "float32",
+        "mixed_precision_reduce": "float32",
+        "add_bos_eos": True,
+        "epochs": -1,
+    },
+    "checkpoint": {
+        "load_step": -1,
+        "load_only": False,
+        "create_seed_checkpoint": False,
+        "interval_type": "steps",
+        **dict.fromkeys(("initial_load_in_hf_quantized", "initial_load_legacy", "initial_load_multipart"), False),
+        **dict.fromkeys(("initial_load_dequantize", "load_seed_checkpoint_only", "model_weights_only"), False),
+    },
+    "float8": {"enable_float8_linear": False},
+    "peft": {"enable_peft": False, "use_lora": False},
+    "qat": {"enable": False},
+    "atropos_api": {"enabled": False},
+    "gcs_dataset": {"enable": False},
+    "fault_tolerance": {"enable": False},
+}
+
+NOT_HERE: dict[str, dict[str, str]] = {
+    "model": {
+        "converters": FLOAT8,
+        "norm_type": 'Norms are RMSNorm here. Write norm_type = "rmsnorm".',
+    },
+    "optimizer": {
+        "early_step_in_backward": "The gradient is clipped as a whole before the update. Write false.",
+        "state_dtype": 'The optimizer\'s state is kept in float32. Write "float32".',
+        "lr_multipliers": "Remove it, and give learning rates by group: optimizer.lr={ matrix = 0.02, rest = 3e-4 }.",
+        "weight_decay_multipliers": 'Remove it; optimizer.no_decay=["norms"] spares groups of parameters.',
+    },
+    "training": {
+        "dtype": 'Weights and the optimizer\'s state are kept in float32. Write "float32".',
+        "mixed_precision_reduce": 'Gradients are added up in float32. Write "float32".',
+        "epochs": "The run's length is training.steps. Remove it, and give stages.default.epochs=1 instead.",
+        "target_tokens": "The run's length is training.steps. Remove it, and give stages.default.tokens=2B instead.",
+        "skip_optimizer_step": "Every step has an update. Write false.",
+        "pack_samples": "Remove it, and give defaults.packing=bestfit for rows of whole documents.",
+        "pad_samples": "Remove it, and give defaults.packing=pad for one document a row.",
+        "mask_non_assistant": "Remove it, and give a source of conversations: sources.chat.kind=chat.",
+        "add_bos_eos": "Write true, or give sources.c4.add=[] instead.",
+        "synthetic_data": "There are no random tokens to read. Write false.",
+        "subset_size": "A source is read whole. Remove it.",
+        "max_seq_len": "Remove it: seq_len is the row length.",
+        "data": "Remove it, and write dataset and dataset_path.",
+        **dict.fromkeys(("fp8_linear", "enable_float8_linear", "enable_fp8_linear"), FLOAT8),
+        "dynamic_batch": "A step has the same rows all through a stage. Write false.",
+    },
+    "checkpoint": {
+        "load_step": "A run resumes from its last checkpoint. Remove it; trivium fork RUN CONFIG --at STEP goes back.",
+        "load_only": "Remove it; trivium train --dry-run writes no checkpoints.",
+        "create_seed_checkpoint": "Initial weights follow from the seed, whatever the ranks. Write false.",
+        "exclude_from_loading": "A run resumes with all of its state. Remove it; model.init=PATH takes weights alone.",
+        "interval_type": "Remove it, and give checkpoint.every={ minutes = 30 } for minutes.",
+        "additional_load_paths": "Weights come from one folder. Remove it.",
+        "model_weights_only": "A checkpoint holds all of the run's state. Write false.",
+        **dict.fromkeys(
+            ("initial_load_in_hf_quantized", "initial_load_dequantize"), "Weights are read as they are. Write false."
+        ),
+        **dict.fromkeys(
+            ("initial_load_legacy", "initial_load_multipart", "load_seed_checkpoint_only"),
+            "Weights come from a Hugging Face folder, or from a run of trivium. Write false.",
+        ),
+    },
+    "experimental": dict.fromkeys(("custom_import", "custom_args_module", "custom_model_path"), NO_CODE),
+    "job": {"custom_config_module": NO_CODE},
+    "float8": {"enable_float8_linear": FLOAT8},
+    "peft": dict.fromkeys(("enable_peft", "use_lora"), "All weights are trained. Write false."),
+    "qat": {"enable": FLOAT8},
+    "atropos_api": {"enabled": "Rows come from sources, not from a server. Write false."},
+    "gcs_dataset": {"enable": "Write false, and give dataset_path."},
+    "fault_tolerance": {"enable": "All ranks take every step together. Write false; the launcher resumes the run."},
+    "": {
+        "grpo": "trivium does not train by rewards. Remove the table.",
+        "lora": "All weights are trained. Remove the table.",
+        "model_converters": FLOAT8,
+    },
+}
+
+WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "job": {"*": NO_NUMBER},
+    "profiling": {"*": WATCHED},
+    "memory_estimation": {"*": "trivium rehearse measures the memory"},
+    "estimate": {"*": "trivium rehearse measures the memory"},
+    "metrics": {"*": "figures are written into the run's folder"},
+    "comm": {"*": RANKS},
+    "experimental": {"*": RANKS},
+    "parallelism": {"*": RANKS},
+    "model": {
+        "print_after_conversion": WATCHED,
+        "extra_losses": NO_EXPERTS,
+        "use_flex_attn": "the fastest attention that a device has is taken",
+    },
+    "optimizer": {
+        **dict.fromkeys(("implementation", "fused"), "the fastest update that a device has is taken"),
+        "cpu_offload": "it decides where the state is kept, and no number",
+    },
+    "training": {
+        **dict.fromkeys(("gc_freq", "gc_debug", "shutdown_signal_file", "data_parallel_type"), NO_NUMBER),
+        **dict.fromkeys(("enable_detailed_memory_tracking", "clear_cache_between_steps"), NO_NUMBER),
+        **dict.fromkeys(("aggressive_memory_mode", "aggressive_memory_verbose", "enable_cpu_offload"), NO_NUMBER),
+        **dict.fromkeys(("enable_loss_parallel", "disable_loss_parallel", "fsdp_reshard_after_forward"), RANKS),
+        **dict.fromkeys(("freeze_router_bias", "freeze_expert_bias", "expert_orthogonality_coeff"), NO_EXPERTS),
+        **dict.fromkeys(("debug_moe_force_load_balance", "extra_losses"), NO_EXPERTS),
+        **dict.fromkeys(
+            ("dynamic_batch_alignment", "dynamic_batch_max_levels", "dynamic_batch_buckets"), "dynamic_batch is false"
+        ),
+        **dict.fromkeys(
+            ("enable_fsdp_float8_all_gather", "enable_fsdp_fp8_all_gather", "precompute_float8_dynamic_scale_for_fsdp"),
+            "matrices are not multiplied in float8",
+        ),
+        "deterministic_warn_only": NO_NUMBER,
+    },
+    "training.dataloader": {
+        "pin_memory": "the engine copies batches to the device in its own way",
+        "persistent_workers": "the loader's threads live as long as the run",
+    },
+    "checkpoint": {
+        "folder": "checkpoints are in the run's folder",
+        "enable_first_step_checkpoint": "trivium rehearse tries out a save",
+        **dict.fromkeys(("last_save_model_only", "last_save_model_weights_only", "last_save_in_hf"), SHIPPED),
+        **dict.fromkeys(("last_save_in_safetensors_format", "export_dtype", "unshard_weights"), SHIPPED),
+        **dict.fromkeys(
+            ("enable_save_safetensors_format", "enable_hf_safetensors_format", "safetensors_json"), SHIPPED
+        ),
+        **dict.fromkeys(("enable_ft_dataloader_checkpoints", "enable_ft", "enable_fail_fast"), RANKS),
+    },
+    "activation_checkpoint": {"*": "activations that are computed again decide no number"},
+    "compile": {"*": "how the model is compiled is torch's choice"},
+    "quantize": {"*": "it belongs to model.converters, which is empty"},
+    "float8": {"*": "matrices are not multiplied in float8"},
+    "mx": {"*": "matrices are not multiplied in float8"},
+    "mx_moe": {"*": NO_EXPERTS},
+    "peft": {"*": "all weights are trained"},
+    "qat": {"*": "qat.enable is false"},
+    "atropos_api": {"*": "atropos_api.enabled is false"},
+    "gcs_dataset": {"*": "gcs_dataset.enable is false"},
+    "fault_tolerance": {"*": "fault_tolerance.enable is false"},
+    "deepep": {"*": NO_EXPERTS},
+    "llep": {"*": NO_EXPERTS},
+    "lm_eval": {"*": "lm-evaluation-harness scores what trivium export writes"},
+    "offloading": {"*": "it decides where activations are kept, and no number"},
+    "liger_kernel": {"*": "the loss is taken in slices"},
+    "debug": {"*": NO_NUMBER},
+}
