@@ -87,7 +87,7 @@ def test_problems_carry_the_name_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(file)
     what = "is 0. It must be at least 1. Write for example steps = 4000."
-    assert str(caught.value) == f"mine.toml: stages[0].steps: {what}"
+    assert str(caught.value) == f"mine.toml:18: stages[0].steps: {what}"
 
 
 def test_all_problems_come_at_once() -> None:

@@ -1,5 +1,6 @@
 """What the tests of every dialect ask: what was said, what was refused, what was planned."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ def notes(file: Path, **settings: Any) -> list[str]:
 
 
 def refusal(file: Path, **settings: Any) -> list[str]:
-    """The problems of a config, without the file's name."""
+    """The problems of a config, without the file's name and the line."""
     with pytest.raises(ConfigError) as caught:
         load(file, **settings)
-    return [str(problem).removeprefix(f"{file.name}: ") for problem in caught.value.problems]
+    return [re.sub(rf"^{re.escape(file.name)}(:\d+)?: ", "", str(problem)) for problem in caught.value.problems]
 
 
 def plan_of(file: Path, **settings: Any) -> Plan:
