@@ -50,7 +50,7 @@ def test_a_config_that_cannot_work_gives_every_problem_and_exit_code_2(folder: P
     assert ran.stderr.splitlines() == [
         "run.toml:18: stages[0].steps: is 0. It must be at least 1. Write for example steps = 4000.",
         (
-            "run.toml:26: stages[1].mixture: adds up to 1.1, not 1. "
+            "run.toml:24: stages[1].mixture: adds up to 1.1, not 1. "
             "Change the shares, or write weights = { web = 0.5, code = 0.6 }."
         ),
     ]
