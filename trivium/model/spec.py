@@ -58,6 +58,7 @@ class ModelSpec:
     init_std: float = 0.02
     norm_eps: float = 1e-6
     rope: RopeSpec = RopeSpec()
+    own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
 
     @property
     def padded_vocab(self) -> int:
