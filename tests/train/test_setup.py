@@ -118,7 +118,10 @@ def test_an_own_optimizer_and_schedule_are_asked_for_once(folder: Path) -> None:
         (
             "optimizer",
             0.1,
-            "Trainer.optimizer() returned 0.1. Return a name, OptimizerSettings, a function or None.",
+            (
+                "Trainer.optimizer() returned 0.1. Return a name, OptimizerSettings, a torch.optim.Optimizer class, "
+                "an optax transformation, a function or None."
+            ),
         ),
     ],
 )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trivium.config.schema import Config
-from trivium.engine.base import Engine, EngineSettings, StageSettings
+from trivium.engine.base import Engine, EngineSettings, MakeModel, StageSettings
 from trivium.engine.make import make_engine
 from trivium.engine.ranks import Ranks
 from trivium.model.folder import is_saved, read_spec, saved_by
@@ -20,12 +20,17 @@ from trivium.plan.settings import stage_settings
 from trivium.run.folder import Checkpoint, RunFolder
 
 
-def checkpoint_engine(checkpoint: Checkpoint, device: str | None = "cpu") -> Engine:
-    """An engine with a checkpoint's weights, in the stage that it was saved in: to export, evaluate or sample."""
+def checkpoint_engine(
+    checkpoint: Checkpoint, device: str | None = "cpu", make_model: MakeModel | None = None
+) -> Engine:
+    """An engine with a checkpoint's weights, in the stage that it was saved in: to export, evaluate or sample.
+
+    A model that a Trainer's own function made is made by that function again, and refused without it.
+    """
     config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
-    engine = make_engine(EngineSettings(spec, device=device), name)
+    engine = make_engine(EngineSettings(spec, device=device, make_model=make_model), name)
     engine.enter(checkpoint_stage(checkpoint))
     engine.start_from(checkpoint.engine)
     return engine

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.ask.convert import checkpoint_engine, checkpoint_stage
-from trivium.ask.generate.row import text_ends
+from trivium.ask.generate.generate import generate
+from trivium.ask.generate.row import Writing, text_ends
+from trivium.ask.generate.sampling import Sampling
 from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import HuggingFaceSource, StreamSource, TextSource
-from trivium.engine.base import Engine, EngineSettings
+from trivium.engine.base import Engine, EngineSettings, MakeModel
 from trivium.engine.make import make_engine
 from trivium.errors import UsageError
 from trivium.model.folder import read_spec
@@ -43,6 +45,14 @@ class LoadedModel:
     def prompt(self, text: str) -> NDArray[np.uint32]:
         return prompt_tokens(text, self.tokenizer, self.before)
 
+    def write(self, prompt: str = "", max_new_tokens: int = 128, temperature: float = 0.8, seed: int = 0) -> str:
+        """A text after a prompt, of as many tokens as the model's rows leave room for."""
+        tokens = self.prompt(prompt)
+        room = max(1, min(max_new_tokens, self.seq_len - len(tokens)))
+        writing = Writing(room, self.ends, Sampling(temperature, seed=seed), vocab=self.tokenizer.vocab)
+        ((row,),) = generate(self.engine, [tokens], writing)
+        return self.tokenizer.decode(row.tokens)
+
 
 def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> NDArray[np.uint32]:
     """A text's tokens, after those before each text; an empty text is the beginning of one."""
@@ -57,9 +67,16 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, before: tuple[int, ...]) -> N
 
 
 def open_model(
-    path: Path, step: int | None = None, tokenizer: str | None = None, device: str | None = None
+    path: Path,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    device: str | None = None,
+    make_model: MakeModel | None = None,
 ) -> LoadedModel:
-    """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own."""
+    """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own.
+
+    `make_model` is the function of the Trainer that made the model, where one did.
+    """
     if device is not None and DEVICE.fullmatch(device) is None:
         raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
@@ -74,9 +91,9 @@ def open_model(
     title = f"step {checkpoint.step:,} of {path}"
     spec = read_spec(checkpoint.engine)
     config = Config.model_validate(checkpoint.state()["config"])
+    engine = checkpoint_engine(checkpoint, device, make_model)
     words = _opened(_given(tokenizer) or config.tokenizer, spec, title)
     seq_len = max(spec.max_seq_len, checkpoint_stage(checkpoint).seq_len)
-    engine = checkpoint_engine(checkpoint, device)
     return LoadedModel(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
 
 

@@ -10,15 +10,16 @@ do. An engine is entered stage by stage and then stepped:
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.engine.mesh import ONE_RANK, MeshShape
+from trivium.engine.own import name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -27,15 +28,50 @@ from trivium.rows.batch import IGNORED, Batch
 Precision = Literal["float32", "bfloat16"]
 NoDecay = Literal["norms", "biases", "embeddings"]
 Direction = Literal["forward", "reverse", "nll_gap"]
-OwnOptimizer = Callable[[Sequence[tuple[str, Any]]], Any]
-"""Named parameters -> a `torch.optim.Optimizer`, of whose groups the schedule multiplies the learning rates; for the
-JAX engine an `optax.GradientTransformation` of a dict by these names, of which it multiplies the updates."""
+
+
+@runtime_checkable
+class Transformation(Protocol):
+    """An `optax.GradientTransformation`, as far as it is known without optax."""
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+
+OwnOptimizer = Callable[..., Any] | Transformation
+"""In torch a class of `torch.optim.Optimizer`, bare or in a `functools.partial`; in JAX an optax transformation of a
+dict of parameters by name; in either a function of the named parameters that makes one. The schedule multiplies the
+learning rates of a torch optimizer's groups, and a transformation's updates."""
 MakeModel = Callable[[ModelSpec], Any]
-"""A model's shape -> an `nn.Module` with what `engine.torch.model.DecoderModel` asks for, such as a subclassed
-`Decoder`; the torch engine sets its precision, initialises, shards and compiles it."""
-TokenLosses = Callable[..., Any]
-"""Hidden states (tokens, width), the lm_head's weight (vocab, width) and targets (tokens,) -> a differentiable loss of
-each token, which training minimises and reports instead of cross-entropy; evaluation stays plain cross-entropy."""
+"""A model's shape -> an `nn.Module` (torch) or `nnx.Module` (JAX) that is called with tokens, positions and documents,
+(rows, slots) each, and returns hidden states (rows, slots, width). It has `layers` and `lm_head`: docs/trainer.md."""
+TokenLosses = Callable[[Any, Any, "LossBatch"], Any]
+"""Hidden states (tokens, width), the lm_head's weight (vocab, width) and a `LossBatch` -> a differentiable loss of each
+token, which training minimises and reports instead of cross-entropy; or that and a dict of further figures by token.
+Evaluation stays plain cross-entropy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenStates:
+    """What the reference of a stage with `kl` makes of the same tokens; nothing goes backward through it."""
+
+    hidden: Any  # (tokens, width)
+    lm_head: Any  # (vocab, width)
+    beta: Any  # the stage's kl.beta
+
+
+@dataclass(frozen=True, slots=True)
+class LossBatch:
+    """What a loss of one's own is given beside hidden states: arrays of the engine's framework, (tokens,) each.
+
+    In JAX they have all slots of a micro-batch, and those that do not count are left out of the sum afterwards.
+    """
+
+    targets: Any
+    tokens: Any
+    positions: Any  # in their document
+    documents: Any  # numbers within a row, -1 in padding
+    reference: FrozenStates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +101,12 @@ class EngineSettings:
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.grad_clip` still applies
-    make_model: MakeModel | None = None  # makes the model instead of the decoder; torch alone
-    token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training; torch alone
+    make_model: MakeModel | None = None  # makes the model instead of the decoder; `spec.own` is its name
+    token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training
+
+    def __post_init__(self) -> None:
+        own = None if self.make_model is None else name_of(self.make_model)
+        object.__setattr__(self, "spec", replace(self.spec, own=own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +297,31 @@ class Engine(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
+
+
+def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
+    """A stage cannot have what a model or a loss of the user's own would pass over in silence."""
+    if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
+        what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
+        raise UsageError(f"{what}, which is not told of them. Leave out the stage's rope.")
+    if settings.token_losses is None:
+        return
+    if stage.z_loss is not None:
+        raise UsageError("Trainer.loss() is the whole objective, but the stage has z_loss. Leave it out.")
+    if stage.kl is not None and stage.kl.direction != "forward":
+        what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
+        raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")
+
+
+def losses_and_figures(found: Any, tokens: int) -> tuple[Any, dict[str, Any]]:
+    """What a loss of one's own returned, checked: a loss for each token, and further figures by token."""
+    losses, figures = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    for name, array in {"a loss": losses, **figures}.items():
+        shape = getattr(array, "shape", type(array).__name__)
+        if shape != (tokens,):
+            shown = shape if isinstance(shape, str) else tuple(shape)
+            raise UsageError(f"the function of Trainer.loss() returned {shown} as {name}, not one for each token.")
+    return losses, dict(figures)
 
 
 def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_len: int) -> None:

@@ -36,6 +36,9 @@ ONE_RANK = MeshShape()
 
 def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:
     """Every device of the tensor axis has as many heads and as much of the feed-forward as any other."""
+    if spec.own is not None and shape.tensor > 1:
+        what = f"is {shape.tensor}, but only the decoder's matrices can be split, and {spec.own} makes the model"
+        raise ConfigError([Problem("engine.parallel.tensor", f"{what}. Set it to 1, and share the model by shard.")])
     sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn}
     uneven = [f"{name} {size}" for name, size in sizes.items() if size % shape.tensor]
     if uneven:

@@ -1,6 +1,7 @@
 """A folder that holds a model -> its shape: one that an engine saved (engine.json), or a Hugging Face one."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ TORCH_INDEX = "tensors.json"
 # change in the future of a run.
 SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps", "no_rope_every")
+SHOWN = 3  # parameters that a refusal names
 
 
 def is_saved(folder: Path) -> bool:
@@ -47,9 +49,42 @@ def read_spec(folder: Path) -> ModelSpec:
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
     """A folder's weights must have the shape and meaning of this model's."""
     theirs = read_spec(folder)
+    if theirs.own != spec.own:
+        raise ResumeError(f"{folder}: {_other_maker(theirs.own, spec.own)}")
     other = [f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}" for key in other_shape(theirs, spec)]
     if other:
         raise ResumeError(f"{folder}: holds another model: {', '.join(other)}. Put it back, or start a new run.")
+
+
+def refuse_other_parameters(
+    folder: Path, theirs: Mapping[str, Sequence[int]], ours: Mapping[str, Sequence[int]]
+) -> None:
+    """A model's parameters are read by name: none may be missing, left over or of another shape."""
+    other = [
+        f"{name} was {_shape(theirs.get(name))} and is now {_shape(ours.get(name))}"
+        for name in sorted(theirs.keys() | ours.keys())
+        if _shape(theirs.get(name)) != _shape(ours.get(name))
+    ]
+    if other:
+        more = f", and {len(other) - SHOWN} more" if len(other) > SHOWN else ""
+        what = f"holds other parameters: {', '.join(other[:SHOWN])}{more}"
+        raise ResumeError(f"{folder}: {what}. Put the model back, or start a new run.")
+
+
+def _shape(sizes: Sequence[int] | None) -> str:
+    return "absent" if sizes is None else " x ".join(map(str, sizes))
+
+
+def _other_maker(theirs: str | None, ours: str | None) -> str:
+    """Why weights of a model that a Trainer's own function made fit no other model, and what to do."""
+    if theirs is None:
+        return f"holds a decoder, but Trainer.model() is {ours} here. Give a checkpoint of that model."
+    if ours is not None:
+        return f"holds a model that {theirs} made, but Trainer.model() is {ours} here. Put the function back."
+    return (
+        f"holds a model that a Trainer's own function made ({theirs}), which this command does not have. Use that "
+        'Trainer in Python: MyTrainer("run.toml").sample("a prompt"), or its open_model() and run().'
+    )
 
 
 def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:

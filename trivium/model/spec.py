@@ -58,6 +58,7 @@ class ModelSpec:
     init_std: float = 0.02
     norm_eps: float = 1e-6
     rope: RopeSpec = RopeSpec()
+    own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
     no_rope_every: int | None = None  # every nth layer has no rotary positions; None: all layers have
 
     def has_rope(self, layer: int) -> bool:

@@ -41,6 +41,11 @@ class Meter:
         for key, value in state.items():
             setattr(self, key, value)
 
+    @property
+    def makes_own_model(self) -> bool:
+        """Whether a Trainer's own function makes the model: nobody has counted its FLOPs."""
+        return "Trainer.model" in self.plan.own
+
     def start(self) -> None:
         """The clock of the next step starts here, so that an evaluation or a save counts for none."""
         self._mark = time.perf_counter()
@@ -55,6 +60,8 @@ class Meter:
         stage = self.plan.stage_at(step)
         of_reference = 0.0 if stage.config.kl is None else self.plan.model.forward_flops(stage.seq_len)
         work = (self.plan.model.flops(stage.seq_len) + of_reference) * stage.step_tokens
+        if self.makes_own_model:
+            work = 0.0
         self.flops += work
         self.steps_here += 1
         if self.steps_here > WARM_STEPS and not stats.compilations:
@@ -79,7 +86,7 @@ class Meter:
             waited=self._waited,
             tokens_per_second=stage.step_tokens / seconds,
             flops_per_second=work / seconds,
-            mfu=None if self.peak_flops is None else work / seconds / self.peak_flops,
+            mfu=None if self.peak_flops is None or self.makes_own_model else work / seconds / self.peak_flops,
             flops=self.flops,
             training_seconds=self.training_seconds,
             percent=100 * (step + 1) / self.plan.total_steps,

@@ -100,6 +100,11 @@ class References:
             yield Problem(_key(stage), f"{whose}. {how}")
             return
         theirs = read_spec(folder)
+        maker = self.plan.own.get("Trainer.model")
+        if theirs.own != maker:
+            what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
+            yield Problem(_key(stage), f"{what} Give a reference of the same kind.")
+            return
         other = [
             f"{key} is {getattr(theirs, key)} and not {getattr(self.plan.model, key)}"
             for key in other_shape(theirs, self.plan.model)
@@ -129,6 +134,10 @@ class References:
 
     def _checkpoint(self, step: int) -> Checkpoint | None:
         return next((each for each in self.folder.checkpoints() if each.step == step), None)
+
+
+def _made_by(own: str | None) -> str:
+    return "a decoder" if own is None else f"a model that {own} made"
 
 
 def trained_rope(folder: Path) -> RopeSpec:

@@ -63,6 +63,21 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
     }
 
 
+def save_checkpoint(trainer: "Trainer", session: "Session", reason: str) -> None:
+    """Write a checkpoint of the steps taken so far; a dry run writes only what a stage's KL needs."""
+    is_reference = trainer.step in session.references.boundaries
+    if trainer.dry_run and not is_reference:
+        return
+    session.saver.save(
+        session.engine,
+        trainer.step,
+        checkpoint_state(trainer, session),
+        reason,
+        background=trainer.config.checkpoint.background and reason == "cadence",
+        must_succeed=is_reference or reason in ("final", "stopped"),
+    )
+
+
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
     """A user's own state, which must come back as it was."""
     if not isinstance(state, dict):

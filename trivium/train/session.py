@@ -94,8 +94,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
         processes = ranks.gather(this_process())
         stall_seconds = 60 * trainer.config.guard.stall_minutes
         with ranks.as_one():
-            own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
-            engine = run_engine(trainer.plan, own_optimizer, trainer.mesh)  # may take long, without a beat
+            engine = run_engine(trainer.plan, trainer.own, trainer.mesh)  # may take long, without a beat
             watchdog = Watchdog(stall_seconds, folder.path / "stacks", ranks.rank, processes)
             sinks = Sinks(watchdog.beat)
             stack.callback(sinks.close)

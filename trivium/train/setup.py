@@ -1,16 +1,27 @@
 """A config, its plan and what a Trainer overrides of them -> the engine of a run, and the weights it starts with."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
 from trivium.config.keys import nearest
 from trivium.config.schema import Config
-from trivium.engine.base import Engine, OptimizerSettings, OwnOptimizer
+from trivium.engine.base import (
+    Engine,
+    EngineSettings,
+    MakeModel,
+    OptimizerSettings,
+    OwnOptimizer,
+    StepSettings,
+    TokenLosses,
+    Transformation,
+)
 from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
+from trivium.engine.own import name_of, source_hash
 from trivium.engine.ranks import Ranks
 from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
@@ -19,22 +30,91 @@ from trivium.plan.settings import engine_settings
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
 
-Optimizer = str | OptimizerSettings | OwnOptimizer | None
-Schedule = str | Callable[[int], float] | None
+GivenOptimizer = str | OptimizerSettings | OwnOptimizer | None
+GivenSchedule = str | Callable[[int], Any] | None
+KINDS = {  # what each method may return, in words
+    "optimizer": "a name, OptimizerSettings, a torch.optim.Optimizer class, an optax transformation, a function",
+    "schedule": "a shape's name, a function of the step",
+    "model": "a function of the ModelSpec",
+    "loss": "a function of hidden states, lm_head and batch",
+}
 
 
-def run_engine(
-    plan: CompletePlan, optimizer: OptimizerSettings | OwnOptimizer | None = None, mesh: MeshShape = ONE_RANK
-) -> Engine:
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a Trainer's methods return in place of the config's; None is the config's."""
+
+    optimizer: GivenOptimizer = None
+    schedule: GivenSchedule = None
+    model: MakeModel | None = None
+    loss: TokenLosses | None = None
+
+    def __post_init__(self) -> None:
+        for method, usable in (
+            ("optimizer", (str, OptimizerSettings, Transformation)),
+            ("schedule", (str,)),
+            ("model", ()),
+            ("loss", ()),
+        ):
+            returned = getattr(self, method)
+            if returned is not None and not isinstance(returned, usable) and not callable(returned):
+                raise UsageError(f"Trainer.{method}() returned {returned!r}. Return {KINDS[method]} or None.")
+
+    def configured(self, config: Config) -> Config:
+        """The config with an optimizer and a schedule that are given by name."""
+        if isinstance(self.optimizer, str):
+            config = _with_name(config, "optimizer", "name", self.optimizer)
+        return _with_name(config, "schedule", "shape", self.schedule) if isinstance(self.schedule, str) else config
+
+    def record(self) -> dict[str, Any]:
+        """For the plan's record: settings by key, other objects by name and hash; names are in the config."""
+        entries: dict[str, Any] = {}
+        for method in KINDS:
+            own = getattr(self, method)
+            if isinstance(own, OptimizerSettings):
+                entries |= {f"Trainer.{method}.{key}": value for key, value in asdict(own).items()}
+            elif own is not None and not isinstance(own, str):
+                entries |= {f"Trainer.{method}": name_of(own), f"Trainer.{method}.source": source_hash(own)}
+        return entries
+
+    def applied(self, settings: EngineSettings) -> EngineSettings:
+        """An engine's settings with what is not the config's."""
+        settings = replace(settings, make_model=self.model, token_losses=self.loss)
+        if isinstance(self.optimizer, OptimizerSettings):
+            return replace(settings, optimizer=self.optimizer)
+        return settings if isinstance(self.optimizer, str) else replace(settings, own_optimizer=self.optimizer)
+
+    def settings_at(self, plan: CompletePlan, step: int) -> StepSettings:
+        """The plan's settings of a step, with the learning rates of an own schedule, which may give any array."""
+        now = plan.settings_at(step)
+        if self.schedule is None or isinstance(self.schedule, str):
+            return now
+        found = self.schedule(step)
+        try:
+            multiplier = float(found)
+        except (TypeError, ValueError, RuntimeError):
+            multiplier = float("nan")
+        if not isfinite(multiplier):
+            raise UsageError(f"the function of Trainer.schedule() returned {found!r} at step {step:,}, not a number.")
+        rates = {group: multiplier * peak for group, peak in plan.peak_lr.items()}
+        return replace(now, lr_multiplier=multiplier, lr=rates)
+
+
+def _with_name(config: Config, table: str, key: str, name: str) -> Config:
+    """The config with one key of a table set to a name that the schema knows."""
+    own = getattr(config, table)
+    known = get_args(type(own).model_fields[key].annotation)
+    if name not in known:
+        raise UsageError(f'Trainer.{table}() returned "{name}", which is not known. {nearest(name, known)}')
+    return config.model_copy(update={table: own.model_copy(update={key: name})})
+
+
+def run_engine(plan: CompletePlan, own: Own, mesh: MeshShape = ONE_RANK) -> Engine:
     """The engine of a run; its weights are the seed's."""
     tokenizer = open_tokenizer(plan.config.tokenizer)
     token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
     settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh)
-    if isinstance(optimizer, OptimizerSettings):
-        settings = replace(settings, optimizer=optimizer)
-    elif optimizer is not None:
-        settings = replace(settings, own_optimizer=optimizer)
-    return make_engine(settings, plan.config.engine.name)
+    return make_engine(own.applied(settings), plan.config.engine.name)
 
 
 def init_folder(config: Config, ranks: Ranks) -> Path | None:
@@ -64,45 +144,3 @@ def larger_micro_batch(config: Config, init: Path) -> str | None:
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"
-
-
-def configured(config: Config, optimizer: Optimizer, schedule: Schedule) -> Config:
-    """The config with an optimizer and a schedule that are given by name; refuses what is neither a name nor usable."""
-    if not (optimizer is None or isinstance(optimizer, str | OptimizerSettings) or callable(optimizer)):
-        raise UsageError(
-            f"Trainer.optimizer() returned {optimizer!r}. Return a name, OptimizerSettings, a function or None."
-        )
-    if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
-        raise UsageError(
-            f"Trainer.schedule() returned {schedule!r}. Return a shape's name, a function of the step or None."
-        )
-    if isinstance(optimizer, str):
-        config = _with_name(config, "optimizer", "name", optimizer)
-    return _with_name(config, "schedule", "shape", schedule) if isinstance(schedule, str) else config
-
-
-def _with_name(config: Config, table: str, key: str, name: str) -> Config:
-    """The config with one key of a table set to a name that the schema knows."""
-    own = getattr(config, table)
-    known = get_args(type(own).model_fields[key].annotation)
-    if name not in known:
-        raise UsageError(f'Trainer.{table}() returned "{name}", which is not known. {nearest(name, known)}')
-    return config.model_copy(update={table: own.model_copy(update={key: name})})
-
-
-def own_record(optimizer: Optimizer, schedule: Schedule) -> Mapping[str, Any]:
-    """What the plan's record keeps of those that are given as objects: settings by key, functions by their name."""
-    entries: dict[str, Any] = {}
-    if isinstance(optimizer, OptimizerSettings):
-        entries |= {f"Trainer.optimizer.{key}": value for key, value in asdict(optimizer).items()}
-    elif callable(optimizer):
-        entries["Trainer.optimizer"] = _name(optimizer)
-    if callable(schedule):
-        entries["Trainer.schedule"] = _name(schedule)
-    return entries
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """`WithSgd.optimizer.make`: the same in every launch, whichever module it is run from."""
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name.replace(".<locals>", "")

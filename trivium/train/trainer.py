@@ -2,20 +2,21 @@
 
     trivium.Trainer("run.toml", overrides=["stages.0.steps=10"]).run()
 
-Small methods may be overridden: `optimizer`, `schedule`, `evaluator`, `batch`, `train_step`, `val_step`, `save`,
-`load`, `run`, `state`, `load_state`, the property `done`, and the hooks `on_start`, `on_stage`, `on_step`, `on_end`.
+Small methods may be overridden: `model`, `loss`, `optimizer`, `schedule`, `evaluator`, `batch`, `train_step`,
+`val_step`, `save`, `load`, `run`, `state`, `load_state`, the property `done`, and four hooks, from `on_start` on.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from trivium.ask.open import LoadedModel, open_model
 from trivium.config.load import Loaded, load, peek_engine
 from trivium.config.schema import Config
-from trivium.config.stages import Shape
-from trivium.engine.base import Engine, EvalStats, OptimizerSettings, OwnOptimizer, StepSettings, StepStats
+from trivium.engine.base import Engine, EvalStats, MakeModel, StepSettings, StepStats, TokenLosses
 from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
@@ -26,10 +27,10 @@ from trivium.rows.batch import Batch
 from trivium.run.events import Evaluated
 from trivium.run.folder import RunFolder
 from trivium.train.loop import train
-from trivium.train.resume import checkpoint_state, restore
+from trivium.train.resume import restore, save_checkpoint
 from trivium.train.session import Session, open_session
-from trivium.train.setup import configured, own_record
-from trivium.train.validation import evaluate, validation_batches
+from trivium.train.setup import GivenOptimizer, GivenSchedule, Own
+from trivium.train.validation import evaluate, first_batch, validation_batches
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
 
@@ -56,12 +57,11 @@ class Trainer:
             if not isinstance(config, Config):
                 self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
                 config = self.loaded.config
-            self.own_optimizer, self.own_schedule = self.optimizer(), self.schedule()
-            asked = configured(config, self.own_optimizer, self.own_schedule)
+            self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
+            asked = self.own.configured(config)
             local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
-            own = own_record(self.own_optimizer, self.own_schedule)
-            self.plan = make_plan(asked, prepare=True, own=own).complete()
+            self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
@@ -75,28 +75,30 @@ class Trainer:
 
     # What people override.
 
-    def optimizer(self) -> str | OptimizerSettings | OwnOptimizer | None:
-        """Another optimizer than the config's: a name, settings, a function that makes one, or None. Called once."""
+    def model(self) -> MakeModel | None:
+        """A function of the ModelSpec that makes another model than the decoder; as the next three, called once."""
         return None
 
-    def schedule(self) -> Shape | Callable[[int], float] | None:
-        """Another schedule than the config's: a shape's name, a multiplier for each step, or None. Called once."""
+    def loss(self) -> TokenLosses | None:
+        """A function of hidden states, lm_head and batch that gives each token's loss, to train on instead."""
+        return None
+
+    def optimizer(self) -> GivenOptimizer:
+        """Another optimizer than the config's: a name, settings, an optimizer class, an optax transformation."""
+        return None
+
+    def schedule(self) -> GivenSchedule:
+        """Another schedule than the config's: a shape's name, or a function of the step that multiplies the rate."""
         return None
 
     def evaluator(self) -> Callable[["Trainer"], Mapping[str, float]] | None:
-        """A function that gives scores by name at every evaluation, with or without held-out documents."""
+        """A function that gives scores by name at every evaluation; called once, before the first."""
         return None
 
     def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
         """This rank's rows of a step; training's are made ahead. For validation: the stage's first batch."""
         if split == "validation":
-            first = next(self.validation_batches(), None)
-            if first is None:
-                raise UsageError(
-                    'batch: split is "validation", but no source of this stage holds documents out. '
-                    "Set sources.NAME.validation, or name sources in evaluate.sources."
-                )
-            return first
+            return first_batch(self.validation_batches())
         self.plan.stage_at(step)  # PlanError for a step that the plan does not have
         if self._ahead is None:
             self._ahead = self.loader.batches(start=step)
@@ -153,18 +155,7 @@ class Trainer:
 
     def save(self, reason: str = "asked") -> None:
         """Write a checkpoint of the steps taken so far; a dry run writes only what a stage's KL needs."""
-        session = self.session
-        is_reference = self.step in session.references.boundaries
-        if self.dry_run and not is_reference:
-            return
-        session.saver.save(
-            session.engine,
-            self.step,
-            checkpoint_state(self, session),
-            reason,
-            background=self.config.checkpoint.background and reason == "cadence",
-            must_succeed=is_reference or reason in ("final", "stopped"),
-        )
+        save_checkpoint(self, self.session, reason)
 
     # What people call.
 
@@ -175,10 +166,9 @@ class Trainer:
     def evaluate(self) -> Evaluated | None:
         """Evaluate the current stage; None where nothing is held out and there is no evaluator."""
         event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step)
-        evaluator = self.evaluator()
-        if evaluator is not None:
+        if self._evaluator is not None:
             event = event or Evaluated.without_validation(self.step, self.stage.name)
-            event = replace(event, scores={name: float(score) for name, score in evaluator(self).items()})
+            event = replace(event, scores={name: float(score) for name, score in self._evaluator(self).items()})
         if event is not None:
             self.session.evaluated(event)
         return event
@@ -192,14 +182,22 @@ class Trainer:
                 self._session.beat()
             yield batch
 
+    @cached_property
+    def _evaluator(self) -> Callable[["Trainer"], Mapping[str, float]] | None:
+        return self.evaluator()
+
+    def open_model(self, step: int | None = None) -> LoadedModel:
+        """The model of a checkpoint, by default the last one, to write texts or to be scored; needs no session."""
+        run = Path(self.config.run.folder) / (self.config.run.name or "run")
+        return open_model(run, step, device=self.config.engine.device, make_model=self.own.model)
+
+    def sample(self, prompt: str = "", *, step: int | None = None, **how: Any) -> str:
+        """What a checkpoint's model writes after a prompt; `how` is `LoadedModel.write`'s."""
+        return self.open_model(step).write(prompt, **how)
+
     def settings_at(self, step: int) -> StepSettings:
         """What a step is taken with: the plan's settings, with the learning rates of an own schedule."""
-        now = self.plan.settings_at(step)
-        if not callable(self.own_schedule):
-            return now
-        multiplier = self.own_schedule(step)
-        rates = {group: multiplier * peak for group, peak in self.plan.peak_lr.items()}
-        return replace(now, lr_multiplier=multiplier, lr=rates)
+        return self.own.settings_at(self.plan, step)
 
     @property
     def finished(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from trivium.config.schema import Config
 from trivium.engine.base import EvalStats, SourceFigures
+from trivium.errors import UsageError
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.curve import exact
 from trivium.plan.plan import CompletePlan
@@ -103,6 +104,17 @@ def _filled(batch: Batch | None, reader: RowReader, size: int) -> Batch:
     arrays = zip(*((p.tokens, p.targets, p.segments, p.positions, p.source) for p in parts), strict=True)
     tokens, targets, segments, positions, source = (np.concatenate(each) for each in arrays)
     return Batch(tokens, targets, segments, positions, source, spare.sources)
+
+
+def first_batch(batches: Iterator[Batch]) -> Batch:
+    """Of an evaluation; UsageError where nothing is held out."""
+    first = next(batches, None)
+    if first is None:
+        raise UsageError(
+            'batch: split is "validation", but no source of this stage holds documents out. '
+            "Set sources.NAME.validation, or name sources in evaluate.sources."
+        )
+    return first
 
 
 def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:

@@ -5,7 +5,9 @@ holds the state between steps and converts batches, settings and figures. A proc
 rows; figures are those of all processes.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,33 @@ from numpy.typing import NDArray
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
+    Generation,
     Precision,
     SaveHandle,
     SourceFigures,
     StageSettings,
     StepSettings,
     StepStats,
+    refuse_misfits,
     refuse_too_long,
 )
+from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.jax import huggingface
-from trivium.engine.jax.generation import JaxGeneration, power_of_two
+from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
 from trivium.engine.jax.layers import Rotation
-from trivium.engine.jax.model import Design
+from trivium.engine.jax.model import Design, check_own_model
 from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
-from trivium.engine.jax.sharding import device_mesh, own_rows, placed, sharded_init, whole_everywhere
+from trivium.engine.jax.sharding import (
+    device_mesh,
+    own_rows,
+    placed,
+    put_rows,
+    rows_multiple,
+    sharded_init,
+    whole_everywhere,
+)
 from trivium.engine.jax.state import (
     OPTIMIZER,
     WEIGHTS,
@@ -57,6 +70,7 @@ from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import peak_of
 from trivium.errors import UsageError
+from trivium.model.folder import refuse_other_parameters
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
@@ -67,13 +81,12 @@ class JaxEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         refuse_uneven_matrices(settings.mesh, settings.spec)
-        for name in ("make_model", "token_losses"):
-            if getattr(settings, name) is not None:
-                raise UsageError(f"{name}: is given, but the JAX engine has no place for it yet. Use the torch engine.")
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
         precision: Precision = settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
-        self.design = Design(settings.spec, precision, settings.activation_checkpointing)
+        self.design = Design(settings.spec, precision, settings.activation_checkpointing, settings.make_model)
+        if settings.make_model is not None:
+            check_own_model(self.design)
         params, _ = sharded_init(self.design, settings.seed, mesh=self.mesh)
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
         self.state = TrainState(params, placed(self.optimizer.init(params), self.mesh))
@@ -86,6 +99,7 @@ class JaxEngine:
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
+        refuse_misfits(self.settings, stage)
         self._hold_reference(stage)
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
@@ -126,7 +140,7 @@ class JaxEngine:
             grad_norm=norm,
             nats_by_source={source: part.nats for source, part in figures.items()},
             loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(loss, terms),
+            extra=terms if self.settings.token_losses is not None else self.stage.extra(loss, terms),
             skipped=skipped,
             compilations=compiled,
         )
@@ -139,12 +153,15 @@ class JaxEngine:
         _, _, meta = self._val(batch)
         return own_rows(meta.nats).reshape(-1, batch.seq_len)[: batch.num_rows]
 
-    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> JaxGeneration:
+    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
         """Rows that begin with these prompts, shared out to the devices of this process."""
-        refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
+        refuse_too_long(prompts, room, self._longest)
+        if self.settings.make_model is not None:
+            return WholeRowGeneration(prompts, self._next_logits)
         (longest,) = largest(self.mesh, max((len(prompt) for prompt in prompts), default=1))
         table = self._rotation(power_of_two(longest + room))
-        return JaxGeneration(self.design, self.state.params, table, self.mesh, prompts, longest, room)
+        design = replace(self.design, activation_checkpointing=False)  # keys and values are kept, not made again
+        return JaxGeneration(design, self.state.params, table, self.mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights and optimizer; returns when training may continue. Random numbers come from seed and step."""
@@ -154,6 +171,7 @@ class JaxEngine:
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, on any mesh; on the same one exact to the bit."""
         saved = saved_shapes(folder, self.settings.spec)
+        refuse_other_parameters(folder, saved[WEIGHTS], self.design.shapes())
         kept: dict[str, Any] = room_for(named_leaves(self.state.opt_state))
         refuse_other_optimizer(saved.get(OPTIMIZER, {}), kept)
         read = read_state(folder, {WEIGHTS: self._room(), OPTIMIZER: kept})
@@ -170,8 +188,26 @@ class JaxEngine:
 
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
-        seq_len = max(spec.max_seq_len, self.stage.seq_len)
-        huggingface.write_folder(self.state.params, spec, self.stage.rope or spec.rope, seq_len, folder)
+        if spec.own is not None:
+            raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
+        huggingface.write_folder(self.state.params, spec, self.stage.rope or spec.rope, self._longest, folder)
+
+    @property
+    def _longest(self) -> int:
+        """Slots of the longest row that the model reads."""
+        return max(self.settings.spec.max_seq_len, self.stage.seq_len)
+
+    def _next_logits(self, rows: Sequence[NDArray[np.integer]]) -> NDArray[np.float32]:
+        """Of what follows whole rows, by a model of the user's own; shapes come in powers of two."""
+        most, longest = largest(self.mesh, max(1, len(rows)), max((len(row) for row in rows), default=1))
+        multiple = rows_multiple(self.mesh)
+        size = math.ceil(power_of_two(most) / multiple) * multiple
+        batch = padded_rows(rows, size, min(power_of_two(longest), self._longest))
+        ends = np.array([len(row) - 1 for row in rows] + [0] * (size - len(rows)), np.int32)
+        given = (put_rows(each, self.mesh, axis=0) for each in (batch.tokens, batch.positions, batch.segments, ends))
+        with jax.set_mesh(self.mesh):
+            logits = whole_row_logits(self.design, self.state.params, *given)
+        return own_rows(logits, axis=0)[: len(rows)]
 
     def _room(self) -> dict[str, Any]:
         return room_for(dict(self.state.params))
@@ -196,6 +232,7 @@ class JaxEngine:
             document_mask=stage.document_mask,
             direction=None if stage.kl is None else stage.kl.direction,
             reference=None if self.reference is None else self.reference.design,
+            token_losses=self.settings.token_losses,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
             exact=self.settings.deterministic and self._platform == "gpu",
         )

@@ -181,6 +181,16 @@ def _append(
     return _logits(design, hidden[:, -1], model.lm_head), filled
 
 
+@partial(jax.jit, static_argnums=0)
+def whole_row_logits(
+    design: Design, params: Params, tokens: Array, positions: Array, documents: Array, ends: Array
+) -> Array:
+    """Logits (rows, vocab) of what follows each row's slot `ends`, by a model of the user's own."""
+    model = design.own_model(params)
+    hidden = model(tokens, positions, documents)
+    return _logits(design, hidden[jnp.arange(len(ends)), ends], model.lm_head)
+
+
 @jax.jit
 def _selected(cache: KVCache, rows: Array) -> KVCache:
     return jax.tree.map(lambda part: keep_heads(part[rows]), cache)

@@ -8,6 +8,7 @@ The penalty's three directions and their gradients are those at the head of the 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from trivium.engine.base import Direction
-from trivium.engine.jax.sharding import BY_ROWS, WHOLE, row_by_row, summed
+from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.jax.sharding import BY_ROWS, WHOLE, gathered, row_by_row, summed
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -112,6 +113,39 @@ class Losses(NamedTuple):
     z: Array  # (tokens,) squared log of the softmax's sum
     reference_nats: Array  # (tokens,) the reference's plain cross-entropy; 0 without one
     kl: Array  # (tokens,) the penalty, before its weight; 0 without a reference
+    figures: Mapping[str, Array] | None = None  # (tokens,) of a loss of the user's own, beside it
+
+
+def own_losses(
+    function: TokenLosses,
+    hidden: Array,
+    lm_head: Array,
+    targets: LossTargets,
+    places: Sequence[Array],
+    vocab: int,
+    weights: Weights,
+    reference: ReferenceStates | None,
+) -> Losses:
+    """What the user's function makes of all tokens, of which those that count are summed.
+
+    `places` are tokens, positions and documents (B, T).
+    """
+
+    def used(matrix: Array, states: Array) -> Array:
+        return gathered(matrix)[:vocab].astype(states.dtype)
+
+    frozen = None
+    if reference is not None:
+        frozen = FrozenStates(reference.hidden, used(reference.unembedding, reference.hidden), weights.beta)
+    tokens, positions, documents = (each.reshape(-1) for each in places)
+    batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
+    found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden))
+    by_token = {
+        name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
+    }
+    losses = by_token.pop("")
+    nothing = jnp.zeros_like(losses)
+    return Losses(weights.scale * losses.sum(), losses, nothing, nothing, nothing, by_token)
 
 
 class _Slice(NamedTuple):
@@ -147,7 +181,7 @@ def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Los
     *_, reference = inputs
     frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
     places = (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen)
-    outputs = (Losses(WHOLE, *(BY_ROWS for _ in Losses._fields[1:])), (BY_ROWS, WHOLE))
+    outputs = (Losses(WHOLE, *[BY_ROWS] * 4), (BY_ROWS, WHOLE))
     found: tuple[Losses, tuple[Array, Array]] = row_by_row(own, places, outputs)(*inputs)
     return found
 

@@ -9,20 +9,21 @@ Parameters have the torch engine's names and shapes. Outside of a compiled step 
 cast where it is used; norms, rotations and losses compute in float32 whatever flows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 from jax import Array
 
-from trivium.engine.base import Precision
+from trivium.engine.base import MakeModel, Precision
 from trivium.engine.jax.attention import Attend
 from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
 from trivium.engine.jax.sharding import gathered, keep_rows
 from trivium.engine.jax.weights import init_weight
+from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
 
 Params = dict[str, Array]
@@ -58,33 +59,136 @@ class Decoder(nnx.Module):
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What decides a decoder's code: hashable, so that the same design is compiled once."""
+    """What decides a model's code: hashable, so that the same design is compiled once."""
 
     spec: ModelSpec
     precision: Precision = "float32"
     activation_checkpointing: bool = False
+    make: MakeModel | None = None  # makes a module of the user's own instead of the decoder
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by its name; nothing is allocated."""
-        _, _, shapes = _structure(self)
-        return dict(shapes)
+        return dict(_structure(self).shapes)
 
     def init_weight(self, name: str, words: Array) -> Array:
         """A parameter's first values; compiled with a sharding, each device makes only its part."""
-        return init_weight(name, self.shapes()[name], self.spec, words)
+        structure, shape = _structure(self), self.shapes()[name]
+        own = None
+        if structure.init_weight is not None:
+            own = structure.init_weight(name, shape, jax.random.wrap_key_data(words))
+        return init_weight(name, shape, self.spec, words) if own is None else own
 
     def decoder(self, params: Mapping[str, Array]) -> Decoder:
         """The modules, with these parameters in them."""
-        definition, paths, _ = _structure(self)
-        state = nnx.from_flat_state([(path, nnx.Param(params[name])) for name, path in paths.items()])
-        model: Decoder = nnx.merge(definition, state)
+        assert self.make is None, "the decoder's modules are not the user's own"
+        model: Decoder = _merged(self, params)
         return model
+
+    def own_model(self, params: Mapping[str, Array]) -> "OwnModel":
+        """The user's own module with these parameters in it, cast to the precision that flows."""
+        return OwnModel(_merged(self, {name: each.astype(self.precision) for name, each in params.items()}), self)
+
+
+def _merged(design: Design, params: Mapping[str, Array]) -> Any:
+    structure = _structure(design)
+    state = nnx.from_flat_state([(path, nnx.Param(params[name])) for name, path in structure.paths.items()])
+    return nnx.merge(structure.definition, state)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """A module of the user's own, inside of a compiled step: tokens, positions, documents -> hidden states."""
+
+    inner: Any
+    design: Design
+
+    def __call__(self, tokens: Array, positions: Array, documents: Array) -> Array:
+        """Hidden states (B, T, width), in the precision that flows."""
+        if self.design.activation_checkpointing:
+            vars(self.inner)["layers"] = tuple(_recomputed(layer) for layer in self.inner.layers)
+        hidden: Array = keep_rows(self.inner(tokens, positions, documents))
+        return hidden.astype(self.design.precision)
+
+    @property
+    def lm_head(self) -> Array:
+        """The weight that makes logits of hidden states: (vocabulary, which may be padded, width)."""
+        weight: Array = getattr(self.inner.lm_head, "weight", self.inner.lm_head)[...]
+        return gathered(weight)
+
+
+def _recomputed(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer of which nothing is kept for the backward pass but the stream, its first argument."""
+
+    def run(x: Array, *others: Any, **named: Any) -> Any:
+        return jax.checkpoint(lambda x: layer(x, *others, **named))(x)
+
+    return run
+
+
+class _Structure(NamedTuple):
+    """Modules without arrays, and the path and shape of each of their parameters by name."""
+
+    kind: str  # the class of the outermost module
+    definition: Any
+    paths: dict[str, tuple[Any, ...]]
+    shapes: dict[str, tuple[int, ...]]
+    init_weight: Callable[..., Array | None] | None  # of a module that has a rule of its own
 
 
 @cache
-def _structure(design: Design) -> tuple[Any, dict[str, tuple[Any, ...]], dict[str, tuple[int, ...]]]:
-    """Modules without arrays, and the path and shape of each of their parameters by name."""
-    model = nnx.eval_shape(lambda: Decoder(design.spec, design.precision, design.activation_checkpointing))
+def _structure(design: Design) -> _Structure:
+    spec, make = design.spec, design.make
+    if make is None:
+        model = nnx.eval_shape(lambda: Decoder(spec, design.precision, design.activation_checkpointing))
+    else:
+        model = nnx.eval_shape(lambda: _own_module(make(spec), spec))
     definition, state = nnx.split(model)
-    found = {".".join(map(str, path)): (path, part.shape) for path, part in nnx.to_flat_state(state)}
-    return definition, {name: path for name, (path, _) in found.items()}, {name: s for name, (_, s) in found.items()}
+    parts = [(".".join(map(str, path)), path, part.shape) for path, part in nnx.to_flat_state(state)]
+    return _Structure(
+        type(model).__name__,
+        definition,
+        paths={name: path for name, path, _ in parts},
+        shapes={name: shape for name, _, shape in parts},
+        init_weight=getattr(model, "init_weight", None),
+    )
+
+
+def _own_module(model: Any, spec: ModelSpec) -> Any:
+    """A module as the user's function made it, refused where it has not what the engine uses."""
+    problems = []
+    if not isinstance(model, nnx.Module):
+        problems.append("is not an nnx.Module")
+    else:
+        if not getattr(model, "layers", ()):
+            problems.append("has no layers (an nnx.List)")
+        if not hasattr(model, "lm_head"):
+            problems.append("has no lm_head (the weight from hidden states to logits: vocabulary, width)")
+        others = {type(part).__name__ for _, part in nnx.to_flat_state(nnx.state(model)) if type(part) is not nnx.Param}
+        if others:
+            problems.append(f"keeps {', '.join(sorted(others))}: only nnx.Param is kept from step to step")
+    if problems:
+        raise _refusal(type(model).__name__, spec, "; ".join(problems))
+    return model
+
+
+def check_own_model(design: Design) -> None:
+    """Pass shapes through a module of the user's own: hidden states must fit its lm_head."""
+    spec, shapes, kind = design.spec, design.shapes(), _structure(design).kind
+
+    def passed(params: Params, tokens: Array) -> tuple[Array, Array]:
+        model = design.own_model(params)
+        return model.inner(tokens, tokens, tokens), model.lm_head
+
+    params = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    hidden, head = jax.eval_shape(passed, params, jax.ShapeDtypeStruct((1, 2), "int32"))
+    if head.ndim != 2 or not spec.vocab <= head.shape[0] <= spec.padded_vocab:
+        rows = f"{spec.vocab:,} to {spec.padded_vocab:,} rows and the width of the hidden states"
+        raise _refusal(kind, spec, f"has an lm_head of {head.shape}: it must have {rows}")
+    if hidden.shape != (1, 2, head.shape[1]):
+        what = f"returned {hidden.shape} where hidden states {(1, 2, head.shape[1])} are expected"
+        raise _refusal(kind, spec, f"{what}: rows, slots, the lm_head's width")
+
+
+def _refusal(kind: str, spec: ModelSpec, what: str) -> UsageError:
+    made = f"Trainer.model(): {spec.own} made a {kind}, which {what}"
+    return UsageError(f"{made}. docs/trainer.md has what a model needs.")

@@ -11,6 +11,7 @@ together: the code that is compiled grows with the number of shapes, not of laye
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -23,7 +24,12 @@ from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.jax.loss import Number
 from trivium.engine.jax.model import Params
 from trivium.engine.parameters import parameter_group
+from trivium.errors import UsageError
 
+WRONG_KIND = (
+    "{}, and the JAX engine takes an optax.GradientTransformation, or a function of the named parameters that makes "
+    'one. Return that, or set engine.name = "torch".'
+)
 CLIP_EPS = 1e-6  # torch's own
 MUON_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 MUON_STEPS = 5
@@ -89,7 +95,7 @@ class BuiltInOptimizer:
         directions: Params = {**adam_directions, **muon}
         updated = {}
         for name, weight in params.items():
-            kind = parameter_group(name, self.settings.no_decay)
+            kind = parameter_group(name, self.settings.no_decay, weight.ndim)
             rate = now.lr[kind.name]
             kept = weight * (1 - rate * now.weight_decay) if kind.decays else weight
             updated[name] = kept - rate * directions[name]
@@ -102,8 +108,8 @@ class BuiltInOptimizer:
     def _apart(self, params: Params) -> tuple[Params, Params]:
         """What AdamW updates, and what Muon does."""
         is_muon = {
-            name: self.settings.name == "muon" and parameter_group(name, self.settings.no_decay).name == "matrix"
-            for name in params
+            name: self.settings.name == "muon" and parameter_group(name, (), array.ndim).name == "matrix"
+            for name, array in params.items()
         }
         by_adam = {name: array for name, array in params.items() if not is_muon[name]}
         return by_adam, {name: array for name, array in params.items() if is_muon[name]}
@@ -127,13 +133,15 @@ class OptaxOptimizer:
 
 
 def optimizer_of(settings: OptimizerSettings, own: OwnOptimizer | None, params: Params) -> Optimizer:
-    """The settings', or the one that the user's own function makes of named parameters."""
+    """The settings', the user's own, or what the user's own function makes of named parameters."""
     if own is None:
         return BuiltInOptimizer(settings)
-    made = own(list(params.items()))
-    if isinstance(made, optax.GradientTransformation):
-        return OptaxOptimizer(made)
-    raise TypeError(f"optimizer() gave a function that made {made!r}, not an optax.GradientTransformation")
+    if isinstance(own.func if isinstance(own, partial) else own, type):
+        raise UsageError(f"Trainer.optimizer() returned {WRONG_KIND.format('a class')}")
+    made = own(list(params.items())) if callable(own) else own
+    if not isinstance(made, optax.GradientTransformation):
+        raise UsageError(f"Trainer.optimizer() returned {WRONG_KIND.format(f'what makes a {type(made).__name__}')}")
+    return OptaxOptimizer(made)
 
 
 def norm_of(gradients: Params) -> Array:

@@ -57,14 +57,14 @@ def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
 
 def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -> PartitionSpec:
     """How a parameter is split over axes of these sizes, by its name."""
-    *_, owner, _ = name.split(".")
+    owner = name.rpartition(".")[0].rpartition(".")[2]
     wanted: tuple[str | None, ...] = (SHARD, *(None for _ in shape[1:]))
-    if owner in INTO_HEADS:
+    if len(shape) < 2:
+        wanted = (None,) * len(shape)
+    elif owner in INTO_HEADS and len(shape) == 2:
         wanted = (TENSOR, SHARD)
-    elif owner in OUT_OF_HEADS:
+    elif owner in OUT_OF_HEADS and len(shape) == 2:
         wanted = (SHARD, TENSOR)
-    elif len(shape) == 1:
-        wanted = (None,)
     fits = [
         axis if axis and axes[axis] > 1 and size % axes[axis] == 0 else None
         for axis, size in zip(wanted, shape, strict=True)
@@ -160,8 +160,8 @@ def keep_places(tree: Tree) -> Tree:
     axes = jax.sharding.get_abstract_mesh().shape
 
     def keep(path: tuple[Any, ...], leaf: Array) -> Array:
-        name = str(getattr(path[-1], "key", "")) if path else ""
-        wanted = parameter_spec(name, leaf.shape, axes) if "." in name and leaf.ndim else WHOLE
+        name = getattr(path[-1], "key", None) if path else None
+        wanted = parameter_spec(name, leaf.shape, axes) if isinstance(name, str) and leaf.ndim else WHOLE
         return jax.lax.with_sharding_constraint(leaf, wanted)
 
     return jax.tree.map_with_path(keep, tree)

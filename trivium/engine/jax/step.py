@@ -23,10 +23,10 @@ from jax import Array, lax, monitoring
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.base import Direction
+from trivium.engine.base import Direction, TokenLosses
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.layers import Rotation
-from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, sliced_loss
+from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
 from trivium.engine.jax.sharding import keep_places, keep_rows, put_rows, rows_multiple
@@ -129,6 +129,7 @@ class StepDesign:
     document_mask: bool = True
     direction: Direction | None = None
     reference: Design | None = None
+    token_losses: TokenLosses | None = None  # the user's own, in place of cross-entropy and all terms
     row_by_row: bool = False  # attention on one CPU: a row's scores stay in the cache
     exact: bool = False  # a GPU's kernels whose bits differ from run to run are replaced
 
@@ -192,6 +193,8 @@ class Program:
         return gradients, nats, {name: part.sum() for name, part in sums.items()}
 
     def _sums(self, losses: Losses) -> dict[str, Array]:
+        if losses.figures is not None:
+            return {name: figure.sum() for name, figure in losses.figures.items()}
         sums = {"z": losses.z.sum()}
         if self.how.direction is not None:
             sums |= {"kl": losses.kl.sum(), "reference_nats": losses.reference_nats.sum()}
@@ -208,10 +211,18 @@ class Program:
             reference = ReferenceStates(hidden, matrix)
         hidden, matrix = self._hidden(design, params, terms.rotation, part)
         targets = LossTargets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
+        if self.how.token_losses is not None:
+            places = (part.tokens, *self._places(part))
+            vocab, function = design.spec.vocab, self.how.token_losses
+            return own_losses(function, hidden, matrix, targets, places, vocab, weights, reference)
         return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
 
     def _hidden(self, design: Design, params: Params, table: Rotation, part: DeviceBatch) -> tuple[Array, Array]:
         """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
+        if design.make is not None:
+            own = design.own_model(params)
+            hidden = own(part.tokens, *self._places(part))
+            return hidden.reshape(-1, hidden.shape[-1]), own.lm_head
         model = design.decoder(params)
         joined = not self.how.document_mask
         seq_len = part.tokens.shape[1]
@@ -219,6 +230,13 @@ class Program:
         attends = partial(attend, segments=None if joined else part.segments, row_by_row=self.how.row_by_row)
         hidden = model(part.tokens, rotation, attends)
         return hidden.reshape(-1, hidden.shape[-1]), model.lm_head
+
+    def _places(self, part: DeviceBatch) -> tuple[Array, Array]:
+        """Positions and documents (B, T); joined documents are one, which counts positions through the row."""
+        if self.how.document_mask:
+            return part.positions, part.segments
+        positions = jnp.broadcast_to(jnp.arange(part.tokens.shape[1]), part.tokens.shape)
+        return positions, jnp.where(part.segments == PADDING, PADDING, 0)
 
     def _val_step(
         self, params: Params, batch: DeviceBatch, terms: StageTerms, sources: int, token_bytes: Array | None = None

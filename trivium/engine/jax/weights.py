@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.state import WEIGHTS, read_state, saved_shapes
-from trivium.engine.parameters import init_std
-from trivium.model.folder import is_saved, refuse_other_model
+from trivium.engine.parameters import drawn_rows, init_std
+from trivium.model.folder import is_saved, refuse_other_model, refuse_other_parameters
 from trivium.model.spec import ModelSpec
 
 
 def init_weight(name: str, shape: tuple[int, ...], spec: ModelSpec, words: Array) -> Array:
-    """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
-    if len(shape) == 1:
-        return jnp.ones(shape)
+    """Biases are zeros, norms ones; matrices normal, narrower where 2 * layers of them add up in the stream."""
+    if len(shape) < 2:
+        return jnp.zeros(shape) if name.endswith("bias") else jnp.ones(shape)
     weight = init_std(name, spec) * jax.random.normal(jax.random.wrap_key_data(words), shape)
-    if "embedding" in name:
-        weight = jnp.where(jnp.arange(shape[0])[:, None] < spec.vocab, weight, 0)
+    drawn = drawn_rows(name, shape[0], spec)
+    if drawn < shape[0]:
+        weight = jnp.where(jnp.arange(shape[0])[:, None] < drawn, weight, 0)
     return weight
 
 
@@ -41,7 +42,8 @@ def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec:
     The target has each one's shape, type and place; they are converted to that type.
     """
     if is_saved(folder):
-        saved_shapes(folder, spec)  # refuses another model's, and another engine's
+        saved = saved_shapes(folder, spec)  # refuses another model's, and another engine's
+        refuse_other_parameters(folder, saved[WEIGHTS], {name: room.shape for name, room in target.items()})
         return read_state(folder, {WEIGHTS: target})[WEIGHTS]
     refuse_other_model(folder, spec)
     return huggingface.read_weights(folder, target, spec)

@@ -22,19 +22,22 @@ from torch.utils import deterministic
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
+    Generation,
     SaveHandle,
     StageSettings,
     StepSettings,
     StepStats,
     figures_by_source,
+    refuse_misfits,
     refuse_too_long,
 )
+from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.peak import peak_of
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Losses, Objective, Penalty
-from trivium.engine.torch.model import DeviceBatch
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import summed_figures
 from trivium.engine.torch.reference import Reference
@@ -46,6 +49,7 @@ from trivium.engine.torch.state import (
     load_random_state,
     random_state,
     read_into,
+    refuse_other_weights,
     saved_tensors,
     under,
 )
@@ -69,21 +73,21 @@ class TorchEngine:
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
         init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
-        self.optimizers = Optimizers(self.model, settings.optimizer, settings.own_optimizer)
+        self.optimizers = Optimizers(self.model.weights(), settings.optimizer, settings.own_optimizer)
         self.writer = StateWriter()
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
-        if self.settings.token_losses is not None and (stage.z_loss is not None or stage.kl is not None):
-            raise UsageError("token_losses: is the whole objective, but the stage has z_loss or kl. Leave these out.")
+        refuse_misfits(self.settings, stage)
         self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
         self._hold_reference(stage)
         if self.settings.compile:
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         if stage.reset_optimizer:
-            self.optimizers = Optimizers(self.model, self.settings.optimizer, self.settings.own_optimizer)
+            how, own = self.settings.optimizer, self.settings.own_optimizer
+            self.optimizers = Optimizers(self.model.weights(), how, own)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         arrived = time.perf_counter()
@@ -104,7 +108,7 @@ class TorchEngine:
             grad_norm=norm.item(),
             nats_by_source={source: part.nats for source, part in figures.items()},
             loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self.stage.extra(loss, self._shared_terms(terms, loss_tokens)),
+            extra=self._extra(loss, self._shared_terms(terms, loss_tokens)),
             skipped=skipped,
             waited=waited if self.settings.mesh.size > 1 else 0.0,
         )
@@ -125,11 +129,13 @@ class TorchEngine:
             self.held.end_passes()
         return _by_token(nats, batch.seq_len)
 
-    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> TorchGeneration:
+    def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
+        if self.settings.make_model is not None:
+            return WholeRowGeneration(prompts, self._next_logits)
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
-        return TorchGeneration(self.held, table, prompts, room, own_model=self.settings.make_model is not None)
+        return TorchGeneration(self.held, table, prompts, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
@@ -139,6 +145,7 @@ class TorchEngine:
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
         saved = saved_tensors(folder, self.settings.spec)
+        refuse_other_weights(folder, self._weights(), saved)
         kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
         optimizer = self.optimizers.room_for(kept)
         read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
@@ -154,10 +161,12 @@ class TorchEngine:
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
+        if not isinstance(self.model, Decoder):
+            raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
         huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        return {name: parameter.detach() for name, parameter in self.model.weights().items()}
 
     def _hold_reference(self, stage: StageSettings) -> None:
         """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
@@ -196,7 +205,28 @@ class TorchEngine:
         size = self.settings.micro_batch_size or batch.num_rows
         for start in range(0, batch.num_rows, size):
             part = batch.rows(start, start + size)
-            yield part, DeviceBatch.of(part, table, self.stage.document_mask), start + size >= batch.num_rows
+            yield part, self._on_device(part, table), start + size >= batch.num_rows
+
+    def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
+        own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
+        wants = {"attends": not own_model, "places": own_model or own_loss}
+        return DeviceBatch.of(batch, table, self.stage.document_mask, **wants)
+
+    @torch.no_grad()
+    def _next_logits(self, rows: Sequence[NDArray[np.integer]]) -> NDArray[np.float32]:
+        """Of what follows whole rows, by a model of the user's own; on many ranks each passes at least one row."""
+        slots = max((len(row) for row in rows), default=1)
+        batch = self._on_device(padded_rows(rows, max(1, len(rows)), slots), self.rotation)
+        ends = torch.tensor([slots * number + len(row) - 1 for number, row in enumerate(rows)], dtype=torch.int64)
+        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled anew
+            logits = self.model.next_logits(batch, ends.to(self.device))
+        self.held.end_passes()
+        found: NDArray[np.float32] = logits.cpu().numpy()
+        return found
+
+    def _extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
+        """A loss of the user's own has its own figures."""
+        return dict(terms) if self.settings.token_losses is not None else self.stage.extra(loss, terms)
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
@@ -229,6 +259,8 @@ def _by_token(nats: list[Tensor], seq_len: int) -> NDArray[np.float32]:
 
 def _sums(losses: Losses) -> dict[str, Tensor]:
     """Over a micro-batch's tokens, still on the device."""
+    if losses.figures is not None:
+        return {name: figure.sum() for name, figure in losses.figures.items()}
     parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
     return {name: part.sum() for name, part in parts.items() if part is not None}
 

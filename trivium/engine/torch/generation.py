@@ -12,7 +12,7 @@ All rows end at the same slot, so that a pass writes one slot of every row, with
 in the keys already, and are the row's own. A query's group of heads asks its keys as if it were several slots of one
 head: nothing is repeated. Room is taken as it is needed, half as much again each time.
 
-Where one process holds a `Decoder`, a token passes through its weights themselves: what the modules compute, with fewer
+Where one process holds the model, a token passes through its weights themselves: what the modules compute, with fewer
 calls, which at one token a row are the price. Matrices are cast to the precision that flows once for a generation.
 """
 
@@ -37,17 +37,10 @@ FIRST_ROOM = 64  # slots beyond the prompts'
 class TorchGeneration:
     """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach."""
 
-    def __init__(
-        self,
-        held: HeldModel,
-        table: Rotation,
-        prompts: Sequence[NDArray[np.integer]],
-        room: int,
-        *,
-        own_model: bool = False,
-    ) -> None:
+    def __init__(self, held: HeldModel, table: Rotation, prompts: Sequence[NDArray[np.integer]], room: int) -> None:
+        assert isinstance(held.model, Decoder), "the cache is the decoder's"
         self.held = held
-        self.by_modules = own_model or isinstance(held, ShardedModel)
+        self.by_modules = isinstance(held, ShardedModel)
         self.model = held.model
         self.table = table
         self.cache = KVCache([len(prompt) for prompt in prompts], room)

@@ -17,14 +17,14 @@ The last one's gradient is the cross-entropy's own: beside it, it multiplies the
 the policy to nothing.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from trivium.engine.base import Direction, TokenLosses
-from trivium.errors import UsageError
+from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
 
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -122,6 +122,7 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     z: Tensor  # (tokens,) squared log of the softmax's sum
     reference_nats: Tensor | None = None  # (tokens,) the reference's plain cross-entropy
     kl: Tensor | None = None  # (tokens,) the penalty, before its weight
+    figures: Mapping[str, Tensor] | None = None  # (loss tokens,) of a loss of the user's own, beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +133,30 @@ class LossTargets:
     at: Tensor | None  # (loss tokens,)
 
 
-def compute_losses(
+def own_losses(
     hidden: Tensor,
     lm_head: Tensor,
     loss_targets: LossTargets,
+    places: Sequence[Tensor],
     vocab: int,
     objective: Objective,
     reference: ReferenceStates | None = None,
 ) -> Losses:
-    """Losses of hidden states (tokens, width) under the lm_head's weight: by the user's function, else in slices."""
-    if objective.token_losses is None:
-        return sliced_loss(hidden, lm_head, loss_targets, vocab, objective, reference)
-    states = hidden if loss_targets.at is None else hidden[loss_targets.at]
-    found = objective.token_losses(states, lm_head.to(hidden.dtype)[:vocab], loss_targets.tokens)
-    if not isinstance(found, Tensor) or found.shape != loss_targets.tokens.shape:
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UsageError(f"token_losses: gave {what}, not a loss for each of {len(loss_targets.tokens):,} tokens.")
+    """What the user's function makes of the tokens that count; `places` are tokens, positions and documents (B, T)."""
+    assert objective.token_losses is not None, "there is a function"
+    at = slice(None) if loss_targets.at is None else loss_targets.at
+    frozen = None
+    if reference is not None and objective.penalty is not None:
+        matrix = reference.unembedding.to(reference.hidden.dtype)[:vocab]
+        frozen = FrozenStates(reference.hidden[at], matrix, objective.penalty.beta)
+    tokens, positions, documents = (each.flatten()[at] for each in places)
+    batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
+    found = objective.token_losses(hidden[at], lm_head.to(hidden.dtype)[:vocab], batch)
+    losses, figures = losses_and_figures(found, len(loss_targets.tokens))
     nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
-    nats[slice(None) if loss_targets.at is None else loss_targets.at] = found.detach().float()
-    return Losses(objective.scale * found.float().sum(), nats, torch.zeros_like(nats))
+    nats[at] = losses.detach().float()
+    by_token = {name: figure.detach().float() for name, figure in figures.items()}
+    return Losses(objective.scale * losses.float().sum(), nats, torch.zeros_like(nats), figures=by_token)
 
 
 def sliced_loss(

@@ -9,7 +9,6 @@ norms, rotations and losses compute in float32 whatever flows.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from trivium.engine.torch.attention import Layout, layout_of
+from trivium.engine.torch.attention import Layout, WholeRows, layout_of
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, compute_losses
+from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, own_losses, sliced_loss
 from trivium.model.spec import ModelSpec
-from trivium.rows.batch import IGNORED, Batch
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +31,46 @@ class DeviceBatch:
     rotation: Rotation
     layout: Layout
     targets: LossTargets
+    places: "Places | None" = None  # for a model or a loss of the user's own
 
     @classmethod
-    def of(cls, batch: Batch, table: Rotation, document_mask: bool) -> "DeviceBatch":
-        """Copies, so that the loader may use its arrays again. Joined documents count positions through the row."""
+    def of(
+        cls, batch: Batch, table: Rotation, document_mask: bool, *, attends: bool = True, places: bool = False
+    ) -> "DeviceBatch":
+        """Copies, so that the loader may use its arrays again. Joined documents count positions through the row.
+
+        `attends` is False where the model asks no layout, `places` True where something asks for places.
+        """
         device = table.cos.device
         targets = batch.targets.reshape(-1)
         at = np.flatnonzero(targets != IGNORED)
         return cls(
             tokens=torch.tensor(batch.tokens, device=device),
             rotation=rotation_of(batch, table, document_mask),
-            layout=layout_of(batch.segments, document_mask, device),
+            layout=layout_of(batch.segments, document_mask, device) if attends else WholeRows(),
             targets=LossTargets(
                 tokens=torch.tensor(targets[at], dtype=torch.int64, device=device),
                 at=None if at.size == targets.size else torch.tensor(at, device=device),
             ),
+            places=Places.of(batch, document_mask, device) if places else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where every token is, (B, T) each."""
+
+    positions: Tensor  # in their document
+    documents: Tensor  # numbers within a row, -1 in padding
+
+    @classmethod
+    def of(cls, batch: Batch, document_mask: bool, device: torch.device) -> "Places":
+        """Joined documents are one, which counts positions through the row."""
+        positions, documents = batch.positions, batch.segments
+        if not document_mask:
+            positions = np.broadcast_to(np.arange(batch.seq_len, dtype=np.int32), positions.shape)
+            documents = np.where(documents == PADDING, PADDING, 0)
+        return cls(torch.tensor(positions, device=device), torch.tensor(documents, device=device))
 
 
 def rotation_of(batch: Batch, table: Rotation, document_mask: bool) -> Rotation:
@@ -58,11 +81,10 @@ def rotation_of(batch: Batch, table: Rotation, document_mask: bool) -> Rotation:
     return rotation
 
 
-@runtime_checkable
-class DecoderModel(Protocol):
-    """What the engine asks of a model beside being an `nn.Module`: `Decoder` and its subclasses have it.
+class LanguageModel(nn.Module):
+    """Hidden states -> losses and logits; `Decoder` and `OwnModel` make the hidden states.
 
-    It is made on the meta device and filled by its parameters' names, so that it may have no buffers.
+    `forward` ends in losses, so that no whole logits need exist. It is made on the meta device.
     """
 
     spec: ModelSpec
@@ -71,21 +93,52 @@ class DecoderModel(Protocol):
     layers: nn.ModuleList  # compiled and sharded one by one
 
     @property
-    def lm_head(self) -> nn.Linear | nn.Embedding:
-        """The module whose weight (padded vocabulary, width) makes logits of hidden states."""
-
-    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
-        """Losses of every token, by `compute_losses`."""
+    def lm_head(self) -> nn.Module:
+        """The module whose weight (vocabulary, width), which may be padded, makes logits of hidden states."""
+        raise NotImplementedError
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
-        """Hidden states (B, T, width); every layer asks `batch.layout.attend` once, which generation counts on."""
+        """Hidden states (B, T, width)."""
+        raise NotImplementedError
+
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Every parameter, by the name that it is drawn, optimized and saved by."""
+        return dict(self.named_parameters())
+
+    def init_weight(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor | None:
+        """A parameter's first values where the model has a rule of its own."""
+        return None
+
+    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
+        """Losses of every token."""
+        hidden = self.hidden(batch).flatten(0, 1)
+        if objective.token_losses is None:
+            return sliced_loss(hidden, self.weight, batch.targets, self.spec.vocab, objective, reference)
+        assert batch.places is not None, "a loss of one's own is told of places"
+        places = (batch.tokens, batch.places.positions, batch.places.documents)
+        return own_losses(hidden, self.weight, batch.targets, places, self.spec.vocab, objective, reference)
+
+    @property
+    def weight(self) -> Tensor:
+        """The lm_head's."""
+        weight: Tensor = self.lm_head.weight  # type: ignore[assignment]
+        return weight
 
     def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
         """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
+        return self._logits(self.hidden(batch).flatten(0, 1)[ends])
+
+    def logits(self, batch: DeviceBatch) -> Tensor:
+        """Whole logits (B, T, vocab) in float32: for small inputs, not for training."""
+        return self._logits(self.hidden(batch))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        wide = linear(hidden, self.weight.to(hidden.dtype))
+        return wide[..., : self.spec.vocab].float()
 
 
-class Decoder(nn.Module):
-    """The whole model; `forward` ends in losses, so that no whole logits need exist."""
+class Decoder(LanguageModel):
+    """The decoder of the three families."""
 
     def __init__(
         self, spec: ModelSpec, precision: torch.dtype = torch.float32, activation_checkpointing: bool = False
@@ -103,10 +156,6 @@ class Decoder(nn.Module):
     def lm_head(self) -> nn.Linear | nn.Embedding:
         return self.embedding if self.unembedding is None else self.unembedding
 
-    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
-        hidden = self.hidden(batch).flatten(0, 1)
-        return compute_losses(hidden, self.lm_head.weight, batch.targets, self.spec.vocab, objective, reference)
-
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""
         x = self.embedding(batch.tokens).to(self.precision)
@@ -118,14 +167,3 @@ class Decoder(nn.Module):
                     x = layer(x, batch.rotation, batch.layout)
             hidden: Tensor = self.norm(x)
         return hidden
-
-    def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
-        return self._logits(self.hidden(batch).flatten(0, 1)[ends])
-
-    def logits(self, batch: DeviceBatch) -> Tensor:
-        """Whole logits (B, T, vocab) in float32: for small inputs, not for training."""
-        return self._logits(self.hidden(batch))
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        wide = linear(hidden, self.lm_head.weight.to(hidden.dtype))
-        return wide[..., : self.spec.vocab].float()

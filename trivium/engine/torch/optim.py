@@ -12,6 +12,7 @@ update are torch's, so that either continues what the other began; they differ b
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,18 +25,24 @@ from torch.optim import AdamW, Muon, Optimizer
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.parallel import clip_to, like, total_norm, whole
-from trivium.errors import ResumeError
+from trivium.errors import ResumeError, UsageError
 
+WRONG_KIND = (
+    "{}, and the torch engine takes a torch.optim.Optimizer class, or a function of the named parameters that makes "
+    'one. Return that, or set engine.name = "jax".'
+)
 NUMBER = "!"  # marks a part that is a plain number: an optimizer of the user's own may keep one, such as its step
 
 
 class Optimizers:
     """One or two torch optimizers, driven by a step's settings."""
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings, own: OwnOptimizer | None = None) -> None:
+    def __init__(
+        self, weights: Mapping[str, nn.Parameter], settings: OptimizerSettings, own: OwnOptimizer | None = None
+    ) -> None:
         self.settings = settings
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        self.each = self._ours() if own is None else [_checked(own(list(model.named_parameters())))]
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in weights.items()}
+        self.each = self._ours() if own is None else [made_by(own, weights)]
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 group["peak_lr"] = group["lr"]
@@ -46,7 +53,7 @@ class Optimizers:
         for parameter, name in self.names.items():
             # One fused update cannot take parameters of several meshes.
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            by_kind.setdefault((parameter_group(name, settings.no_decay), mesh), []).append(parameter)
+            by_kind.setdefault((parameter_group(name, settings.no_decay, parameter.ndim), mesh), []).append(parameter)
         by_adam: list[dict[str, Any]] = []
         by_muon: list[dict[str, Any]] = []
         for (kind, _), parameters in by_kind.items():
@@ -129,10 +136,15 @@ def _set(group: dict[str, Any], now: StepSettings) -> None:
         group["momentum"] = now.momentum
 
 
-def _checked(own: Any) -> Optimizer:
-    if isinstance(own, Optimizer):
-        return own
-    raise TypeError(f"optimizer() gave a function that made {own!r}, not a torch.optim.Optimizer")
+def made_by(own: OwnOptimizer, weights: Mapping[str, nn.Parameter]) -> Optimizer:
+    """The optimizer that a class makes of parameters, or a function of named ones."""
+    inner = own.func if isinstance(own, partial) else own
+    if not callable(own):
+        raise UsageError(f"Trainer.optimizer() returned {WRONG_KIND.format('an optax transformation')}")
+    made = own(list(weights.values() if isinstance(inner, type) else weights.items()))
+    if not isinstance(made, Optimizer):
+        raise UsageError(f"Trainer.optimizer() returned {WRONG_KIND.format(f'what makes a {type(made).__name__}')}")
+    return made
 
 
 def _as_tensor(part: str, value: Any) -> Tensor:

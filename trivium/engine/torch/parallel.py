@@ -30,7 +30,7 @@ from torch.nn.utils import get_total_norm
 
 from trivium.engine.base import SourceFigures
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
-from trivium.engine.torch.model import Decoder
+from trivium.engine.torch.model import LanguageModel
 from trivium.engine.torch.ranks import join
 
 CLIP_EPS = 1e-6  # torch's own
@@ -42,7 +42,7 @@ class LocalModel:
 
     rank = 0
 
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
     def begin_pass(self, *, is_last: bool) -> None:
@@ -59,7 +59,7 @@ class LocalModel:
 class ShardedModel:
     """A decoder without storage, shared out to the ranks of a launch: its parameters become DTensors of their mesh."""
 
-    def __init__(self, model: Decoder, shape: MeshShape, device: torch.device) -> None:
+    def __init__(self, model: LanguageModel, shape: MeshShape, device: torch.device) -> None:
         self.rank = join().rank
         self.model = model
         self.shape = shape
@@ -81,7 +81,7 @@ class ShardedModel:
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()
 
-    def _shard(self, model: Decoder) -> None:
+    def _shard(self, model: LanguageModel) -> None:
         refuse_uneven_matrices(self.shape, model.spec)
         gathered = MixedPrecisionPolicy(param_dtype=model.precision, reduce_dtype=torch.float32)
         if model.precision == torch.float32:
@@ -103,7 +103,7 @@ class ShardedModel:
 HeldModel = LocalModel | ShardedModel
 
 
-def hold(model: Decoder, shape: MeshShape, device: torch.device) -> HeldModel:
+def hold(model: LanguageModel, shape: MeshShape, device: torch.device) -> HeldModel:
     """A decoder without storage as this launch's ranks hold it."""
     return LocalModel(model) if shape.size == 1 else ShardedModel(model, shape, device)
 

@@ -32,7 +32,7 @@ from trivium.engine.torch.ranks import saving_group
 from trivium.engine.torch.storage import PartsReader, PartsWriter
 from trivium.errors import ResumeError
 from trivium.files import FileFacts
-from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model
+from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model, refuse_other_parameters
 from trivium.model.spec import ModelSpec
 
 WEIGHTS, OPTIMIZER, RANDOM = "weights/", "optimizer/", "random/"
@@ -111,6 +111,12 @@ def saved_tensors(folder: Path, spec: ModelSpec) -> dict[str, TensorStorageMetad
     refuse_other_engine(folder, "torch")
     metadata = PartsReader(folder).read_metadata().state_dict_metadata
     return {name: facts for name, facts in metadata.items() if isinstance(facts, TensorStorageMetadata)}
+
+
+def refuse_other_weights(folder: Path, ours: State, saved: Mapping[str, TensorStorageMetadata]) -> None:
+    """A model is filled by names, and no name may be missing, left over or of another shape."""
+    theirs = {name.removeprefix(WEIGHTS): facts.size for name, facts in saved.items() if name.startswith(WEIGHTS)}
+    refuse_other_parameters(folder, theirs, {name: tensor.shape for name, tensor in ours.items()})
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,18 +6,17 @@ all of a parameter and keeps its part.
 """
 
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from trivium.engine.base import EngineSettings, Precision
-from trivium.engine.parameters import init_std
+from trivium.engine.parameters import drawn_rows, init_std
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.model import Decoder, DecoderModel
+from trivium.engine.torch.model import Decoder, LanguageModel
+from trivium.engine.torch.own import OwnModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
-from trivium.engine.torch.state import WEIGHTS, read_into, saved_tensors, under
-from trivium.errors import UsageError
+from trivium.engine.torch.state import WEIGHTS, read_into, refuse_other_weights, saved_tensors, under
 from trivium.model.folder import is_saved, refuse_other_model
 from trivium.model.spec import ModelSpec
 from trivium.seeds import derive_key
@@ -34,8 +33,9 @@ def empty_model(
     settings: EngineSettings, device: torch.device, precision: Precision, dtype: torch.dtype = torch.float32
 ) -> HeldModel:
     """A decoder whose weights are memory and no more; `dtype` is that of its matrices, norms stay float32."""
+    spec, make = settings.spec, settings.make_model
     with torch.device("meta"):
-        model = checked_model((settings.make_model or Decoder)(settings.spec))
+        model: LanguageModel = Decoder(spec) if make is None else OwnModel(spec, make(spec))
     model.precision = PRECISIONS[precision]
     model.activation_checkpointing = settings.activation_checkpointing
     for module in model.modules():
@@ -49,41 +49,37 @@ def empty_model(
     return held
 
 
-def checked_model(model: Any) -> Decoder:
-    """A model that `make_model` made, refused where it lacks something that the engine uses."""
-    if isinstance(model, nn.Module) and isinstance(model, DecoderModel):
-        return cast(Decoder, model)
-    wanted = (*DecoderModel.__annotations__, "lm_head", "forward", "hidden", "next_logits")
-    lacks = [name for name in wanted if not hasattr(model, name)]
-    what = f"lacks {', '.join(lacks)}" if lacks else "is not an nn.Module"
-    raise UsageError(f"make_model: made a {type(model).__name__}, which {what}. Subclass the torch engine's Decoder.")
-
-
-def fill(model: Decoder, folder: Path) -> None:
+def fill(model: LanguageModel, folder: Path) -> None:
     """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused."""
     if is_saved(folder):
-        saved_tensors(folder, model.spec)  # refuses another model's
-        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        saved = saved_tensors(folder, model.spec)  # refuses another model's
+        weights = {name: parameter.detach() for name, parameter in model.weights().items()}
+        refuse_other_weights(folder, weights, saved)
         read_into(folder, under(WEIGHTS, weights))
     else:
         refuse_other_model(folder, model.spec)
+        assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
         huggingface.read_weights(model, folder)
 
 
 @torch.no_grad()
-def init_weights(model: Decoder, seed: int) -> None:
-    """Fill what this rank holds of every parameter."""
-    for name, parameter in model.named_parameters():
+def init_weights(model: LanguageModel, seed: int) -> None:
+    """Fill what this rank holds of every parameter, by the model's own rule where it has one."""
+    for name, parameter in model.weights().items():
         local, where = local_part(parameter)
-        local.copy_(init_weight(name, parameter.shape, model.spec, seed)[where])
+        own = model.init_weight(name, parameter.shape, generator_of(name, seed))
+        local.copy_((init_weight(name, parameter.shape, model.spec, seed) if own is None else own)[where])
 
 
 def init_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Tensor:
-    """Norms are ones; matrices normal, narrower where 2 * layers of them add up in the residual stream."""
-    if len(shape) == 1:
-        return torch.ones(shape)
-    rows = min(shape[0], spec.vocab) if "embedding" in name else shape[0]
+    """Biases are zeros, norms ones; matrices normal, narrower where 2 * layers of them add up in the stream."""
+    if len(shape) < 2:
+        return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
     weight = torch.zeros(shape)
-    generator = torch.Generator().manual_seed(derive_key(seed, "init", name))
-    weight[:rows].normal_(std=init_std(name, spec), generator=generator)
+    weight[: drawn_rows(name, shape[0], spec)].normal_(std=init_std(name, spec), generator=generator_of(name, seed))
     return weight
+
+
+def generator_of(name: str, seed: int) -> torch.Generator:
+    """A parameter's own."""
+    return torch.Generator().manual_seed(derive_key(seed, "init", name))

@@ -1,0 +1,113 @@
+"""Models and losses of one's own in JAX: the decoder's numbers where they are the decoder's, refusals where not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from jax import Array
+
+from tests.engine.own import OwnContract
+from tests.support.batches import TINY
+from tests.support.own_jax import Small, nats
+from trivium.engine.base import Engine, EngineSettings, LossBatch
+from trivium.engine.jax.attention import attend
+from trivium.engine.jax.engine import JaxEngine
+from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
+from trivium.errors import UsageError
+from trivium.model.rotary import rotary_tables
+from trivium.model.spec import ModelSpec
+
+pytestmark = pytest.mark.slow  # programs are compiled
+
+
+class OwnDecoder(nnx.Module):
+    """The built-in decoder, from tokens, positions and documents."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.embedding = Linear(spec.width, spec.padded_vocab)
+        self.layers = nnx.List([Layer(spec) for _ in range(spec.layers)])
+        self.norm = RMSNorm(spec.width, spec.norm_eps)
+        self.unembedding = Linear(spec.width, spec.padded_vocab)
+
+    @property
+    def lm_head(self) -> Any:
+        return self.unembedding
+
+    def __call__(self, tokens: Array, positions: Array, documents: Array) -> Array:
+        table = Rotation(*map(jnp.asarray, rotary_tables(self.spec.rope, self.spec.head_dim, 64)))
+
+        def attends(queries: Array, keys: Array, values: Array) -> Array:
+            return attend(queries, keys, values, documents)
+
+        x = self.embedding.weight[...][tokens]
+        for layer in self.layers:
+            x = layer(x, table.at(positions), attends)
+        return self.norm(x)
+
+
+class Drawn(OwnDecoder):
+    def init_weight(self, name: str, shape: tuple[int, ...], key: Array) -> Array | None:
+        assert jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        return jnp.zeros(shape) if name == "norm.weight" else None
+
+
+def own_cross_entropy(hidden: Array, lm_head: Array, batch: LossBatch) -> Array:
+    assert lm_head.shape == (TINY.vocab, TINY.width)
+    return nats(hidden, lm_head, batch.targets)
+
+
+def smoothed(hidden: Array, lm_head: Array, batch: LossBatch) -> Array:
+    labels = 0.5 * (batch.targets[:, None] == jnp.arange(TINY.vocab)) + 0.5 / TINY.vocab
+    return optax.softmax_cross_entropy(hidden @ lm_head.T, labels)
+
+
+class TestJaxOwn(OwnContract):
+    decoder = OwnDecoder
+    drawn = Drawn
+    cross_entropy = staticmethod(own_cross_entropy)
+    smoothed = staticmethod(smoothed)
+
+    def make(self, settings: EngineSettings) -> Engine:
+        return JaxEngine(settings)
+
+
+class Bare(nnx.Module):
+    """Has nothing that the engine asks for, and keeps what it may not keep."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+
+
+class Cut(Small):
+    """Hidden states are narrower than the lm_head."""
+
+    def __call__(self, *inputs: Array) -> Array:
+        return super().__call__(*inputs)[..., :5]
+
+
+class Transposed(Small):
+    """Its lm_head has the vocabulary last."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.lm_head = nnx.Param(jnp.zeros((spec.width, spec.vocab)))
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (Bare, "made a Bare, which has no layers (an nnx.List); has no lm_head (the weight from hidden states to"),
+        (Bare, "; keeps RngCount, RngKey: only nnx.Param is kept from step to step"),
+        (Cut, "made a Cut, which returned (1, 2, 5) where hidden states (1, 2, 32) are expected: rows, slots, the lm"),
+        (Transposed, "which has an lm_head of (32, 50): it must have 50 to 128 rows and the width of the hidden"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(model: Any, what: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        JaxEngine(EngineSettings(TINY, device="cpu", make_model=model))
+    assert what in str(refusal.value)
+    assert str(refusal.value).endswith(". docs/trainer.md has what a model needs.")

@@ -1,0 +1,118 @@
+"""Functions of the user's own -> names that are the same in every launch, and hashes that change when they do.
+
+A hash is of a function's source without its comments, of the values in its closure, and of the functions, classes and
+constants that it names in the user's own modules. Of libraries, names and closures count, not their source: an optax
+schedule is known by its numbers, whichever version made it.
+"""
+
+import ast
+import inspect
+import sysconfig
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from trivium.seeds import derive_key
+
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def name_of(function: Any) -> str:
+    """`WithSgd.optimizer.make`: the same whichever module it is run from."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name.replace(".<locals>", "")
+
+
+def source_hash(value: Any) -> str:
+    """Of a function, a class, or values that hold some."""
+    return f"{derive_key(0, 'source', *_parts(value, set())):016x}"
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[str]:
+    """Texts that decide what a value does, in an order that does not change."""
+    value = inspect.unwrap(value) if callable(value) else value
+    if isinstance(value, PLAIN):
+        yield repr(value)
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for text_or_value in _inside(value):
+        if isinstance(text_or_value, str):
+            yield text_or_value
+        else:
+            yield from _parts(text_or_value, seen)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """What a value is made of; of what is not known here, its kind."""
+    yield name_of(value)
+    if isinstance(value, tuple | list):
+        yield from value
+    elif isinstance(value, dict):
+        yield from (part for pair in value.items() for part in pair)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, MethodType):
+        yield value.__func__
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif callable(getattr(value, "tolist", None)):  # an array of any framework
+        yield repr(value.tolist())
+    elif callable(value) and hasattr(value, "__dict__"):
+        yield from (type(value), vars(value))
+
+
+def _of_function(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    yield from (function.__defaults__, function.__kwdefaults__)
+    if not function.__code__.co_filename.startswith(LIBRARIES) and not _is_ours(function):
+        yield _source(function) or repr((function.__code__.co_code, function.__code__.co_names))
+        yield from _named_in(function.__code__, function.__globals__)
+
+
+def _of_class(kind: type) -> Iterator[Any]:
+    source = None if _is_ours(kind) else _source(kind)
+    if source is not None:
+        yield source
+        yield from kind.__bases__
+        for part in vars(kind).values():
+            function = getattr(part, "fget", None) or getattr(part, "__func__", part)
+            if isinstance(function, FunctionType):
+                yield from _named_in(function.__code__, function.__globals__)
+
+
+def _named_in(code: CodeType, known: dict[str, Any]) -> Iterator[Any]:
+    """Functions, classes and constants of a module that its code names."""
+    for name in sorted({*code.co_names}):
+        if isinstance(known.get(name), (*PLAIN, FunctionType, type)) and name in known:
+            yield known[name]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _named_in(constant, known)
+
+
+def _is_ours(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] == "trivium"
+
+
+def _source(value: Callable[..., Any]) -> str | None:
+    """Without comments; None where it is a library's, or not to be found."""
+    try:
+        if (inspect.getsourcefile(value) or "").startswith(LIBRARIES):
+            return None
+        source = textwrap.dedent(inspect.getsource(value))
+    except (OSError, TypeError):
+        return None
+    try:
+        return ast.unparse(ast.parse(source))
+    except SyntaxError:  # a lambda in the middle of a call
+        return source
