@@ -25,7 +25,8 @@ def plan_section(runs: list[ShownRun]) -> Section:
         Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", "batch_size"), scale="zero", small=True),
     ]
     lead = "What each step reads and its learning rate, as planned before the first step."
-    note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
+    note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage"
+    note = f"{note}; a centred one begins in the last steps of the stage before."
     panel = Panel("plan-picture", "", charts, note)
     blocks: list[Block] = [panel]
     for run in runs:
