@@ -117,7 +117,6 @@ class KlSettings:
     reference: Path  # what `save` wrote, or a Hugging Face folder: a model of the same shape
     direction: Direction = "forward"
     precision: Precision | None = None  # in which the reference is held; absent: the engine's
-    rope: RopeSpec | None = None  # the reference's own; absent: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +295,7 @@ class Engine(Protocol):
         """The device's FLOP/s at its best; None where that is not known, as of a CPU."""
 
     def export(self, folder: Path) -> None:
-        """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
+        """Write the weights in Hugging Face form, with the rotary positions that they were last trained with."""
 
 
 def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.config.stages import CROPPING
+from trivium.plan.export import objective_lines
 from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
 from trivium.report.run import ShownRun
 
@@ -37,7 +38,11 @@ def plan_section(runs: list[ShownRun]) -> Section:
 def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
+    objectives = "\n".join(objective_lines(run.plan["stages"]))
     texts = [
+        Text(f"plan-objectives{key}", f"Positions and objectives{of}", objectives, plain=True),
+    ]
+    texts += [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
         for kind, title in (
             ("differs", "Differs from theirs"),
