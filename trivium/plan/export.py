@@ -104,7 +104,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
 
 
 def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`chat: kl 0.1, loss on assistant`: what stages have beside their rows, of a plan's JSON; rope where it changes."""
+    """`chat: kl 0.1, loss on assistant`: what stages of a plan's JSON have beside their rows; rope where it changes."""
     lines: list[str] = []
     before = None
     for stage in stages:
