@@ -301,6 +301,15 @@ def test_the_evaluator_is_built_once(folder: Path) -> None:
     assert trainer.session.last_evaluation.scores == {"step": 4.0}
 
 
+def test_a_run_is_done_when_its_trainer_is(folder: Path) -> None:
+    class Early(Trainer):
+        @property
+        def done(self) -> bool:
+            return self.step == 3
+
+    assert len(train(Early, "torch")) == 3
+
+
 class OwnSteps(Stopping):
     """Its steps are written with the engine's weights: a sign descent of the rate of the step."""
 
