@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypedDict
 
 import platformdirs
@@ -102,6 +102,12 @@ def read_bounded(path: Path, largest: int) -> bytes:
     if len(content) > largest:
         raise ValueError(f"it has more than {largest:,} bytes")
     return content
+
+
+def is_within(name: str) -> bool:
+    """Whether a name leads to a file below its folder: no way up, no root, no second spelling of the same file."""
+    pure = PurePosixPath(name)
+    return not pure.is_absolute() and pure.as_posix() == name and name != "." and ".." not in pure.parts
 
 
 def parse_json(text: str | bytes) -> Any:
