@@ -4,13 +4,11 @@ A `Session` is everything that is open while a run trains. It is made once, by `
 needs it; only where the launch is changes later (`entered`, `scored_at`, `best`, ...).
 """
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from trivium.engine.base import Engine
@@ -25,6 +23,7 @@ from trivium.train.references import References
 from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
 from trivium.train.setup import run_engine
+from trivium.train.signals import stops_on_signals
 from trivium.train.sinks import Sinks, terminal_view, trackers
 from trivium.train.watchdog import Watchdog, this_process
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
 BEST = "validation loss"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what clusters send ahead of the end
 
 
 @dataclass(slots=True)
@@ -142,26 +140,6 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         if trainer.show:
             sinks.add(terminal_view(plan, config.track.every))
     return session
-
-
-@contextmanager
-def stops_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Every signal calls `stop` with its name; after the first, Ctrl-C ends the process as it always does."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before[signal.SIGINT])
-        stop(signal.Signals(number).name)
-
-    try:
-        before = {each: signal.signal(each, handle) for each in STOP_SIGNALS}
-    except ValueError:  # not in the main thread, as in some notebooks: signals stay as they are
-        yield
-        return
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager
