@@ -148,3 +148,21 @@ def test_a_line_without_an_end_is_not_read_into_memory_at_once(tmp_path: Path, m
     file.write(Notice(step=2, text="last"))
     file.close()
     assert [event["text"] for event in read_events(path)] == ["first", "last"]
+
+
+def test_events_outlive_the_deletion_of_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "events.jsonl"
+    file = EventFile(path)
+    file.write(Notice(step=1, text="first"))
+    path.unlink()
+    file.write(Notice(step=2, text="second"))
+    assert [event["step"] for event in read_events(path)] == [1, 2]
+    path.rename(tmp_path / "moved.jsonl")
+    path.parent.rmdir()
+    file.write(Notice(step=3, text="third"))
+    assert [event["step"] for event in read_events(path)] == [1, 2, 3]
+    path.unlink()
+    path.write_text('{"event": "notice", "step": 9, "text": "of another process"}\n')
+    file.write(Notice(step=4, text="fourth"))
+    file.close()
+    assert [event["step"] for event in read_events(path)] == [9, 4]
