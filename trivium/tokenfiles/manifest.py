@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from trivium.errors import Problem, SourceError
-from trivium.files import cache_folder, cache_key, cached_draft, draft, hash_json, is_within, read_json
+from trivium.files import cache_folder, cache_key, draft, hash_json, is_within, keep_in_cache, read_json
 from trivium.tokenfiles.ends import Ends
 from trivium.tokenfiles.open import TokenFile
 
@@ -86,8 +86,7 @@ def manifest_of(
     if kept.is_file():
         return read_manifest(kept)
     manifest = measure(files, progress)
-    with cached_draft(kept) as file:
-        file.write(_as_json(manifest))
+    keep_in_cache(kept, _as_json(manifest))
     return manifest
 
 

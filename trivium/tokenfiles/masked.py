@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trivium.errors import SourceError
 from trivium.files import cached_draft, map_file, read_json
-from trivium.tokenfiles.ends import SLICE, Ends, Tokens
+from trivium.tokenfiles.ends import SLICE, Ends, Tokens, ends_fit
 
 TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
 SHAPE = "shape.json"
@@ -169,27 +169,33 @@ def map_npy(path: Path) -> NDArray[Any]:
             raise SourceError(f"{path}: cannot be read as an array ({error}). Write or copy it again.") from None
 
 
-def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Loss:
-    """The loss bytes cached under `key`; computed by `find`, slice by slice, the first time."""
+def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Path:
+    """The file of the loss bytes cached under `key`; computed by `find`, slice by slice, the first time."""
     path = cache / "loss" / key
     if not path.is_file() or path.stat().st_size != num_tokens:
         with cached_draft(path) as file:
             for loss in find():
                 file.write(loss.data)
-    return np.frombuffer(map_file(path), np.uint8)
+    return path
 
 
-def cached_documents(cache: Path, key: str, padded: PaddedRows, tokens: Tokens) -> tuple[Tokens, Ends, Loss]:
-    """Padded rows without their padding, cached under `key`; computed the first time."""
-    folder = cache / "unpadded"
-    paths = [folder / f"{key}.{ending}" for ending in ("loss", "ends", "tokens")]
-    if not all(path.is_file() for path in paths):
+def cached_documents(cache: Path, key: str, padded: PaddedRows, tokens: Tokens) -> tuple[Path, Path, Path]:
+    """The files of padded rows without their padding, cached under `key`: tokens, ends and loss bytes."""
+    tokens_at, ends_at, loss_at = (cache / "unpadded" / f"{key}.{ending}" for ending in ("tokens", "ends", "loss"))
+    if not _documents_fit(tokens_at, ends_at, loss_at, tokens.itemsize):
         end = 0
-        with cached_draft(paths[2]) as into, cached_draft(paths[1]) as index, cached_draft(paths[0]) as loss_file:
+        with cached_draft(tokens_at) as into, cached_draft(ends_at) as index, cached_draft(loss_at) as loss_file:
             for part, lengths, loss in padded.documents(tokens):
                 into.write(np.ascontiguousarray(part).data)
                 index.write((end + np.cumsum(lengths)).astype("<i8").data)
                 loss_file.write(loss.data)
                 end += len(part)
-    loss_mask, ends, kept = (map_file(path) for path in paths)
-    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(loss_mask, np.uint8)
+    return tokens_at, ends_at, loss_at
+
+
+def _documents_fit(tokens_at: Path, ends_at: Path, loss_at: Path, itemsize: int) -> bool:
+    """Whether the three files are there and none is truncated: a kernel would read behind the end of one that is."""
+    if not all(path.is_file() for path in (tokens_at, ends_at, loss_at)):
+        return False
+    num_tokens = loss_at.stat().st_size
+    return tokens_at.stat().st_size == num_tokens * itemsize and (num_tokens == 0 or ends_fit(ends_at, num_tokens))
