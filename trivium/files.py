@@ -12,6 +12,7 @@ import mmap
 import os
 import secrets
 import stat
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from trivium.errors import SourceError, UsageError
 LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
 DEEPEST_JSON = 64  # tables and lists within one another
 MOST_DIGITS = 40  # of a whole number
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 LONGEST_OWNER = 200  # bytes of a lock file
 
 
@@ -265,6 +267,24 @@ def cached_draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             f"{path.parent}: nothing can be kept here: {error.strerror}. "
             f"Set TRIVIUM_CACHE to a folder with room that you may write to."
         ) from error
+
+
+def keep_in_cache(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Keep what saves time and can be computed again; where the cache folder may only be read, go without."""
+    try:
+        with cached_draft(path, durable=durable) as file:
+            file.write(content)
+    except SourceError as error:
+        if getattr(error.__cause__, "errno", None) not in READ_ONLY:
+            raise
+        _tell_of_read_only(cache_folder())
+
+
+@functools.cache
+def _tell_of_read_only(folder: Path) -> None:
+    """Say it once."""
+    what = "may only be read, so that what is computed is not kept, and is computed again next time"
+    sys.stderr.write(f"{folder}: {what}.\n")
 
 
 def cache_folder() -> Path:

@@ -19,7 +19,7 @@ CLUSTER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 def start_up_signals(exit_code: int) -> Iterator[None]:
     """SIGTERM and SIGUSR1 end the process with this code, until `stops_on_signals` takes over: nothing is lost yet."""
 
-    def end(number: int, frame: FrameType | None = None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         os.write(2, f"{name}: ended while no step was being taken. Start the run again.\n".encode())
         os._exit(exit_code)
@@ -27,7 +27,7 @@ def start_up_signals(exit_code: int) -> Iterator[None]:
     def watch() -> None:
         while number := os.read(reader, 1):
             if signal.getsignal(number[0]) is end:
-                end(number[0])
+                end(number[0], None)
 
     # Python calls a handler when its main thread returns to Python, and a rank may wait for the others in a library
     # for half an hour. The number of a signal goes into the pipe at once, and a thread reads it.
