@@ -183,6 +183,10 @@ class RunFolder:
         ]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
+    def checkpoint(self, name: str) -> Checkpoint:
+        """The one of a folder's name, such as `step-00004000`."""
+        return Checkpoint(int(name.removeprefix("step-")), self.checkpoints_folder / name)
+
     def last_step(self) -> int | None:
         checkpoints = self.checkpoints()
         return checkpoints[-1].step if checkpoints else None

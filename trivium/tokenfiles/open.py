@@ -92,6 +92,8 @@ def _open(
         description = describe(found.path, sidecars)
         parts = tuple(stamp_of(path) for path in (found.path, *description.beside))
         tokens = _map_tokens(found.path, settings, description)
+        ends_at: Path | None
+        loss_at: Path | None
         if description.padded:
             key = cache_key("unpadded", parts, str(tokens.dtype))
             tokens_at, ends_at, loss_at = cached_documents(cache, key, description.padded, tokens)

@@ -7,7 +7,7 @@ needs it; only where the launch is changes later (`entered`, `scored_at`, `best`
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from trivium.train.scoring import Scoring
 from trivium.train.setup import run_engine
 from trivium.train.signals import stops_on_signals
 from trivium.train.sinks import Sinks, terminal_view, trackers
-from trivium.train.watchdog import Watchdog, this_process
+from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
@@ -87,7 +87,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
             if ranks.is_main:
                 folder.lock()
         stack.callback(folder.unlock)
-        processes = ranks.gather(this_process())
+        processes = [Process(**each) for each in ranks.gather(asdict(this_process()))]
         stall_seconds = 60 * trainer.config.guard.stall_minutes
         with ranks.as_one():
             own_optimizer = None if isinstance(trainer.own_optimizer, str) else trainer.own_optimizer
