@@ -51,6 +51,7 @@ class Session:
     sinks: Sinks
     say: Callable[[str], None]  # tell the user something
     entered: int = -1  # the stage that the engine is in
+    evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
     scored_at: int = -1  # the step at which tasks were last scored
     saves_again: bool = False  # a save has failed, and is due again
     signal: str | None = None  # the signal that told this rank to stop
