@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-fast check format clean browser chaos
+.PHONY: demo docs test test-fast check format clean browser slurm chaos
 
 # Stopped by Ctrl-C it ends with 3, or before training with 130, which is no failure: `make demo` again goes on.
 demo: $(READY)
@@ -14,7 +14,7 @@ docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-test: $(READY) browser
+test: $(READY) browser slurm
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -46,6 +46,20 @@ browser:
 			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	else \
 		echo "== no chromium: the tests of pages are skipped. Install it, or name one in TRIVIUM_CHROMIUM."; \
+	fi
+
+# The script for clusters is tested on a real one, of one node. Debian's Slurm is installed where that is allowed;
+# elsewhere the test is skipped, unless TRIVIUM_NEEDS_SLURM is set, with which it fails.
+slurm:
+	@if command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null; then \
+		exit 0; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== Slurm, for the test of the script for clusters"; \
+		apt-get update -qq && \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+				slurmctld slurmd slurm-client munge >/dev/null; \
+	else \
+		echo "== no Slurm: the test of the script for clusters is skipped. Install slurmctld, slurmd and munge."; \
 	fi
 
 format: $(READY)

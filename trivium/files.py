@@ -1,25 +1,35 @@
-"""Files: hashed, flushed, written whole or not at all, read without being loaded, and where what we computed is kept.
+"""Files: hashed, flushed, written whole or not at all, mapped, read within limits; and where what we computed is kept.
 
 A draft costs two flushes to disk. A mapped file costs one system call and holds no descriptor.
 """
 
 import ctypes
+import errno
+import fcntl
 import functools
 import json
 import mmap
 import os
 import secrets
+import stat
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, TypedDict
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypedDict
 
 import platformdirs
 import xxhash
 
-from trivium.errors import SourceError
+from trivium.errors import SourceError, UsageError
+
+LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
+DEEPEST_JSON = 64  # tables and lists within one another
+MOST_DIGITS = 40  # of a whole number
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+LONGEST_OWNER = 200  # bytes of a lock file
 
 
 class FileFacts(TypedDict):
@@ -81,6 +91,60 @@ def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> FileFacts:
         return {"bytes": file.tell(), "hash": str(hasher.hexdigest())}
 
 
+def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
+    """The value of a JSON file that anyone may have written; OSError or ValueError where it cannot be read."""
+    return parse_json(read_bounded(path, largest))
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """A file's content; ValueError where it has more than `largest` bytes, or is a pipe, a device or a folder."""
+    # A pipe that nobody writes to would wait here without end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a regular file")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"it has more than {largest:,} bytes")
+    return content
+
+
+def is_within(name: str) -> bool:
+    """Whether a name leads to a file below its folder: no way up, no root, no second spelling of the same file."""
+    pure = PurePosixPath(name)
+    return not pure.is_absolute() and pure.as_posix() == name and name != "." and ".." not in pure.parts
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text that anyone may have written; ValueError where it is not JSON, or beyond our limits."""
+    decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        value = _DECODER.decode(decoded)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep") from None
+    level = [value]
+    for _ in range(DEEPEST_JSON):
+        level = [child for each in level for child in _children(each) if isinstance(child, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits):,} digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole_number)
+
+
 @contextmanager
 def draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A draft of `path`, open for writing: takes its name when the block ends well, is removed if not.
@@ -104,6 +168,39 @@ def draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         flush_folder(path.parent)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """A lock file, made where there is none; whoever locks it may write its name into it."""
+    what = "is a link, a pipe or a folder, and a lock is a plain file. Delete it."
+    try:
+        # Through a link, what is written into the lock would overwrite the file that the link leads to.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise UsageError(f"{path}: {what}") from None
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise UsageError(f"{path}: {what}")
+    return open(descriptor, "rb+", buffering=0)
+
+
+def try_lock(path: Path) -> tuple[BinaryIO | None, str]:
+    """The lock file, locked until it is closed; or None, and what its owner has written into it."""
+    while True:
+        lock = open_lock(path)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with lock:
+                return None, lock.read(LONGEST_OWNER).decode(errors="replace").strip()
+        # Another folder may have taken the place of this one meanwhile: then its lock is the one that counts.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path, follow_symlinks=False)):
+                return lock, ""
+        lock.close()
 
 
 def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:
@@ -170,6 +267,24 @@ def cached_draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             f"{path.parent}: nothing can be kept here: {error.strerror}. "
             f"Set TRIVIUM_CACHE to a folder with room that you may write to."
         ) from error
+
+
+def keep_in_cache(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Keep what saves time and can be computed again; where the cache folder may only be read, go without."""
+    try:
+        with cached_draft(path, durable=durable) as file:
+            file.write(content)
+    except SourceError as error:
+        if getattr(error.__cause__, "errno", None) not in READ_ONLY:
+            raise
+        _tell_of_read_only(cache_folder())
+
+
+@functools.cache
+def _tell_of_read_only(folder: Path) -> None:
+    """Say it once."""
+    what = "may only be read, so that what is computed is not kept, and is computed again next time"
+    sys.stderr.write(f"{folder}: {what}.\n")
 
 
 def cache_folder() -> Path:

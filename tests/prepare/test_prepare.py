@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.plans import config_of
 from tests.support.texts import (
     BYTES,
     content_of,
@@ -23,6 +25,7 @@ from tests.support.texts import (
     write_parquet,
 )
 from trivium.errors import SourceError
+from trivium.plan.make import make_plan
 from trivium.prepare import shards
 from trivium.prepare.encode import Form, Recipe
 from trivium.prepare.prepare import prepare
@@ -350,3 +353,32 @@ def test_datatrove_reads_what_was_prepared(tmp_path: Path) -> None:
     read = np.concatenate([row["input_ids"].numpy() for row in rows])
     assert read.tolist() == file.tokens[: len(read)].tolist()
     assert len(read) > len(file.tokens) - 16
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, which can be made read-only."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], capture_output=True).returncode:
+        pytest.skip("a disk can be mounted by root only")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_what_is_prepared_can_be_used_from_a_disk_that_cannot_be_written_to(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRIVIUM_CACHE", str(disk))
+    write_lines(tmp_path / "in/a.jsonl", ["one", "two"])
+
+    def documents(seq_len: int) -> int:
+        tables = {"tokenizer": {"kind": "bytes"}, "sources": {"web": {"kind": "text", "path": str(tmp_path / "in")}}}
+        config = config_of([{"steps": 2, "seq_len": seq_len, "batch_size": 1}], **tables)
+        return make_plan(config, prepare=True).complete().sources["web"].documents
+
+    assert documents(seq_len=8) == 2
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert documents(seq_len=16) == 2  # another reading, of which nothing can be kept
+    what = "may only be read, so that what is computed is not kept, and is computed again next time"
+    assert capsys.readouterr().err.endswith(f"{disk}: {what}.\n")

@@ -1,6 +1,10 @@
 """Processes that encode: what happens when one meets a damaged file, or is ended."""
 
 import gzip
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -53,3 +57,28 @@ def test_a_worker_that_is_ended_is_an_error_that_says_so(tmp_path: Path) -> None
         "a process that encodes a.jsonl was ended by signal 9, for want of memory perhaps. "
         "What is finished stays: try --workers 1."
     )
+
+
+def children() -> set[int]:
+    """The processes that this one has started."""
+    return {int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()}
+
+
+def test_a_worker_that_is_killed_leaves_no_draft(tmp_path: Path) -> None:
+    text = "a document that takes its time " * 100
+    write_lines(tmp_path / "in/a.jsonl", [text] * 3000)
+    write_lines(tmp_path / "in/b.jsonl", [text] * 3000)
+    out, others = tmp_path / "out", children()
+
+    def kill_workers() -> None:
+        while not list(out.glob(".*.draft")):
+            time.sleep(0.001)
+        for worker in children() - others:
+            os.kill(worker, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_workers)
+    killer.start()
+    with pytest.raises(SourceError, match="was ended by signal 9"):
+        prepare_bytes(tmp_path / "in", out, workers=2)
+    killer.join()
+    assert not list(out.rglob(".*.draft"))

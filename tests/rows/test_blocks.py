@@ -1,14 +1,19 @@
 """Blocks cover every document once; hold-outs stay put."""
 
+import os
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.corpus import make_blocks
+from tests.support.corpus import make_blocks, write_source
 from trivium.errors import SourceError
 from trivium.rows.blocks import FileBlocks, HoldOut, Spans
 from trivium.rows.piece import file_of, is_in_last, length_of
+from trivium.tokenfiles.open import open_source
 
 FILES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=4).filter(
     lambda files: all(sum(lengths) for lengths in files)
@@ -92,13 +97,28 @@ def test_new_files_move_no_document_in_or_out_of_the_hold_out() -> None:
     assert 0.1 < len(held_in_few) / 400 < 0.3
 
 
-def test_a_file_that_changed_since_it_was_opened_is_refused_by_name(tmp_path: object) -> None:
-    opened = make_blocks([[3, 5, 2]])  # its folder is gone by now
-    blocks = FileBlocks("web", opened.files, "", 16, 3)
-    path = blocks.files[0].path
+@pytest.mark.parametrize("ending", ["", ".index", ".loss"])
+def test_a_file_that_was_truncated_since_it_was_opened_is_refused_by_name(tmp_path: Path, ending: str) -> None:
+    opened = open_source(write_source(tmp_path, [[3, 5], [2, 2]], loss=True))
+    blocks = FileBlocks("web", opened, "", 16, 3)
+    path = Path(f"{opened[1].path}{ending}")
+    size = path.stat().st_size
+    os.truncate(path, 1)
+    blocks.spans(np.array([0]))  # of the other file
     with pytest.raises(SourceError) as error:
-        blocks.spans(np.array([0]))
+        blocks.spans(np.array([1]))
     assert str(error.value) == (
-        f"{path} (documents of web from 0 on): cannot be read any more: No such file or directory. "
+        f"{path} (documents of web from 2 on): had {size} bytes, has 1. "
         "Files must stay as they are while a run reads them."
     )
+
+
+def test_a_file_that_was_deleted_since_it_was_opened_is_read_to_its_end(tmp_path: Path) -> None:
+    opened = open_source(write_source(tmp_path / "web", [[3, 5, 2]], loss=True))
+    blocks = FileBlocks("web", opened, "", 16, 3)
+    before = as_tuples(blocks.spans(np.array([0])))
+    shutil.rmtree(tmp_path / "web")
+    assert as_tuples(blocks.spans(np.array([0]))) == before
+    (tmp_path / "web").touch()
+    with pytest.raises(SourceError, match="cannot be read any more: Not a directory"):
+        blocks.spans(np.array([0]))

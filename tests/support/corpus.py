@@ -38,13 +38,6 @@ def write_source(folder: Path, files: Lengths, dtype: str = "uint32", loss: bool
     return folder
 
 
-class MappedBlocks(FileBlocks):
-    """Blocks of files that are gone, but still mapped."""
-
-    def _check_files(self, blocks: object) -> None:
-        """Nothing to look at."""
-
-
 def make_blocks(
     files: Lengths,
     block_tokens: int = 16,
@@ -57,7 +50,7 @@ def make_blocks(
     """The blocks of a source in a folder of its own (mapped, so that the files may go away)."""
     with tempfile.TemporaryDirectory() as folder:
         opened = open_source(str(write_source(Path(folder), files, loss=loss)))
-    return MappedBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
+    return FileBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
 
 
 def gather_window(blocks: FileBlocks, window: Window) -> NDArray[np.int32]:

@@ -146,6 +146,22 @@ def test_a_prompt_behind_the_padding_on_the_left_is_text_without_loss(tmp_path: 
     assert file.loss.tolist() == [0, 1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("ending", ["tokens", "ends", "loss"])
+def test_padded_rows_whose_cached_files_are_truncated_are_computed_again(
+    tmp_path: Path, own_cache: Path, ending: str
+) -> None:
+    folder = write_padded(tmp_path / "a")
+    (whole,) = open_source(folder)
+    (cached,) = (own_cache / "unpadded").glob(f"*.{ending}")
+    content = cached.read_bytes()
+    cached.unlink()  # what is mapped stays as it is
+    cached.write_bytes(content[:-8])
+    (again,) = open_source(folder)
+    for name in ("tokens", "ends", "loss"):
+        assert np.array_equal(getattr(again, name), getattr(whole, name))
+    assert cached.read_bytes() == content
+
+
 def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> None:
     folder = write_padded(tmp_path / "a")
     (folder / "shape.json").write_text('{"train": [5, 4]}')

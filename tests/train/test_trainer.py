@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from trivium.config.schema import Config
 from trivium.engine.torch.engine import TorchEngine
 from trivium.errors import ResumeError, UsageError
 from trivium.rows.batch import IGNORED, Batch
-from trivium.run.events import read_events
+from trivium.run.events import Evaluated, read_events
 from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
@@ -55,6 +56,41 @@ def test_a_stage_of_n_steps_takes_n_steps_and_all_changes_come_with_its_first(fo
 def test_boundaries_the_last_ones_and_the_final_checkpoint_are_kept(folder: Path) -> None:
     train()
     assert [checkpoint.step for checkpoint in RunFolder(Path("runs/run")).checkpoints()] == [6, 11, 15, 18, 19]
+
+
+class Interrupted(Trainer):
+    """Told to stop, or broken off, between the last step of its second stage and the evaluation of that stage."""
+
+    breaks_off = False
+
+    def on_step(self, step: int, stats: object) -> None:
+        self.stopping = step == 10 and not self.breaks_off
+
+    def evaluate(self) -> Evaluated | None:
+        if self.step == 11 and self.breaks_off:
+            raise KeyboardInterrupt
+        return super().evaluate()
+
+
+class BrokenOff(Interrupted):
+    breaks_off = True
+
+
+@pytest.mark.parametrize("kind", [Interrupted, BrokenOff])
+def test_the_evaluation_after_a_stages_last_step_outlives_an_interruption(folder: Path, kind: type[Trainer]) -> None:
+    def evaluations(name: str) -> list[tuple[int, str, float]]:
+        events = read_events(folder / "runs" / name / "events.jsonl")
+        return [(each["step"], each["stage"], each["loss"]) for each in events if each["event"] == "evaluated"]
+
+    overrides = ["checkpoint.every=11"]  # one is written at the boundary, before the evaluation
+    Trainer("run.toml", ["run.name=whole", *overrides], show=False).run()
+    with suppress(KeyboardInterrupt):
+        kind("run.toml", overrides, show=False).run()
+    assert (11, "two") not in [each[:2] for each in evaluations("run")]
+    Trainer("run.toml", overrides, show=False).run()
+    assert evaluations("run") == evaluations("whole")
+    Trainer("run.toml", overrides, show=False).run()
+    assert evaluations("run") == evaluations("whole")
 
 
 def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:

@@ -15,6 +15,7 @@ from trivium.cli.options import (
     WorldSize,
     terminal,
 )
+from trivium.train.signals import start_up_signals
 
 
 def train(
@@ -25,13 +26,14 @@ def train(
     world_size: WorldSize = None,
 ) -> None:
     """Train a run, or resume it from its last checkpoint."""
-    from trivium.plan.show import show_plan
-    from trivium.train.trainer import Trainer
+    with start_up_signals(STOPPED):
+        from trivium.plan.show import show_plan
+        from trivium.train.trainer import Trainer
 
-    trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
-    if trainer.ranks.is_main:
-        show_plan(trainer.plan, terminal(), trainer.loaded)
-    trainer.run()
+        trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
+        if trainer.ranks.is_main:
+            show_plan(trainer.plan, terminal(), trainer.loaded)
+        trainer.run()
     if not trainer.finished:
         raise typer.Exit(STOPPED)
 

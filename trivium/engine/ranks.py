@@ -7,17 +7,20 @@
     with ranks.as_one(): ...    an error that a user can fix ends all ranks, and is reported once
 
 A run of one process has `Ranks()`, which does nothing at no cost; an engine's framework brings its own for many.
-Every rank must make the same calls in the same order.
+Every rank must make the same calls in the same order. Values are plain and travel as JSON: whoever reaches a port of
+the launch can send a wrong number, and no code.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trivium.errors import RankError, SilentRankError, TriviumError
+from trivium.files import parse_json
 
-Value = TypeVar("Value")
+Value = TypeVar("Value", bound=bool | int | float | str | list[Any] | dict[str, Any] | None)
 
 
 class Ranks:
@@ -67,6 +70,25 @@ class Ranks:
     def watched(self) -> Iterator[None]:
         """A rank that fails inside sends its error to the others, which raise that and not a lost connection."""
         yield
+
+
+def encode_message(value: Value) -> bytes:
+    """A value as other ranks get it."""
+    assert _is_plain(value), f"JSON would change {value!r}"
+    return json.dumps(value).encode()
+
+
+def decode_message(message: bytes) -> Any:
+    """What another rank has encoded."""
+    return parse_json(message)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def launched_ranks() -> int:

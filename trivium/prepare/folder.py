@@ -15,7 +15,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.errors import SourceError
-from trivium.files import draft, flush_file, hash_json
+from trivium.files import draft, flush_file, hash_json, open_lock, read_json
 from trivium.paths import UNFINISHED, Found
 from trivium.prepare.encode import NO_NAME, Outcome, Recipe, shard_files
 from trivium.prepare.shards import Shard, Work
@@ -52,15 +52,24 @@ def identity_of(work: Work, recipe: Recipe) -> str:
 
 @contextmanager
 def locked(folder: Path, title: str) -> Iterator[None]:
-    """Be the only one who prepares in a folder; waits for another who does."""
+    """Be the only one who prepares in a folder; waits for another who does. Drafts of processes that died go away."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as lock:
+    with open_lock(folder / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"{title}: another process prepares it; waiting")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        _remove_drafts(folder)
+        try:
+            yield
+        finally:
+            _remove_drafts(folder)
+
+
+def _remove_drafts(folder: Path) -> None:
+    for left in (*folder.glob(".*.draft"), *(folder / UNFINISHED).glob(".*.draft")):
+        left.unlink(missing_ok=True)
 
 
 class FinishedShards:
@@ -73,8 +82,6 @@ class FinishedShards:
         self._format = recipe.format
         self._place = folder / UNFINISHED
         self._place.mkdir(exist_ok=True)
-        for draft_left in (*folder.glob(".*.draft"), *self._place.glob(".*.draft")):
-            draft_left.unlink()  # of a try that was killed
 
     def outcome(self, shard: Shard) -> Outcome | None:
         """What came of a shard in an earlier try; None where it has to be encoded."""
@@ -116,7 +123,7 @@ class FinishedShards:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            kept = json.loads((self._place / f"{name}.json").read_bytes())
+            kept = read_json(self._place / f"{name}.json")
         except (OSError, ValueError):
             return None
         return kept if isinstance(kept, dict) else None
@@ -163,6 +170,11 @@ def summed(folder: Path, tokenizer: str, outcomes: Mapping[str, Outcome]) -> Pre
     return Prepared(folder, Manifest(facts, None if tokenizer == NO_NAME else tokenizer), text_bytes, lines, bad)
 
 
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder was prepared to the end."""
+    return (folder / MANIFEST_NAME).is_file() and not (folder / UNFINISHED).is_dir()
+
+
 def find_prepared(folder: Path, identity: str) -> Prepared | None:
     """What is there already; None where there is nothing, or an unfinished try. Other content is refused."""
     if not (folder / MANIFEST_NAME).is_file() or not (folder / SUMMARY).is_file():
@@ -172,7 +184,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
             raise SourceError(f"{folder}: {what}. Give a folder that does not exist yet.")
         return None
     try:
-        content = json.loads((folder / SUMMARY).read_bytes())
+        content = read_json(folder / SUMMARY)
         version = content["version"]
         if version != VERSION:
             raise SourceError(

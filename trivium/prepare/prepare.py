@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trivium.cores import available_cores
 from trivium.prepare.encode import Job, Outcome, Recipe
-from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, identity_of, locked, summed
+from trivium.prepare.folder import FinishedShards, Prepared, find_prepared, identity_of, is_prepared, locked, summed
 from trivium.prepare.shards import QueuedShard, Shard, Work
 from trivium.prepare.workers import encode_all
 from trivium.text.fast_bpe import FastTokenizer, make_fast
@@ -34,6 +34,10 @@ def prepare(
 ) -> Prepared:
     """Make the token files of an input in `folder`, or find that they are there."""
     identity = identity_of(work, recipe)
+    if is_prepared(folder):  # may be on a disk that cannot be written to, not even locked
+        there = find_prepared(folder, identity)
+        if there is not None:
+            return there
     job = recipe.job(folder)
     with locked(folder, title):
         there = find_prepared(folder, identity)

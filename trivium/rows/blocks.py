@@ -12,6 +12,7 @@ Files of 10 tokens with documents of 3, 5 and 2, blocks of 4 tokens:
     block 0    a and b[0:4]        block 1    b[4:5] (it starts at token 7)        block 2    c
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -173,20 +174,25 @@ class FileBlocks:
         return chosen
 
     def _check_files(self, blocks: Int64s) -> None:
-        """A mapped file that was cut short would end the process when it is read: look before."""
+        """A mapped file that was truncated would end the process when it is read: look before.
+
+        One that was deleted is still there for who has mapped it, so that a run outlives its cache folder.
+        """
         for number in np.unique(np.searchsorted(self._first_block, blocks, side="right") - 1).tolist():
-            part = self.files[number].parts[0]
-            try:
-                size = part.path.stat().st_size
-            except OSError as error:
-                found = f"cannot be read any more: {error.strerror}"
-            else:
-                if size == part.size:
+            for part in self.files[number].mapped:
+                try:
+                    size = os.stat(part.path).st_size
+                except FileNotFoundError:
                     continue
-                found = f"had {part.size:,} bytes, has {size:,}"
-            document, _ = self.document_at(number, 0)
-            named = f"{part.path} (documents of {self.name} from {document:,} on)"
-            raise SourceError(f"{named}: {found}. Files must stay as they are while a run reads them.")
+                except OSError as error:
+                    found = f"cannot be read any more: {error.strerror}"
+                else:
+                    if size == part.size:
+                        continue
+                    found = f"had {part.size:,} bytes, has {size:,}"
+                first = int(self._first_document[number])
+                named = f"{part.path} (documents of {self.name} from {first:,} on)"
+                raise SourceError(f"{named}: {found}. Files must stay as they are while a run reads them.")
 
     def document_at(self, file: int, offset: int) -> tuple[int, int]:
         """The number of the document that holds a token, and where in the file it starts."""

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from trivium.files import cached_draft
+from trivium.files import keep_in_cache
 from trivium.rows.figures import COLUMNS, CONSUMED, ROWS
 
 Int64s = NDArray[np.int64]
@@ -81,5 +81,4 @@ class WindowTable:
         parts = [np.array([len(self.sums)]), self.sums.reshape(-1), *marks]
         body = np.concatenate(parts).astype(np.int64).tobytes()
         # Not flushed: a power cut costs the table, which its hash will tell, and not what it was made from.
-        with cached_draft(self._path, durable=False) as file:
-            file.write(xxhash.xxh3_128_digest(body) + body)
+        keep_in_cache(self._path, xxhash.xxh3_128_digest(body) + body, durable=False)

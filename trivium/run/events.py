@@ -10,11 +10,22 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, BinaryIO, ClassVar, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
 from trivium.config.numbers import show_count
+from trivium.files import parse_json
+
+LONGEST_LINE = 16 << 20  # bytes
+LARGEST_STEP = 2**53  # what a double, and so any reader of JSON, holds exactly
+LATEST_TIME = 1e11  # seconds since 1970: the year 5138
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,15 +325,22 @@ class Sink(Protocol):
 
 
 class EventFile:
-    """The run's events.jsonl, open for appending by any thread; lines that find no room on the disk wait for it."""
+    """The run's events.jsonl, open for appending by any thread; lines that find no room on the disk wait for it.
+
+    Where the file is deleted or moved under a run, a new one gets all that it held.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._path = path
+        self._file = self._open()
         self._lock = threading.Lock()  # the loop writes, and so do the threads that save and copy
         self._waiting = b""
         if self._file.tell() and not _ends_a_line(path):
             self._put(b"\n")
+
+    def _open(self) -> FileIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return open(self._path, "a+b", buffering=0)
 
     def write(self, event: Event) -> None:
         line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
@@ -334,10 +352,23 @@ class EventFile:
                 return  # a launch that fails does not wait for what its threads still have to say
             self._waiting += more
             try:
+                self._follow_path()
                 while self._waiting:
                     self._waiting = self._waiting[self._file.write(self._waiting) :]
             except OSError:
                 pass  # a full disk ends no run; the next event tries again
+
+    def _follow_path(self) -> None:
+        """Where the open file no longer has its name, write what it holds to a new one."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+                return
+        new = self._open()
+        if new.tell() == 0:
+            self._file.seek(0)
+            self._waiting = self._file.read() + self._waiting
+        self._file.close()
+        self._file = new
 
     def close(self) -> None:
         """Flush to the disk."""
@@ -352,26 +383,49 @@ def _ends_a_line(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def event_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an events file; a longer one than any event comes in parts, none of which is an event."""
+    return iter(lambda: file.readline(LONGEST_LINE), b"")
+
+
 def parse_event(line: bytes) -> dict[str, Any] | None:
     """A line's event; None for a line that is not one, such as what a kill has truncated."""
     try:
-        event = json.loads(line)
+        event = parse_json(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and event.get("event") in KINDS else None
+    return event if isinstance(event, dict) and _is_event(event) else None
+
+
+def _is_event(record: dict[str, Any]) -> bool:
+    """Whether a record has what every event has: a kind, a step and a time that can be."""
+    kind, step, moment = record.get("event"), record.get("step"), record.get("time", 0.0)
+    return (
+        isinstance(kind, str)
+        and kind in KINDS
+        and type(step) is int
+        and 0 <= step <= LARGEST_STEP
+        and type(moment) in (int, float)
+        and 0 <= moment <= LATEST_TIME
+    )
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
-        yield from filter(None, map(parse_event, file))
+        yield from filter(None, map(parse_event, event_lines(file)))
 
 
 def as_event(record: Mapping[str, Any]) -> Event | None:
-    """A record as an object of its class; None where it lacks a field, as one of another version may."""
+    """A record as an object of its class; None where a field is missing, as of another version, or of another type."""
     kind = KINDS[record["event"]]
     known = {name: value for name, value in record.items() if name in kind.__dataclass_fields__}
     try:
-        return kind(**known)
-    except TypeError:
+        return _checker(kind).validate_python(known)
+    except ValidationError:
         return None
+
+
+@cache
+def _checker(kind: type[Event]) -> TypeAdapter[Event]:
+    return TypeAdapter(kind)

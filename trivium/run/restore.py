@@ -38,7 +38,8 @@ def find_resume_checkpoint(
                     "Put one back, or give run.name another name."
                 )
             _set_aside(folder, damaged, say)
-    return ranks.share(sound)
+    name = ranks.share(None if sound is None else sound.path.name)
+    return None if name is None else folder.checkpoint(name)
 
 
 def last_sound(folder: RunFolder, ranks: Ranks) -> tuple[Checkpoint | None, list[Damaged]]:
@@ -47,7 +48,8 @@ def last_sound(folder: RunFolder, ranks: Ranks) -> tuple[Checkpoint | None, list
     Of many ranks each looks at some of the files, and all come to the same end.
     """
     damaged: list[Damaged] = []
-    for checkpoint in reversed(ranks.share(folder.checkpoints())):
+    names = ranks.share([each.path.name for each in folder.checkpoints()])
+    for checkpoint in map(folder.checkpoint, reversed(names)):
         faults = ranks.gather(checkpoint.verify(ranks.rank, ranks.size))
         fault = next((fault for fault in faults if fault is not None), None)
         if fault is None:

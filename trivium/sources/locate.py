@@ -16,16 +16,14 @@ from trivium.config.numbers import show_count
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
-from trivium.files import cache_folder, cached_draft, hash_json
-from trivium.paths import UNFINISHED
+from trivium.files import cache_folder, hash_json, keep_in_cache, read_json
 from trivium.prepare.encode import Recipe
-from trivium.prepare.folder import VERSION, identity_of
+from trivium.prepare.folder import VERSION, identity_of, is_prepared
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.tokenfiles import find
-from trivium.tokenfiles.manifest import MANIFEST_NAME
 from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
 
 
@@ -138,7 +136,7 @@ def prepared_folder(identity: str) -> Path:
 def open_prepared(identity: str) -> LocatedSource | None:
     """Files that were prepared before, mapped; None where they were not, or not to the end."""
     folder = prepared_folder(identity)
-    if not (folder / MANIFEST_NAME).is_file() or (folder / UNFINISHED).is_dir():
+    if not is_prepared(folder):
         return None
     return LocatedSource(open_source(folder), folder)
 
@@ -152,12 +150,11 @@ class FetchedNote:
     def followed(self) -> LocatedSource | None:
         """The token files that it leads to, if they are still there."""
         try:
-            identity = str(json.loads(self._path.read_bytes())["identity"])
+            identity = str(read_json(self._path)["identity"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return open_prepared(identity)
 
     def keep(self, located: LocatedSource) -> None:
         assert located.folder is not None, "what was prepared is in a folder"
-        with cached_draft(self._path) as file:
-            file.write(json.dumps({"identity": located.folder.name}).encode())
+        keep_in_cache(self._path, json.dumps({"identity": located.folder.name}).encode())

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
+from trivium.files import FileStamp, cache_folder, hash_file, hash_json, keep_in_cache, read_json, stamp_of
 from trivium.paths import Found, find_any, refuse_unreadable
 from trivium.textfiles.read import InputPart, Reader, row_group_sizes
 
@@ -98,14 +98,13 @@ def _hashes(paths: Sequence[str], stamps: Sequence[FileStamp], *, hashing: bool)
         with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
             known |= zip(missing, pool.map(hash_file, map(Path, missing)), strict=True)
         kept |= {path: [changed, known[path]] for path, changed in keys}
-        with cached_draft(kept_at) as file:
-            file.write(json.dumps(kept).encode())
+        keep_in_cache(kept_at, json.dumps(kept).encode())
     return [known.get(path, "") for path, _ in keys]
 
 
 def _kept(path: Path) -> dict[str, list[str]]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -5,6 +5,7 @@ sequences into documents; both in slices, at the speed of the disk (3 billion to
 The answer is kept in the cache folder as 8 bytes a document, like a `.ds.index`, and mapped from then on.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +27,23 @@ def map_ends(path: Path) -> Ends:
     return np.frombuffer(map_file(path), dtype="<i8")
 
 
-def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_tokens: int) -> Ends:
-    """The ends cached under `key`; computed by `find`, slice by slice, if they are missing or do not fit."""
+def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_tokens: int) -> Path:
+    """The file of the ends cached under `key`; computed by `find`, slice by slice, if it is missing or does not fit."""
     path = cache / "ends" / f"{key}.index"
-    if path.is_file() and path.stat().st_size % 8 == 0 and path.stat().st_size:
-        kept = map_ends(path)
-        if kept[-1] == num_tokens:
-            return kept
-    with cached_draft(path) as file:
-        for ends in find():
-            file.write(ends.astype("<i8", copy=False).tobytes())
-    return map_ends(path)
+    if not ends_fit(path, num_tokens):
+        with cached_draft(path) as file:
+            for ends in find():
+                file.write(ends.astype("<i8", copy=False).tobytes())
+    return path
+
+
+def ends_fit(path: Path, num_tokens: int) -> bool:
+    """Whether a file of document ends is there and whole, as far as its size and its last end tell."""
+    if not path.is_file() or path.stat().st_size % 8 or not path.stat().st_size:
+        return False
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        return int.from_bytes(file.read(8), "little") == num_tokens
 
 
 def ends_by_mark(tokens: Tokens, eos: int | None, bos: int | None) -> Iterator[Ends]:

@@ -14,7 +14,6 @@ What has to be computed is kept in the cache folder: document ends, loss bytes, 
 padding. Arrays are read by their headers alone; nothing is ever unpickled.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.files import cached_draft, map_file
-from trivium.tokenfiles.ends import SLICE, Ends, Tokens
+from trivium.files import cached_draft, map_file, read_json
+from trivium.tokenfiles.ends import SLICE, Ends, Tokens, ends_fit
 
 TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
 SHAPE = "shape.json"
@@ -160,7 +159,7 @@ def find_padded(path: Path) -> PaddedRows | None:
         return None
     where = path.parent / SHAPE
     try:
-        content = json.loads(where.read_bytes())
+        content = read_json(where)
         shape: Any = content.get(path.stem, content.get("shape")) if isinstance(content, dict) else content
         rows, width = map(int, shape)
     except (OSError, ValueError, TypeError) as error:
@@ -175,7 +174,7 @@ def find_padded(path: Path) -> PaddedRows | None:
 def _pad_token(path: Path) -> tuple[int, Path] | tuple[None, None]:
     """The token that rows are padded with on the left, and the file that says so; None where there is no such file."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return None, None
     found = content.get("pad_token") if isinstance(content, dict) else None
@@ -200,27 +199,33 @@ def map_npy(path: Path) -> NDArray[Any]:
             raise SourceError(f"{path}: cannot be read as an array ({error}). Write or copy it again.") from None
 
 
-def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Loss:
-    """The loss bytes cached under `key`; computed by `find`, slice by slice, the first time."""
+def cached_loss(cache: Path, key: str, find: Callable[[], Iterator[Loss]], num_tokens: int) -> Path:
+    """The file of the loss bytes cached under `key`; computed by `find`, slice by slice, the first time."""
     path = cache / "loss" / key
     if not path.is_file() or path.stat().st_size != num_tokens:
         with cached_draft(path) as file:
             for loss in find():
                 file.write(loss.data)
-    return np.frombuffer(map_file(path), np.uint8)
+    return path
 
 
-def cached_documents(cache: Path, key: str, padded: PaddedRows, tokens: Tokens) -> tuple[Tokens, Ends, Loss]:
-    """Padded rows without their padding, cached under `key`; computed the first time."""
-    folder = cache / "unpadded"
-    paths = [folder / f"{key}.{ending}" for ending in ("loss", "ends", "tokens")]
-    if not all(path.is_file() for path in paths):
+def cached_documents(cache: Path, key: str, padded: PaddedRows, tokens: Tokens) -> tuple[Path, Path, Path]:
+    """The files of padded rows without their padding, cached under `key`: tokens, ends and loss bytes."""
+    tokens_at, ends_at, loss_at = (cache / "unpadded" / f"{key}.{ending}" for ending in ("tokens", "ends", "loss"))
+    if not _documents_fit(tokens_at, ends_at, loss_at, tokens.itemsize):
         end = 0
-        with cached_draft(paths[2]) as into, cached_draft(paths[1]) as index, cached_draft(paths[0]) as loss_file:
+        with cached_draft(tokens_at) as into, cached_draft(ends_at) as index, cached_draft(loss_at) as loss_file:
             for part, lengths, loss in padded.documents(tokens):
                 into.write(np.ascontiguousarray(part).data)
                 index.write((end + np.cumsum(lengths)).astype("<i8").data)
                 loss_file.write(loss.data)
                 end += len(part)
-    loss_mask, ends, kept = (map_file(path) for path in paths)
-    return np.frombuffer(kept, tokens.dtype), np.frombuffer(ends, "<i8"), np.frombuffer(loss_mask, np.uint8)
+    return tokens_at, ends_at, loss_at
+
+
+def _documents_fit(tokens_at: Path, ends_at: Path, loss_at: Path, itemsize: int) -> bool:
+    """Whether the three files are there and none is truncated: a kernel would read behind the end of one that is."""
+    if not all(path.is_file() for path in (tokens_at, ends_at, loss_at)):
+        return False
+    num_tokens = loss_at.stat().st_size
+    return tokens_at.stat().st_size == num_tokens * itemsize and (num_tokens == 0 or ends_fit(ends_at, num_tokens))

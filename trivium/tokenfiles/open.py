@@ -53,6 +53,7 @@ class TokenFile:
     loss: NDArray[np.uint8] | None  # for each token; 0 does not count in the loss
     tokenizer: str | None  # as metadata names it
     parts: tuple[FileStamp, ...]  # all files this was read from, the token file first
+    mapped: tuple[FileStamp, ...]  # all files whose bytes are read from memory, those in the cache folder too
     settings: TokenFileSettings
     tasks: NDArray[np.uint8] | None = None  # for each document, where a source mixes several
 
@@ -92,21 +93,29 @@ def _open(
         description = describe(found.path, sidecars)
         parts = tuple(stamp_of(path) for path in (found.path, *description.beside))
         tokens = _map_tokens(found.path, settings, description)
-        loss: NDArray[np.uint8] | None
+        ends_at: Path | None
+        loss_at: Path | None
         if description.padded:
             key = cache_key("unpadded", parts, str(tokens.dtype), "either side")
-            tokens, ends, loss = cached_documents(cache, key, description.padded, tokens)
+            tokens_at, ends_at, loss_at = cached_documents(cache, key, description.padded, tokens)
+            mapped = tuple(map(stamp_of, (tokens_at, ends_at, loss_at)))
+            tokens = np.frombuffer(map_file(tokens_at), tokens.dtype)
         else:
-            ends = _document_ends(tokens, parts, settings, description, cache)
-            loss = _loss(tokens, parts, description, cache)
+            ends_at = _ends_path(tokens, parts, settings, description, cache)
+            loss_at = _loss_path(tokens, parts, description, cache)
+            mapped = (parts[0], *(stamp_of(path) for path in (ends_at, loss_at) if path is not None))
+        ends = np.array([len(tokens)] * (len(tokens) > 0), np.int64) if ends_at is None else map_ends(ends_at)
+        loss = None if loss_at is None else _map_labels(loss_at, found.path, len(tokens), "tokens")
         tasks = _map_labels(description.tasks, found.path, len(ends), "documents") if description.tasks else None
+        mapped += () if description.tasks is None else (stamp_of(description.tasks),)
     except OSError as error:
         # Linux maps 65,530 files for a process by default; a `.ds` takes two or three of these.
         many = "The system's limit on mapped files is reached: raise vm.max_map_count, or merge files."
         advice = many if error.errno == ENOMEM else "Check that it exists and that you may read it."
         raise SourceError(f"{error.filename or found.path}: cannot be opened: {error.strerror}. {advice}") from error
     tokenizer = description.metadata.tokenizer if description.metadata else None
-    return TokenFile(found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, settings, tasks)
+    facts = found.path, found.name, description.format, tokens, ends, loss, tokenizer, parts, mapped, settings, tasks
+    return TokenFile(*facts)
 
 
 def _map_tokens(path: Path, settings: TokenFileSettings, description: TokenFileDescription) -> Tokens:
@@ -129,18 +138,18 @@ def _map_tokens(path: Path, settings: TokenFileSettings, description: TokenFileD
     return tokens
 
 
-def _document_ends(
+def _ends_path(
     tokens: Tokens,
     parts: tuple[FileStamp, ...],
     settings: TokenFileSettings,
     description: TokenFileDescription,
     cache: Path,
-) -> Ends:
-    """Where documents end: by the index, else by `eos` or `bos`, else the file is one document."""
+) -> Path | None:
+    """The file of document ends: the index, else computed by `eos` or `bos`; None where the file is one document."""
     if description.index:
-        return map_ends(description.index)
+        return description.index
     if len(tokens) == 0:
-        return np.empty(0, np.int64)
+        return None
     if description.packed:
         packed = description.packed
         return cached_ends(cache, cache_key("packed", parts), lambda: packed.ends(len(tokens)), len(tokens))
@@ -154,15 +163,15 @@ def _document_ends(
             f"{parts[0].path}: has no .ds.index beside it, so that the ends of its documents are not known. "
             f"Copy the index too, or write eos = <the id that ends a document>."
         )
-    return np.array([len(tokens)], np.int64)
+    return None
 
 
-def _loss(
+def _loss_path(
     tokens: Tokens, parts: tuple[FileStamp, ...], description: TokenFileDescription, cache: Path
-) -> NDArray[np.uint8] | None:
-    """Which tokens count in the loss; None where all do."""
+) -> Path | None:
+    """The file that tells which tokens count in the loss; None where all do."""
     if description.loss:
-        return _map_labels(description.loss, parts[0].path, len(tokens), "tokens")
+        return description.loss
     packed = description.packed
     if packed and packed.mask:
         return cached_loss(cache, cache_key("loss", parts), lambda: packed.loss(tokens), len(tokens))

@@ -72,8 +72,7 @@ class Loop:
         begins = step == stage.start
         before = trainer.plan.stages[stage.index - 1] if stage.index else None
         if begins and before is not None:
-            if session.entered == before.index:
-                self._evaluate_stage(before)
+            self._end_stage(before)
             changes = stage_changes(before, stage)
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
             if session.entered == before.index:
@@ -82,14 +81,18 @@ class Loop:
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))
             if session.ranks.share(session.references.lacks(step)):
                 trainer.save("boundary")
-        reference = session.references.of(stage)
-        session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
-        session.entered = stage.index
+        self._enter(stage, begins=begins)
         session.guard.enter(stage.index)
         if begins:
             self._evaluate_stage(stage, asked=step == 0 and trainer.config.evaluate.at_start)
             self.sample()
         trainer.on_stage(stage)
+
+    def _enter(self, stage: CompleteStage, *, begins: bool) -> None:
+        session = self.session
+        reference = session.references.of(stage)
+        session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
+        session.entered = stage.index
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
@@ -162,14 +165,16 @@ class Loop:
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         trainer, session = self.trainer, self.session
-        if trainer.finished and session.entered >= 0:
-            self._evaluate_stage(trainer.stage, asked=trainer.config.evaluate.every is not None)
-            self.sample()
+        is_new = False
+        if trainer.finished:
+            is_new = self._end_stage(trainer.plan.stages[-1], asked=trainer.config.evaluate.every is not None)
+            if session.entered >= 0:
+                self.sample()
         if not trainer.finished:
             signals = [each for each in session.ranks.gather(session.signal) if each is not None]
             session.tell(Preempted(step=trainer.step, signal=signals[0] if signals else "told to stop"))
         session.saver.wait()
-        if not session.ranks.share(session.folder.last_step() == trainer.step):
+        if is_new or not session.ranks.share(session.folder.last_step() == trainer.step):
             trainer.save("final" if trainer.finished else "stopped")
         session.saver.close()
         session.tell(
@@ -183,6 +188,17 @@ class Loop:
                 world_size=session.ranks.size,
             )
         )
+
+    def _end_stage(self, stage: CompleteStage, *, asked: bool = False) -> bool:
+        """Evaluate after a stage's last step, once; also where a signal or a kill fell between the two."""
+        session, evaluates = self.session, stage.config.evaluate or asked
+        if session.evaluated_end >= stage.end:
+            return False
+        session.evaluated_end = stage.end
+        if evaluates and session.entered != stage.index:
+            self._enter(stage, begins=False)
+        self._evaluate_stage(stage, asked=asked)
+        return evaluates
 
     def _evaluate_stage(self, stage: CompleteStage, *, asked: bool = False) -> None:
         """Evaluate at a stage's first or last step, where it or the config asks for that; score where it does."""

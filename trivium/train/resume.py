@@ -56,6 +56,7 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
         "validation": None
         if session.last_evaluation is None
         else asdict(replace(session.last_evaluation, seconds=0.0)),
+        "evaluated_end": session.evaluated_end,
         "own": _plain(trainer.state()),
         "versions": versions(),
         "world_size": trainer.ranks.size,
@@ -141,6 +142,7 @@ def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoi
     session.best = dict(state["best"])
     session.saver.best_step = state["best_step"]
     session.last_evaluation = None if state["validation"] is None else Evaluated(**state["validation"])
+    session.evaluated_end = int(state.get("evaluated_end", 0))
     session.references.found = dict(state.get("references", {}))
     trainer.load_state(state["own"])
     changes = changed_keys(state["config"], raw_config(trainer.config))

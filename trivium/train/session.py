@@ -4,13 +4,11 @@ A `Session` is everything that is open while a run trains. It is made once, by `
 needs it; only where the launch is changes later (`entered`, `scored_at`, `best`, ...).
 """
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from trivium.engine.base import Engine
@@ -25,14 +23,14 @@ from trivium.train.references import References
 from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
 from trivium.train.setup import run_engine
+from trivium.train.signals import stops_on_signals
 from trivium.train.sinks import Sinks, terminal_view, trackers
-from trivium.train.watchdog import Watchdog, this_process
+from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
 BEST, BEST_BITS = "validation loss", "bits per byte"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # SIGUSR1: what clusters send ahead of the end
 
 
 @dataclass(slots=True)
@@ -53,6 +51,7 @@ class Session:
     sinks: Sinks
     say: Callable[[str], None]  # tell the user something
     entered: int = -1  # the stage that the engine is in
+    evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
     scored_at: int = -1  # the step at which tasks were last scored
     saves_again: bool = False  # a save has failed, and is due again
     signal: str | None = None  # the signal that told this rank to stop
@@ -91,7 +90,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
             if ranks.is_main:
                 folder.lock()
         stack.callback(folder.unlock)
-        processes = ranks.gather(this_process())
+        processes = [Process(**each) for each in ranks.gather(asdict(this_process()))]
         stall_seconds = 60 * trainer.config.guard.stall_minutes
         with ranks.as_one():
             engine = run_engine(trainer.plan, trainer.own, trainer.mesh)  # may take long, without a beat
@@ -143,26 +142,6 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         if trainer.show:
             sinks.add(terminal_view(plan, config.track.every))
     return session
-
-
-@contextmanager
-def stops_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Every signal calls `stop` with its name; after the first, Ctrl-C ends the process as it always does."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before[signal.SIGINT])
-        stop(signal.Signals(number).name)
-
-    try:
-        before = {each: signal.signal(each, handle) for each in STOP_SIGNALS}
-    except ValueError:  # not in the main thread, as in some notebooks: signals stay as they are
-        yield
-        return
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

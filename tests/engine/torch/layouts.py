@@ -134,8 +134,8 @@ def generate(mesh: MeshShape, ranks: Ranks) -> dict[str, Any]:
         generation.append(chosen[left])
         places = [places[place] for place in left]
     losses = engine.nats(shard(make_batch(seed=9), mesh, ranks.rank))
-    everywhere = {prompt: row for part in ranks.gather(rows) for prompt, row in part.items()}
-    nats = np.concatenate(ranks.gather(losses.sum(1))[:: mesh.tensor])
+    everywhere = {prompt: row for part in ranks.gather([[*each] for each in rows.items()]) for prompt, row in part}
+    nats = np.concatenate(ranks.gather(losses.sum(1).tolist())[:: mesh.tensor])
     return {"tokens": [everywhere[prompt] for prompt in range(3)], "nats": nats.tolist()}
 
 

@@ -67,13 +67,14 @@ def examine(who: Examinee, exam: Exam) -> TaskScore:
     numbers = range(who.reader, len(exam.questions), who.readers)
     own = [exam.questions[number] for number in numbers]
     answers = chosen_letters(who, own) if exam.task.kind == "choice" else written_answers(who, own)
-    right = {
-        number: answer is not None and exam.task.evaluate(question.conversation, answer)
+    right = [
+        number
         for number, question, answer in zip(numbers, own, answers, strict=True)
-    }
+        if answer is not None and exam.task.evaluate(question.conversation, answer)
+    ]
     # Ranks that share each matrix ask the same questions: one answer of each counts.
-    all_right = {number: is_right for part in who.ranks.gather(right) for number, is_right in part.items()}
-    return TaskScore(sum(all_right.values()), len(exam.questions), exam.chance)
+    all_right = {number for part in who.ranks.gather(right) for number in part}
+    return TaskScore(len(all_right), len(exam.questions), exam.chance)
 
 
 def chosen_letters(who: Examinee, questions: Sequence[Question]) -> list[str | None]:

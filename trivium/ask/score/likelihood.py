@@ -56,7 +56,7 @@ def _by_next_token(engine: Engine, asked: Sequence[Choice], ranks: Ranks, batch_
 def _summed_nats(engine: Engine, rows: Sequence[tuple[Tokens, Tokens]], ranks: Ranks, batch_rows: int) -> list[float]:
     """Nats of each choice after its prompt; all ranks make the same number of passes, of the same shape."""
     own = max((len(prompt) + len(choice) - 1 for prompt, choice in rows), default=1)
-    facts = ranks.gather((len(rows), own))
+    facts = ranks.gather([len(rows), own])
     length = -(-max(longest for _, longest in facts) // ROUNDED) * ROUNDED
     found: list[float] = []
     for first in range(0, max(count for count, _ in facts), batch_rows):

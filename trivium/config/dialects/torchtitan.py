@@ -148,7 +148,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 def _muon(theirs: Theirs) -> dict[str, Any]:
     """Muon's momentum; what else theirs has of it is refused."""
     table = "optimizer"
-    what = 'is "Muon": trivium\'s has Nesterov\'s momentum, and updates scaled by sqrt(max(1, outputs / inputs)). '
+    what = "is \"Muon\": trivium's has Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs)). "
     theirs.need((table, "name"), f"{what}To train with it, give optimizer.name=muon; or write AdamW.", (table, "name"))
     momentum = theirs.take(table, "mu", default=0.95)
     theirs.holds({"nesterov": True, "flatten": False, "algorithm": "muon"}, table)

@@ -11,7 +11,6 @@ go through the coordinator's table of keys, where they never meet those of train
 import atexit
 import json
 import os
-import pickle
 import sys
 import threading
 import time
@@ -29,8 +28,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.ranks import Ranks, Value
+from trivium.engine.ranks import Ranks, Value, decode_message, encode_message
 from trivium.errors import ConfigError, Problem, RankError, SilentRankError, TriviumError
+from trivium.files import parse_json
 
 FAILED = "trivium/failed"
 FIRST_PORT = 15_000
@@ -61,12 +61,12 @@ class JaxRanks(Ranks):
     def gather(self, value: Value) -> list[Value]:
         if self.size == 1:
             return [value]
-        own = np.frombuffer(pickle.dumps(value), np.uint8)  # pickles of this program's own processes
+        own = np.frombuffer(encode_message(value), np.uint8)
         sizes = _gathered(np.array([own.size], np.int32))[:, 0]
         padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # few shapes: each is compiled once
         padded[: own.size] = own
         values = _gathered(padded)
-        return [pickle.loads(each[:size].tobytes()) for each, size in zip(values, sizes, strict=True)]
+        return [decode_message(each[:size].tobytes()) for each, size in zip(values, sizes, strict=True)]
 
     def share(self, value: Value) -> Value:
         return self.gather(value)[0]
@@ -213,7 +213,7 @@ def gather_aside(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if jax.process_index():
         return [value]
     keys = (f"trivium/aside/{number}/{rank}" for rank in range(jax.process_count()))
-    return [json.loads(_client().blocking_key_value_get(key, ASIDE_MILLISECONDS)) for key in keys]
+    return [parse_json(_client().blocking_key_value_get(key, ASIDE_MILLISECONDS)) for key in keys]
 
 
 def largest(mesh: Mesh, *numbers: int) -> tuple[int, ...]:

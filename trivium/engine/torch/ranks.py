@@ -12,12 +12,13 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from trivium.engine.ranks import Ranks, Value
+from trivium.engine.ranks import Ranks, Value, decode_message, encode_message
 from trivium.errors import RankError, SilentRankError, TriviumError, UsageError
 
 FAILED = "trivium/failed"
@@ -42,14 +43,22 @@ class TorchRanks(Ranks):
         self.agree(False)
 
     def gather(self, value: Value) -> list[Value]:
-        values: list[Value | None] = [None] * self.size
-        dist.all_gather_object(values, value)
-        return values  # type: ignore[return-value]
+        own = _message(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(own)]))
+        longest = max(int(size) for size in sizes)
+        messages = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(messages, torch.nn.functional.pad(own, (0, longest - len(own))))
+        return [_value(message[: int(size)]) for message, size in zip(messages, sizes, strict=True)]
 
     def share(self, value: Value) -> Value:
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        message = _message(value if self.is_main else None)
+        size = torch.tensor([len(message)])
+        dist.broadcast(size, src=0)
+        message = message if self.is_main else torch.zeros(int(size), dtype=torch.uint8)
+        dist.broadcast(message, src=0)
+        shared: Value = _value(message)
+        return shared
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -77,6 +86,14 @@ class TorchRanks(Ranks):
             rank, _, first = self._store.compare_set(FAILED, "", f"{self.rank} {text}").decode().partition(" ")
             return int(rank), first
         return 0, "it is gone"
+
+
+def _message(value: Value) -> torch.Tensor:
+    return torch.frombuffer(bytearray(encode_message(value)), dtype=torch.uint8)
+
+
+def _value(message: torch.Tensor) -> Any:
+    return decode_message(message.numpy().tobytes())
 
 
 @cache
