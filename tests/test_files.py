@@ -7,7 +7,17 @@ import numpy as np
 import platformdirs
 import pytest
 
-from trivium.files import cache_folder, draft, flushed_facts, hash_file, hash_json, map_file, write_flushed
+from trivium.files import (
+    cache_folder,
+    draft,
+    flushed_facts,
+    hash_file,
+    hash_json,
+    map_file,
+    parse_json,
+    read_json,
+    write_flushed,
+)
 
 
 def test_hashes_of_plain_values_never_change() -> None:
@@ -106,3 +116,37 @@ def test_fixtures_of_a_module_do_not_use_the_users_cache(
     cache_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert cache_of_a_module.is_relative_to(tmp_path_factory.getbasetemp())
+
+
+def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf{"name": "\xc3\xb6", "sizes": [1, 2.5, -3], "none": null}')
+    assert read_json(path) == {"name": "ö", "sizes": [1, 2.5, -3], "none": None}
+
+
+@pytest.mark.parametrize(("before", "after"), [("[", "]"), ('{"a":', "}")])
+def test_json_may_be_nested_64_levels_deep(before: str, after: str) -> None:
+    deepest = before * 63 + "[]" + after * 63
+    parse_json(deepest)
+    for levels in (1, 500, 100_000):
+        with pytest.raises(ValueError, match="it is nested more than 64 levels deep"):
+            parse_json(before * levels + deepest + after * levels)
+
+
+def test_json_beyond_a_limit_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('["aaaaaaaa"]')
+    with pytest.raises(ValueError, match="it has more than 8 bytes"):
+        read_json(path, largest=8)
+    with pytest.raises(ValueError, match="it has a number of 5,000 digits"):
+        parse_json("1" * 5_000)
+    for torn, why in ((b"", "Expecting value"), (b'{"a": ', "Expecting value"), (b"\xff\xfe", "can't decode byte")):
+        with pytest.raises(ValueError, match=why):
+            parse_json(torn)
+
+
+def test_json_is_not_read_from_pipes_and_devices(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises((ValueError, OSError), match=r"not a regular file|directory"):
+            read_json(path)

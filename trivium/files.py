@@ -1,4 +1,4 @@
-"""Files: hashed, flushed, written whole or not at all, read without being loaded, and where what we computed is kept.
+"""Files: hashed, flushed, written whole or not at all, mapped, read within limits; and where what we computed is kept.
 
 A draft costs two flushes to disk. A mapped file costs one system call and holds no descriptor.
 """
@@ -9,17 +9,22 @@ import json
 import mmap
 import os
 import secrets
+import stat
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypedDict
+from typing import Any, BinaryIO, TypedDict
 
 import platformdirs
 import xxhash
 
 from trivium.errors import SourceError
+
+LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
+DEEPEST_JSON = 64  # tables and lists within one another
+MOST_DIGITS = 40  # of a whole number
 
 
 class FileFacts(TypedDict):
@@ -79,6 +84,54 @@ def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> FileFacts:
         file.flush()
         os.fsync(file.fileno())
         return {"bytes": file.tell(), "hash": str(hasher.hexdigest())}
+
+
+def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
+    """The value of a JSON file that anyone may have written; OSError or ValueError where it cannot be read."""
+    return parse_json(read_bounded(path, largest))
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """A file's content; ValueError where it has more than `largest` bytes, or is a pipe, a device or a folder."""
+    # A pipe that nobody writes to would wait here without end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a regular file")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"it has more than {largest:,} bytes")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text that anyone may have written; ValueError where it is not JSON, or beyond our limits."""
+    decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        value = _DECODER.decode(decoded)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep") from None
+    level = [value]
+    for _ in range(DEEPEST_JSON):
+        level = [child for each in level for child in _children(each) if isinstance(child, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} levels deep")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits):,} digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole_number)
 
 
 @contextmanager
