@@ -20,10 +20,10 @@ from pathlib import Path
 
 from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
 from trivium.paths import Found, find_any, refuse_unreadable
+from trivium.textfiles.decompress import COMPRESSED
 from trivium.textfiles.read import InputPart, Reader, row_group_sizes
 
 LINES = (".jsonl", ".ndjson", ".json")
-COMPRESSED = (".gz", ".zst")
 SLICE_BYTES = 1 << 22
 THREADS = 4
 
