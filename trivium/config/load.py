@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.keys import Path, nearest
+from trivium.config.limits import DEEPEST, read_config_text, refuse_beyond_limits
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
@@ -59,7 +60,7 @@ def load(
 def read_tables(path: FilePath) -> dict[str, Any]:
     """The file's tables; a file that is missing, or neither TOML nor YAML, is a ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_config_text(path)
         if path.suffix.lower() not in (".yaml", ".yml"):
             return parse_toml(text)
         from trivium.config.read_yaml import parse_yaml
@@ -79,9 +80,15 @@ def read_tables(path: FilePath) -> dict[str, Any]:
 def parse_toml(text: str) -> dict[str, Any]:
     """TOML's tables; ValueError with the reason where it is not TOML."""
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Write it flat.") from None
+    except ValueError:  # of Python's `int`
+        raise ValueError("has a whole number beyond 64 bits. Write a smaller one.") from None
+    refuse_beyond_limits(tables)
+    return tables
 
 
 def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
@@ -120,6 +127,8 @@ def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
     """The table that an override changes, and the key in it; ValueError with the reason why there is none."""
     if not all(parts) or not parts:
         raise ValueError("is not an override. Write key=value, for example stages.0.tokens=1B.")
+    if len(parts) > DEEPEST:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Name a key of the config.")
     found: Any = raw
     for depth in range(1, len(parts)):
         found = _enter(found, parts[:depth])
@@ -151,9 +160,15 @@ def _enter(container: Any, parts: list[str]) -> Any:
 def _override_value(text: str) -> Any:
     """A TOML value where it is one, else the text itself: `1B` needs no quotes on the command line."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        tables = {"value": text}
+    except RecursionError:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Write a plain value.") from None
+    except ValueError:  # of Python's `int`
+        raise ValueError("is a whole number beyond 64 bits. Write a smaller one.") from None
+    refuse_beyond_limits(tables)
+    return tables["value"]
 
 
 def validate(raw: dict[str, Any], file: str) -> tuple[Config, list[Problem]]:
