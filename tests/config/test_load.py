@@ -3,8 +3,10 @@
 import builtins
 import copy
 import io
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -233,6 +235,19 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         assert refusal(path) == f"{path}: cannot be read: it is not a regular file. Give the path of a config."
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_may_be_written(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = ["run.folder", "tokenizer.path", "tokenizer.chat_template", "checkpoint.copy_to", "sources.web.path"]
+    keys += ["stages.0.kl.reference.path"]
+    file.write_text(re.sub(r"size = .*", 'init = "~/a"', BASE, count=1))
+    config = load_config(file, [*(f"{key}=~/a" for key in keys), "stages.0.kl.beta=1"])
+    written = config.model_dump()
+    assert json.dumps(written).count(f"{tmp_path}/a") == len(keys) + 1
+    assert "~" not in json.dumps(written)
 
 
 def test_a_byte_order_mark_is_ignored(file: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Fraction, Name, OpenFraction, Paths, Positive, Table, Text
+from trivium.config.fields import Fraction, Name, OpenFraction, Paths, PathText, Positive, Table
 from trivium.config.numbers import Count, Whole, parse_count
 
 
@@ -91,7 +91,7 @@ class TextSource(PreparedSource):
 class HubSource(BaseSource):
     """Keys of both kinds of Hugging Face source."""
 
-    dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
+    dataset: PathText | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
     """A name on the Hub or a folder on disk; a stream also reads a data file, or its URL."""
     subset: Name | None = Field(None, examples=["sample-10BT"])
     """The dataset's configuration, as `datasets` calls it."""
