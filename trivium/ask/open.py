@@ -20,6 +20,7 @@ from trivium.errors import UsageError
 from trivium.model.folder import read_spec
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.model.spec import ModelSpec
+from trivium.paths import suggestion
 from trivium.run.folder import find_checkpoint
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.text.tokenizer import Tokenizer, added_roles, open_tokenizer
@@ -64,7 +65,7 @@ def open_model(
         raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
         known = "a run's folder, one of its checkpoints, or a Hugging Face folder"
-        raise UsageError(f"{path}: is not a folder. Give {known}.")
+        raise UsageError(f"{path}: is not a folder.{suggestion(path)} Give {known}.")
     if (path / CONFIG_FILE).is_file():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")

@@ -21,6 +21,7 @@ from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
+from trivium.paths import suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def read_tables(path: FilePath) -> dict[str, Any]:
 
         return parse_yaml(text)
     except FileNotFoundError:
-        what = "no such file. Give the path of a config."
+        what = f"no such file.{suggestion(path)} Give the path of a config."
     except UnicodeDecodeError:
         what = "is not UTF-8 text. Save it as UTF-8."
     except OSError as error:

@@ -17,7 +17,7 @@ from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import BaseSource, PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
 from trivium.files import cache_folder, cached_draft, hash_json
-from trivium.paths import UNFINISHED
+from trivium.paths import UNFINISHED, suggestion
 from trivium.prepare.encode import Recipe
 from trivium.prepare.folder import VERSION, identity_of
 from trivium.prepare.prepare import prepare
@@ -101,7 +101,8 @@ def exists(paths: Sequence[str]) -> bool:
 
 def not_there(source: BaseSource) -> LocatedSource:
     """The gap of a source of which nothing is on disk."""
-    return LocatedSource(gap=Gap(f"{source.where} does not exist"))
+    hints = [suggestion(path) for path in getattr(source, "path", None) or ()]
+    return LocatedSource(gap=Gap(f"{source.where} does not exist", next(filter(None, hints), "")))
 
 
 def not_fetched(what: str) -> LocatedSource:

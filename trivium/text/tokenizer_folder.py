@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.errors import SourceError
+from trivium.paths import suggestion
 from trivium.text.roles import ROLES, Role
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -64,7 +65,9 @@ def read_template(where: str) -> str:
     """The chat template in a file: Jinja, or JSON with a chat_template."""
     path = Path(where)
     if not path.is_file():
-        raise SourceError(f"tokenizer.chat_template: {path} does not exist. Write the path of a Jinja file.")
+        raise SourceError(
+            f"tokenizer.chat_template: {path} does not exist.{suggestion(path)} Write the path of a Jinja file."
+        )
     template = template_in(_read_json(path)) if path.suffix == ".json" else read_text(path)
     if template is None:
         raise SourceError(f"tokenizer.chat_template: {path} has no chat_template. Write the path of a Jinja file.")
@@ -101,8 +104,9 @@ def _token_name(value: object) -> str | None:
 def _from_hub(name: str) -> Path:
     """The folder of a name on the Hub, from the local cache first, so that a tokenizer once read never changes."""
     missing = f"tokenizer.path: {name} does not exist"
+    hint = suggestion(name)
     if not HUB_NAME.fullmatch(name) or name.endswith((".json", ".model", ".tiktoken")):
-        raise SourceError(f"{missing}. Write the path of a tokenizer.json or its folder.")
+        raise SourceError(f"{missing}.{hint} Write the path of a tokenizer.json or its folder.")
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -116,4 +120,4 @@ def _from_hub(name: str) -> Path:
         if (folder / "tokenizer.json").is_file():
             return folder
         reason = "it has no tokenizer.json"
-    raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}. Write a path on disk.")
+    raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}.{hint} Write a path on disk.")

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from trivium.errors import SourceError
-from trivium.paths import Found, find_with, fixed_part, folders_below
+from trivium.paths import Found, find_with, fixed_part, folders_below, missing
 from trivium.tokenfiles.masked import INDEX, MASK, TOKEN
 
 ENDINGS = (".ds", ".npy", ".bin")
@@ -34,7 +34,7 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
     elif glob.has_magic(entry):
         root, files = fixed_part(path), list(_match(entry))
     else:
-        raise SourceError(f"{entry}: does not exist. Write the path of a file or folder, or a pattern.")
+        raise missing(entry)
     if not files:
         raise SourceError(
             f"{entry}: holds no token files: nothing ends in {', '.join(ENDINGS)}. "
