@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypedDict
 
 import platformdirs
@@ -108,6 +108,12 @@ def open_regular(path: Path) -> int:
         os.close(descriptor)
         raise ValueError("it is not a regular file")
     return descriptor
+
+
+def is_within(name: str) -> bool:
+    """Whether a name leads to a file below its folder: no way up, no root, no second spelling of the same file."""
+    pure = PurePosixPath(name)
+    return not pure.is_absolute() and pure.as_posix() == name and name != "." and ".." not in pure.parts
 
 
 def parse_json(text: str | bytes) -> Any:

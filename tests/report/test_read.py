@@ -105,11 +105,19 @@ def test_what_another_hand_wrote_is_skipped_or_named(tmp_path: Path) -> None:
     before = RunFiles(run.folder).log
     run.tell_raw("evaluated", 300)
     run.tell_raw("step", 301, lr=None)
+    run.tell_raw("ended", 302, finished=True, steps="all", peak_memory=1, training_seconds=1, best={}, world_size=1)
+    run.tell_raw("scored", 303, scores={"arc": {}}, overall=0.5, seconds=1)
+    run.tell_raw("step", 304, lr={"matrix": "high"}, loss_by_source={"web": [1]}, loss="low")
+    run.tell_raw("notice", 306, text="a", time="now")
     (run.folder / "rows" / "step-00000154.json").write_text("[{")
     (run.folder / "config.toml").write_bytes(b"# \xff\n")
     files = RunFiles(run.folder)
     assert files.log.of(Evaluated) == before.of(Evaluated)
+    assert files.log.end == before.end
+    assert files.log.of(Scored) == before.of(Scored)
     assert files.rows == {"rows/step-00000154.json": []}
+    (run.folder / "rows" / "step-00000154.json").write_text('[{"source": "web", "pieces": [{"document": "first"}]}]')
+    assert RunFiles(run.folder).rows == {"rows/step-00000154.json": []}
     for name, keys in (("plan.json", "stages"), ("lineage.json", "run, step")):
         whole = (run.folder / name).read_text() if name == "plan.json" else None
         (run.folder / name).write_text("{}")

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.events import step, steps_taken
-from trivium.run.events import Evaluated, EventFile, Notice, Started, as_event, read_events
+from trivium.run import events
+from trivium.run.events import Evaluated, EventFile, Notice, Started, as_event, parse_event, read_events
 from trivium.train.sinks import figures
 
 
@@ -104,3 +107,44 @@ def test_a_record_is_an_object_of_its_class_unless_it_lacks_a_field(tmp_path: Pa
     assert as_event(record) == said
     assert as_event({**record, "added_later": 1}) == said
     assert as_event({"event": "notice", "step": 3}) is None
+
+
+def test_a_line_that_is_not_an_event_is_skipped() -> None:
+    assert parse_event(b'{"event": "notice", "step": 3, "text": "a"}') is not None
+    for line in (
+        b"[" * 100_000,
+        b'{"event": ["notice"], "step": 3}',
+        b'{"event": "other", "step": 3}',
+        b'{"event": "notice"}',
+        b'{"event": "notice", "step": "3"}',
+        b'{"event": "notice", "step": true}',
+        b'{"event": "notice", "step": -1}',
+        b'{"event": "notice", "step": 10000000000000000000000}',
+        b'{"event": "notice", "step": 3, "time": "now"}',
+        b'{"event": "notice", "step": 3, "time": NaN}',
+    ):
+        assert parse_event(line) is None, line
+
+
+def test_a_record_with_a_field_of_another_type_is_no_event(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventFile(path)
+    for event in (started(0, False), step(1), Evaluated.without_validation(1, "general")):
+        file.write(event)
+    file.close()
+    records = list(read_events(path))
+    assert all(as_event(record) is not None for record in records)
+    harms: list[dict[str, Any]] = [{"total_steps": "ten"}, {"lr": [1]}, {"loss_by_source": {"web": {}}}]
+    for record, harm in zip(records, harms, strict=True):
+        assert as_event(record | harm) is None
+
+
+def test_a_line_without_an_end_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    monkeypatch.setattr(events, "LONGEST_LINE", 1000)
+    file = EventFile(path)
+    file.write(Notice(step=1, text="first"))
+    file.write(Notice(step=1, text="x" * 5000))
+    file.write(Notice(step=2, text="last"))
+    file.close()
+    assert [event["text"] for event in read_events(path)] == ["first", "last"]

@@ -1,5 +1,6 @@
 """A checkpoint is complete or absent, and one launch has the folder."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -50,14 +51,35 @@ def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def listing(**changes: object) -> Callable[[Path], object]:
+    """Writes a COMPLETE that lists the checkpoint's files, but for these changes; None removes a file from it."""
+
+    def write(path: Path) -> None:
+        files = json.loads(path.read_text())["files"] | changes
+        path.write_text(json.dumps({"files": {name: each for name, each in files.items() if each is not None}}))
+
+    return write
+
+
 WEIGHTS = "engine/model.bin"
+HARMS_OF_A_LIST: list[Callable[[Path], object]] = [
+    torn,
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_text("[1]"),
+    lambda path: path.write_text('{"files": {}}'),
+    lambda path: path.write_text('{"files": ' + "[" * 10_000),
+    listing(**{WEIGHTS: None}),
+    listing(**{"state.json": None}),
+    listing(**{WEIGHTS: {"bytes": None, "hash": ""}}),
+    listing(**{WEIGHTS: {"bytes": 7}}),
+    listing(**{WEIGHTS: "7"}),
+    listing(**{"engine/../../../outside": {"bytes": 0, "hash": ""}}),
+]
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [
     (WEIGHTS, lambda path: path.write_text("weight"), "had 7 bytes, has 6"),
     (WEIGHTS, lambda path: path.write_text("Weights"), "its content has changed since it was written"),
     (WEIGHTS, lambda path: path.unlink(), "is missing"),
-    (COMPLETE, torn, "is corrupt: truncated, or changed since it was written"),
-    (COMPLETE, lambda path: path.write_bytes(b""), "is corrupt: truncated, or changed since it was written"),
-    (COMPLETE, lambda path: path.write_text("[1]"), "is corrupt: truncated, or changed since it was written"),
+    *((COMPLETE, harm, "is corrupt: truncated, or changed since it was written") for harm in HARMS_OF_A_LIST),
 ]
 
 
@@ -235,3 +257,17 @@ def test_only_folders_named_by_their_step_are_checkpoints(tmp_path: Path) -> Non
     with pytest.raises(ResumeError) as error:
         find_checkpoint(path, 9)
     assert str(error.value) == f"{path}: is the checkpoint of step 5, not 9. Leave the step out."
+
+
+def test_a_lineage_that_is_corrupt_is_one_message(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.lineage is None
+    path = tmp_path / "lineage.json"
+    for text in ('{"run": "runs/ba', "[]", '{"run": "runs/base"}', '{"run": "runs/base", "step": "4"}'):
+        path.write_text(text)
+        with pytest.raises(ResumeError) as caught:
+            _ = folder.lineage
+        assert str(caught.value) == (
+            f"{path}: is corrupt: truncated, or changed since it was written. "
+            "Put it back, or delete it: the run then forgets what it forked."
+        )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from trivium.errors import ResumeError
+from trivium.files import read_json
 from trivium.model import huggingface
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -37,7 +38,7 @@ def read_spec(folder: Path) -> ModelSpec:
     if not is_saved(folder):
         return huggingface.read_spec(folder)
     try:
-        raw = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        raw = read_json(folder / SPEC_FILE)
         return ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
     except (ValueError, KeyError, TypeError):
         what = "is corrupt: truncated, or changed since it was written. Put it back."

@@ -15,7 +15,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.errors import SourceError
-from trivium.files import draft, flush_file, hash_json
+from trivium.files import draft, flush_file, hash_json, read_json
 from trivium.paths import UNFINISHED, Found
 from trivium.prepare.encode import NO_NAME, Outcome, Recipe
 from trivium.prepare.shards import Shard, Work
@@ -108,7 +108,7 @@ class FinishedShards:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            kept = json.loads((self._place / f"{name}.json").read_bytes())
+            kept = read_json(self._place / f"{name}.json")
         except (OSError, ValueError):
             return None
         return kept if isinstance(kept, dict) else None
@@ -164,7 +164,7 @@ def find_prepared(folder: Path, identity: str) -> Prepared | None:
             raise SourceError(f"{folder}: {what}. Give a folder that does not exist yet.")
         return None
     try:
-        content = json.loads((folder / SUMMARY).read_bytes())
+        content = read_json(folder / SUMMARY)
         version = content["version"]
         if version != VERSION:
             raise SourceError(

@@ -4,7 +4,6 @@ Reads only what was appended since it last looked, so that a page can follow a r
 skipped; where a run resumed, what came after the checkpoint is forgotten and its last record stays.
 """
 
-import json
 import re
 import tomllib
 from contextlib import suppress
@@ -12,9 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
+
 from trivium.errors import ResumeError, UsageError
+from trivium.files import read_json
 from trivium.report.columns import Columns
 from trivium.run.events import (
+    LONGEST_LINE,
     Ended,
     Evaluated,
     Event,
@@ -25,6 +29,7 @@ from trivium.run.events import (
     Started,
     StepTaken,
     as_event,
+    event_lines,
     parse_event,
 )
 from trivium.run.folder import RunFolder
@@ -34,7 +39,24 @@ Kind = TypeVar("Kind", bound=Event)
 # Of these kinds only what led to the present is shown; others, such as saves, are history and stay.
 UNDONE_BY_RESUME: tuple[type[Event], ...] = (Evaluated, Scored, Sampled, Spiked, Skipped)
 TAKEN_ONCE = (Evaluated, Scored, Sampled)  # at a step: the last one counts
-KEPT_ROWS = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
+SHOWN_STATE = {"stage_name", "world_size", "validation"}
+ROWS_FILE = re.compile(r"rows/step-\d{8}\.json")  # no other path from an event is opened
+
+
+class KeptPiece(TypedDict):
+    """A piece of a row, as far as a page shows it."""
+
+    document: int
+
+
+class KeptRow(TypedDict):
+    """One row of a step that went wrong."""
+
+    source: str
+    pieces: list[KeptPiece]
+
+
+KEPT_ROWS = TypeAdapter(list[KeptRow])
 
 
 class Logged(NamedTuple):
@@ -81,10 +103,10 @@ class EventLog:
         return EventLog(self.steps.after(past.steps, last), kinds, self.first_time, self.last_time)
 
     def add(self, record: Record) -> None:
-        """Add one event; one that lacks a field, or whose step is not a number, is skipped."""
+        """Add one event; one that lacks a field, or has one of another type, is skipped."""
         is_step = record["event"] == StepTaken.kind
         event = None if is_step else as_event(record)
-        if not isinstance(record.get("step"), int) or (event is None and not is_step):
+        if event is None and not is_step:
             return
         self.last_time = float(record.get("time") or self.last_time or 0.0)
         self.first_time = self.last_time if self.first_time is None else self.first_time
@@ -122,7 +144,7 @@ def _figures(record: Record) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, dict):
-            figures |= {f"{name}/{key}": float(each) for key, each in value.items() if each is not None}
+            figures |= {f"{name}/{key}": float(each) for key, each in value.items() if isinstance(each, int | float)}
         elif isinstance(value, int | float) and name != "step":
             figures[name] = float(value)
     return figures
@@ -139,7 +161,7 @@ class RunFiles:
         self.config_text = ""
         self.lineage: Any = None
         self.checkpoints: list[Record] = []
-        self.rows: dict[str, list[Record]] = {}
+        self.rows: dict[str, list[KeptRow]] = {}
         self._read_bytes = 0
         self.update()
 
@@ -169,10 +191,10 @@ class RunFiles:
 
     def _read_rows(self, name: object) -> None:
         """The documents in the rows of a step that went wrong, where the run kept them."""
-        if isinstance(name, str) and KEPT_ROWS.fullmatch(name) and name not in self.rows:
+        if isinstance(name, str) and ROWS_FILE.fullmatch(name) and name not in self.rows:
             self.rows[name] = []
             with suppress(OSError, ValueError):  # where the file is gone or truncated the page shows the step alone
-                self.rows[name] = json.loads((self.folder / name).read_text(encoding="utf-8"))
+                self.rows[name] = KEPT_ROWS.validate_python(read_json(self.folder / name))
 
     def _json(self, name: str, keys: tuple[str, ...]) -> Any:
         path = self.folder / name
@@ -182,7 +204,7 @@ class RunFiles:
                 what = "is a fork that has not been started. Start it first: trivium train."
             raise UsageError(f"{self.folder}: {what}")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
             if not isinstance(found, dict) or not all(key in found for key in keys):
                 raise ValueError(f"it lacks {', '.join(keys)}")
             return found
@@ -195,8 +217,8 @@ class RunFiles:
             self.log, self._read_bytes = EventLog(), 0
         with open(path, "rb") as file:
             file.seek(self._read_bytes)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line in event_lines(file):
+                if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
                     break  # still being written, or truncated; the next launch ends it
                 self._read_bytes += len(line)
                 record = parse_event(line)
@@ -206,10 +228,12 @@ class RunFiles:
 
 def _states(folder: Path) -> list[Record]:
     """The states of a run's checkpoints; those that cannot be read are skipped."""
-    states = []
+    states: list[Record] = []
     for checkpoint in RunFolder(folder).checkpoints():
         with suppress(ResumeError):
-            states.append(checkpoint.state())
+            state = checkpoint.state()
+            if type(state.get("step")) is int and state.keys() >= SHOWN_STATE:
+                states.append(state)
     return states
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from trivium.errors import UsageError
 from trivium.report.charts import Series, Style
-from trivium.report.read import EventLog, RunFiles
+from trivium.report.read import EventLog, KeptRow, RunFiles
 from trivium.run.events import Event, Skipped, Started
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ class ShownRun:
     config_text: str = ""
     lineage: Any = None
     checkpoints: list[Record] = field(default_factory=list)  # the state of each that is on disk
-    rows: dict[str, list[Record]] = field(default_factory=dict)  # of steps that went wrong, by the name of their file
+    rows: dict[str, list[KeptRow]] = field(default_factory=dict)  # of steps that went wrong, by the name of their file
     folder: str = ""
     log: EventLog = field(default_factory=EventLog)
     several: bool = False

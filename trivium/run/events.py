@@ -11,10 +11,19 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, BinaryIO, ClassVar, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
 from trivium.config.numbers import show_count
+from trivium.files import parse_json
+
+LONGEST_LINE = 16 << 20  # bytes
+LARGEST_STEP = 2**53  # what a double, and so any reader of JSON, holds exactly
+LATEST_TIME = 1e11  # seconds since 1970: the year 5138
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,26 +360,49 @@ def _ends_a_line(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def event_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an events file; a longer one than any event comes in parts, none of which is an event."""
+    return iter(lambda: file.readline(LONGEST_LINE), b"")
+
+
 def parse_event(line: bytes) -> dict[str, Any] | None:
     """A line's event; None for a line that is not one, such as what a kill has truncated."""
     try:
-        event = json.loads(line)
+        event = parse_json(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and event.get("event") in KINDS else None
+    return event if isinstance(event, dict) and _is_event(event) else None
+
+
+def _is_event(record: dict[str, Any]) -> bool:
+    """Whether a record has what every event has: a kind, a step and a time that can be."""
+    kind, step, moment = record.get("event"), record.get("step"), record.get("time", 0.0)
+    return (
+        isinstance(kind, str)
+        and kind in KINDS
+        and type(step) is int
+        and 0 <= step <= LARGEST_STEP
+        and type(moment) in (int, float)
+        and 0 <= moment <= LATEST_TIME
+    )
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Every event of a file, in the order in which they were written."""
     with open(path, "rb") as file:
-        yield from filter(None, map(parse_event, file))
+        yield from filter(None, map(parse_event, event_lines(file)))
 
 
 def as_event(record: Mapping[str, Any]) -> Event | None:
-    """A record as an object of its class; None where it lacks a field, as one of another version may."""
+    """A record as an object of its class; None where a field is missing, as of another version, or of another type."""
     kind = KINDS[record["event"]]
     known = {name: value for name, value in record.items() if name in kind.__dataclass_fields__}
     try:
-        return kind(**known)
-    except TypeError:
+        return _checker(kind).validate_python(known)
+    except ValidationError:
         return None
+
+
+@cache
+def _checker(kind: type[Event]) -> TypeAdapter[Event]:
+    return TypeAdapter(kind)

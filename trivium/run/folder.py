@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from trivium.errors import ResumeError, SaveError
-from trivium.files import FileFacts, draft, flush_file, flush_folder, flushed_facts, hash_file
+from trivium.files import FileFacts, draft, flush_file, flush_folder, flushed_facts, hash_file, is_within, read_json
 
 COMPLETE = "COMPLETE"
+STATE = "state.json"
 LINEAGE = "lineage.json"
 LOCK = ".lock"
 CORRUPT = "is corrupt: truncated, or changed since it was written"
@@ -44,33 +45,32 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """The run's own state; ResumeError where its file does not say it."""
-        path = self.path / "state.json"
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            state = None
-        if not isinstance(state, dict):
+        path = self.path / STATE
+        state = read_table(path)
+        if state is None:
             raise ResumeError(f"{path}: {CORRUPT}. Put it back, or give another checkpoint.")
         return state
 
     def files(self) -> dict[str, FileFacts]:
-        """Every file with its size and hash, as COMPLETE lists them."""
-        listed: dict[str, FileFacts] = json.loads((self.path / COMPLETE).read_text())["files"]
-        return listed
+        """Every file with its size and hash, as COMPLETE lists them; ResumeError where it does not."""
+        listed = (read_table(self.path / COMPLETE) or {}).get("files")
+        if not _lists_a_checkpoint(listed):
+            raise ResumeError(f"{self.path / COMPLETE}: {CORRUPT}. Put it back, or give another checkpoint.")
+        return cast(dict[str, FileFacts], listed)
 
     def verify(self, part: int = 0, parts: int = 1) -> str | None:
         """What is wrong with the first file that is not as it was written, or None. Or look at every nth file."""
         try:
-            listed = [(name, was["bytes"], was["hash"]) for name, was in self.files().items()]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            listed = list(self.files().items())
+        except ResumeError:
             return f"{self.path / COMPLETE}: {CORRUPT}"
-        for name, size, content in listed[part::parts]:
+        for name, was in listed[part::parts]:
             path = self.path / name
             if not path.is_file():
                 return f"{path}: is missing"
-            if path.stat().st_size != size:
-                return f"{path}: had {size:,} bytes, has {path.stat().st_size:,}"
-            if hash_file(path) != content:
+            if path.stat().st_size != was["bytes"]:
+                return f"{path}: had {was['bytes']:,} bytes, has {path.stat().st_size:,}"
+            if hash_file(path) != was["hash"]:
                 return f"{path}: its content has changed since it was written"
         return None
 
@@ -79,6 +79,19 @@ class Checkpoint:
         fault = self.verify(part, parts)
         if fault is not None:
             raise ResumeError(f"{fault}. Put it back, or give another checkpoint.")
+
+
+def _lists_a_checkpoint(listed: object) -> bool:
+    """Whether a list of files is one of a checkpoint: state and engine, each within its folder, with size and hash."""
+    if not isinstance(listed, dict) or STATE not in listed or not any(name.startswith("engine/") for name in listed):
+        return False
+    return all(
+        isinstance(facts, dict)
+        and type(facts.get("bytes")) is int
+        and isinstance(facts.get("hash"), str)
+        and is_within(name)
+        for name, facts in listed.items()
+    )
 
 
 class RunFolder:
@@ -180,7 +193,7 @@ class RunFolder:
         Files of which size and hash are known were flushed by who wrote them.
         """
         draft_folder = self.draft_path(step)
-        (draft_folder / "state.json").write_text(json.dumps(state, indent=1))
+        (draft_folder / STATE).write_text(json.dumps(state, indent=1))
         files: dict[str, FileFacts] = {f"engine/{name}": facts for name, facts in written.items()}
         for path in sorted(path for path in draft_folder.rglob("*") if path.is_file()):
             name = path.relative_to(draft_folder).as_posix()
@@ -259,9 +272,14 @@ class RunFolder:
 
     @property
     def lineage(self) -> dict[str, Any] | None:
-        """The run and step that this one was forked from; None where it was not."""
+        """The run and step that this one was forked from; None where it was not. ResumeError where it does not say."""
         path = self.path / LINEAGE
-        return json.loads(path.read_text()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        lineage = read_table(path) or {}
+        if not isinstance(lineage.get("run"), str) or type(lineage.get("step")) is not int:
+            raise ResumeError(f"{path}: {CORRUPT}. Put it back, or delete it: the run then forgets what it forked.")
+        return lineage
 
     def write_rows(self, step: int, rows: list[dict[str, Any]]) -> str:
         """Keep a list of the rows of a step that went wrong; returns the file's name within the run."""
@@ -280,9 +298,18 @@ class RunFolder:
                 shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
+def read_table(path: Path) -> dict[str, Any] | None:
+    """The table that a JSON file of a run holds; None where the file is absent or holds another thing."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
     """A run's checkpoint by its step, or its last one; also given the checkpoint's own folder."""
-    if (path / "state.json").is_file():
+    if (path / STATE).is_file():
         return _given_checkpoint(path, step)
     found = RunFolder(path).checkpoints()
     if not found:

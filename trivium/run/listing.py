@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from trivium.errors import UsageError
+from trivium.errors import ResumeError, UsageError
 from trivium.paths import suggestion
 from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import LINEAGE, RunFolder
@@ -53,7 +53,6 @@ def run_state(path: Path) -> RunState:
             case Ended():
                 state = "finished" if event.finished else "stopped"
     checkpoints = folder.checkpoints()
-    lineage = folder.lineage
     return RunState(
         name=path.name,
         state="running" if folder.is_locked else state,
@@ -62,8 +61,16 @@ def run_state(path: Path) -> RunState:
         stage=stage,
         loss=loss,
         checkpoint=checkpoints[-1].step if checkpoints else None,
-        lineage="" if lineage is None else f"{lineage['run']} at {lineage['step']:,}",
+        lineage=_shown_lineage(folder),
     )
+
+
+def _shown_lineage(folder: RunFolder) -> str:
+    try:
+        lineage = folder.lineage
+    except ResumeError:  # one run's damage must not hide the others
+        return f"{LINEAGE} is corrupt"
+    return "" if lineage is None else f"{lineage['run']} at {lineage['step']:,}"
 
 
 def show_runs(runs: list[RunState], console: Console) -> None:

@@ -16,7 +16,7 @@ from trivium.config.numbers import show_count
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import BaseSource, PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
-from trivium.files import cache_folder, cached_draft, hash_json
+from trivium.files import cache_folder, cached_draft, hash_json, read_json
 from trivium.paths import UNFINISHED, suggestion
 from trivium.prepare.encode import Recipe
 from trivium.prepare.folder import VERSION, identity_of
@@ -152,7 +152,7 @@ class FetchedNote:
     def followed(self) -> LocatedSource | None:
         """The token files that it leads to, if they are still there."""
         try:
-            identity = str(json.loads(self._path.read_bytes())["identity"])
+            identity = str(read_json(self._path)["identity"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return open_prepared(identity)

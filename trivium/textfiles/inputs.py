@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, stamp_of
+from trivium.files import FileStamp, cache_folder, cached_draft, hash_file, hash_json, read_json, stamp_of
 from trivium.paths import Found, find_any, refuse_unreadable
 from trivium.textfiles.decompress import COMPRESSED
 from trivium.textfiles.read import InputPart, Reader, row_group_sizes
@@ -105,7 +105,7 @@ def _hashes(paths: Sequence[str], stamps: Sequence[FileStamp], *, hashing: bool)
 
 def _kept(path: Path) -> dict[str, list[str]]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

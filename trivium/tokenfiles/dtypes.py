@@ -3,7 +3,6 @@
 Never the file's size: a uint16 file with an even number of tokens looks just like a uint32 file.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trivium.errors import SourceError
+from trivium.files import parse_json
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 SIDECARS = ("metadata.json", "metadata.yaml", "metadata.yml")
@@ -70,7 +70,7 @@ def read_sidecar(folder: Path) -> TokenMetadata | None:
 
 def _json_keys(text: str, path: Path) -> dict[str, str]:
     try:
-        keys = json.loads(text)
+        keys = parse_json(text)
     except ValueError as error:
         raise SourceError(f"{path}: is not JSON ({error}). Fix it, or write dtype in the source.") from None
     keys = keys.get("tokenized_info", keys) if isinstance(keys, dict) else None

@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from trivium.errors import Problem, SourceError
-from trivium.files import cache_folder, cache_key, cached_draft, draft, hash_json
+from trivium.files import cache_folder, cache_key, cached_draft, draft, hash_json, is_within, read_json
 from trivium.tokenfiles.ends import Ends
 from trivium.tokenfiles.open import TokenFile
 
@@ -264,7 +264,7 @@ FILE_KINDS: dict[str, tuple[type, ...]] = {
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest and check its keys, kinds, names and sums."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, f"cannot be read ({error})") from None
     version = content.get("version") if isinstance(content, dict) else None
@@ -298,9 +298,7 @@ def _check_keys(path: Path, where: str, entry: Any, kinds: dict[str, tuple[type,
 
 
 def _check_name(path: Path, where: str, name: str) -> None:
-    """A name stays in its folder: no way up, no root, no second spelling of the same file."""
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or pure.as_posix() != name or name == "." or ".." in pure.parts:
+    if not is_within(name):
         raise _unreadable(path, f"{where} is {name!r}, which is not a plain path within the folder")
 
 

@@ -10,7 +10,6 @@ What has to be computed is kept in the cache folder: document ends, loss bytes, 
 padding. Arrays are read by their headers alone; nothing is ever unpickled.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.files import cached_draft, map_file
+from trivium.files import cached_draft, map_file, read_json
 from trivium.tokenfiles.ends import SLICE, Ends, Tokens
 
 TOKEN, INDEX, MASK = "_token.npy", "_index.npy", "_mask.npy"
@@ -141,7 +140,7 @@ def find_padded(path: Path) -> PaddedRows | None:
         return None
     where = path.parent / SHAPE
     try:
-        content = json.loads(where.read_bytes())
+        content = read_json(where)
         shape: Any = content.get(path.stem, content.get("shape")) if isinstance(content, dict) else content
         rows, width = map(int, shape)
     except (OSError, ValueError, TypeError) as error:

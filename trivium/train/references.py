@@ -21,7 +21,7 @@ from trivium.plan.inherit import last_rope
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import FrozenModel
 from trivium.plan.stage import CompleteStage
-from trivium.run.folder import Checkpoint, RunFolder
+from trivium.run.folder import STATE, Checkpoint, RunFolder
 from trivium.seeds import derive_key
 from trivium.train.setup import weights_folder
 
@@ -133,10 +133,9 @@ class References:
 
 def trained_rope(folder: Path) -> RopeSpec:
     """The rotary positions that a folder's model was last trained with."""
-    state_file = folder.parent / "state.json"
-    if not is_saved(folder) or not state_file.is_file():
+    if not is_saved(folder) or not (folder.parent / STATE).is_file():
         return read_spec(folder).rope
-    return last_rope(json.loads(state_file.read_text()), folder)
+    return last_rope(Checkpoint(0, folder.parent).state(), folder)
 
 
 def fingerprint(folder: Path) -> str:

@@ -1,6 +1,5 @@
 """A config, its plan and what a Trainer overrides of them -> the engine of a run, and the weights it starts with."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
-from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
+from trivium.run.folder import COMPLETE, STATE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
 
 Optimizer = str | OptimizerSettings | OwnOptimizer | None
@@ -57,10 +56,10 @@ def weights_folder(path: Path, step: int | None) -> Path:
 
 def larger_micro_batch(config: Config, init: Path) -> str | None:
     """A warning where the micro-batch is larger than the one the base model was trained with."""
-    state_file = init.parent / "state.json"
-    if not state_file.is_file():
+    if not (init.parent / STATE).is_file():
         return None
-    base, ours = json.loads(state_file.read_text())["settings"].get("micro_batch_size"), config.engine.micro_batch_size
+    base = Checkpoint(0, init.parent).state()["settings"].get("micro_batch_size")
+    ours = config.engine.micro_batch_size
     if not base or not ours or ours <= base:
         return None
     return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from trivium.errors import ResumeError
-from trivium.files import FileFacts, write_flushed
+from trivium.files import FileFacts, read_json, write_flushed
 from trivium.model.folder import TORCH_INDEX, write_spec
 from trivium.model.spec import ModelSpec
 
@@ -46,6 +46,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+CORRUPT = "is corrupt: truncated, or changed since it was written. Put it back."
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -118,11 +119,14 @@ class PartsReader(_UsedOnce, StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Every tensor's type, shape and parts."""
         tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-        for name, tensor in json.loads((self.folder / TORCH_INDEX).read_text())["tensors"].items():
-            parts = [ChunkStorageMetadata(torch.Size(start), torch.Size(size)) for start, size, _ in tensor["parts"]]
-            properties = TensorProperties(dtype=DTYPES[tensor["dtype"]])
-            tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["shape"]), parts)
-            self._rank_of |= {MetadataIndex(name, start): int(rank) for start, _, rank in tensor["parts"]}
+        try:
+            for name, tensor in read_json(self.folder / TORCH_INDEX)["tensors"].items():
+                parts = [ChunkStorageMetadata(torch.Size(at), torch.Size(size)) for at, size, _ in tensor["parts"]]
+                properties = TensorProperties(dtype=DTYPES[tensor["dtype"]])
+                tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["shape"]), parts)
+                self._rank_of |= {MetadataIndex(name, at): int(rank) for at, _, rank in tensor["parts"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ResumeError(f"{self.folder / TORCH_INDEX}: {CORRUPT}") from None
         return Metadata(tensors)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -140,8 +144,7 @@ class PartsReader(_UsedOnce, StorageReader):
                     for item in items:
                         _copy(file, item, planner)
             except SafetensorError:
-                what = "is corrupt: truncated, or changed since it was written. Put it back."
-                raise ResumeError(f"{path}: {what}") from None
+                raise ResumeError(f"{path}: {CORRUPT}") from None
         read: Future[None] = Future()
         read.set_result(None)
         return read
