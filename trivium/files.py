@@ -4,6 +4,8 @@ A draft costs two flushes to disk. A mapped file costs one system call and holds
 """
 
 import ctypes
+import errno
+import fcntl
 import functools
 import json
 import mmap
@@ -20,11 +22,12 @@ from typing import Any, BinaryIO, TypedDict
 import platformdirs
 import xxhash
 
-from trivium.errors import SourceError
+from trivium.errors import SourceError, UsageError
 
 LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
 DEEPEST_JSON = 64  # tables and lists within one another
 MOST_DIGITS = 40  # of a whole number
+LONGEST_OWNER = 200  # bytes of a lock file
 
 
 class FileFacts(TypedDict):
@@ -169,6 +172,39 @@ def draft(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         flush_folder(path.parent)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """A lock file, made where there is none; whoever locks it may write its name into it."""
+    what = "is a link, a pipe or a folder, and a lock is a plain file. Delete it."
+    try:
+        # Through a link, what is written into the lock would overwrite the file that the link leads to.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise UsageError(f"{path}: {what}") from None
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise UsageError(f"{path}: {what}")
+    return open(descriptor, "rb+", buffering=0)
+
+
+def try_lock(path: Path) -> tuple[BinaryIO | None, str]:
+    """The lock file, locked until it is closed; or None, and what its owner has written into it."""
+    while True:
+        lock = open_lock(path)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with lock:
+                return None, lock.read(LONGEST_OWNER).decode(errors="replace").strip()
+        # Another folder may have taken the place of this one meanwhile: then its lock is the one that counts.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path, follow_symlinks=False)):
+                return lock, ""
+        lock.close()
 
 
 def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:

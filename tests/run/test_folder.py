@@ -1,17 +1,21 @@
 """A checkpoint is complete or absent, and one launch has the folder."""
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trivium.engine.ranks import Ranks
-from trivium.errors import ResumeError, SaveError
-from trivium.run.folder import COMPLETE, RunFolder, find_checkpoint
+from trivium.errors import ResumeError, SaveError, UsageError
+from trivium.run.folder import COMPLETE, LOCK, RunFolder, find_checkpoint
 from trivium.run.restore import find_resume_checkpoint
 from trivium.run.saver import Retention
 
@@ -230,16 +234,118 @@ def test_a_second_launch_is_kept_out(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-def test_of_a_refused_launch_nothing_stays(tmp_path: Path) -> None:
+def test_of_a_refused_launch_only_the_lock_stays(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "runs" / "run")
     run.lock()
+    lock = (run.path / LOCK).stat().st_ino
     run.events.touch()
     run.unlock()
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert [path.name for path in run.path.iterdir()] == [LOCK]
+    assert not run.is_begun
     run.lock()
+    assert (run.path / LOCK).stat().st_ino == lock
     run.events.write_text("{}\n")
     run.unlock()
-    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "events.jsonl"]
+    assert sorted(path.name for path in run.path.iterdir()) == [LOCK, "events.jsonl"]
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(tmp_path: Path) -> None:
+    valued = tmp_path / "thesis.txt"
+    valued.write_text("three years")
+    makers: list[Callable[[Path], object]] = [
+        lambda lock: lock.symlink_to(valued),
+        lambda lock: lock.hardlink_to(valued),
+        os.mkfifo,
+        Path.mkdir,
+    ]
+    for number, make in enumerate(makers):
+        run = RunFolder(tmp_path / f"run-{number}")
+        run.path.mkdir()
+        make(run.path / LOCK)
+        with pytest.raises(UsageError) as error:
+            run.lock()
+        what = "is a link, a pipe or a folder, and a lock is a plain file. Delete it."
+        assert str(error.value) == f"{run.path / LOCK}: {what}"
+        assert not run.is_locked
+    assert valued.read_text() == "three years"
+
+
+def test_looking_at_a_run_keeps_no_launch_out(tmp_path: Path) -> None:
+    run, over = RunFolder(tmp_path / "run"), threading.Event()
+    run.lock()
+    run.unlock()
+
+    def look() -> None:
+        while not over.is_set():
+            _ = RunFolder(run.path).is_locked
+
+    lookers = [threading.Thread(target=look) for _ in range(4)]
+    for each in lookers:
+        each.start()
+    try:
+        for _ in range(200):
+            run.lock()
+            assert run.is_locked
+            run.unlock()
+    finally:
+        over.set()
+        for each in lookers:
+            each.join()
+
+
+def test_of_two_launches_at_a_folder_that_is_replaced_one_gets_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other, flock = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run"), fcntl.flock
+
+    def replaced_before(file: Any, how: int) -> None:
+        """What another process may do between the opening of a lock and its locking."""
+        monkeypatch.undo()
+        shutil.rmtree(run.path)
+        other.lock()
+        flock(file, how)
+
+    monkeypatch.setattr("trivium.files.fcntl.flock", replaced_before)
+    with pytest.raises(ResumeError, match="is training this run"):
+        run.lock()
+    other.unlock()
+
+
+def test_a_fork_takes_the_place_of_a_refused_launch_and_never_of_a_running_one(tmp_path: Path) -> None:
+    run, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    other.lock()
+
+    def fork() -> None:
+        with run.whole() as unfinished:
+            (unfinished.path / "lineage.json").write_text("{}")
+
+    with pytest.raises(ResumeError, match="is training this run"):
+        fork()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    lock = (run.path / LOCK).stat().st_ino
+    other.unlock()
+    fork()
+    assert sorted(path.name for path in run.path.iterdir()) == [LOCK, "lineage.json"]
+    assert (run.path / LOCK).stat().st_ino == lock
+    run.lock()
+    run.unlock()
+
+
+def test_a_kill_while_pruning_leaves_nothing_for_good(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    for step in (5, 9):
+        make_checkpoint(folder, step)
+    script = (
+        "import shutil, sys; from pathlib import Path; from trivium.run.folder import RunFolder\n"
+        "shutil.rmtree = lambda path, **_: (next(Path(path).rglob('model.bin')).unlink(), os.kill(os.getpid(), 9))\n"
+        "import os; RunFolder(Path(sys.argv[1])).keep_only([9])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(folder.path)], check=False)
+    assert done.returncode == -9
+    assert steps(folder) == [9]
+    folder.lock()
+    folder.unlock()
+    assert [path.name for path in folder.checkpoints_folder.iterdir()] == ["step-00000009"]
 
 
 def test_only_folders_named_by_their_step_are_checkpoints(tmp_path: Path) -> None:

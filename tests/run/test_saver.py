@@ -1,6 +1,7 @@
 """Saves of a run: whole or absent, which of them stay, and what happens when one fails."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,44 @@ def test_what_need_not_stay_is_deleted_here_and_in_the_second_place(engine: Any,
     saver.close()
     assert steps(tmp_path / "first") == steps(tmp_path / "second") == [2, 3, 5, 6]
     assert failures == []
+
+
+def test_the_second_place_keeps_what_a_lost_folder_had(engine: Any, tmp_path: Path) -> None:
+    failures: list[str] = []
+    retention = Retention(keep=2, boundaries=frozenset({3}), total_steps=10, milestones=4)
+
+    def second() -> Mirror:
+        return Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(why))
+
+    saver, _ = new_saver(tmp_path / "first", retention, mirror=second())
+    for step in (1, 2, 3, 4, 5, 6):
+        saver.save(engine, step, {}, "cadence")
+    saver.close()
+    assert steps(tmp_path / "second") == [3, 4, 5, 6]
+    shutil.rmtree(tmp_path / "first")
+    killed = tmp_path / "second" / "checkpoints" / ".copy-step-00000006"
+    killed.mkdir()
+    again, _ = new_saver(tmp_path / "first", retention, mirror=second())
+    again.folder.take(RunFolder(tmp_path / "second").checkpoints()[-1])
+    for step in (7, 8):
+        again.save(engine, step, {}, "cadence")
+    again.close()
+    assert steps(tmp_path / "first") == [7, 8]
+    assert steps(tmp_path / "second") == [3, 4, 7, 8]
+    assert not killed.exists()
+    assert failures == []
+
+
+def test_the_second_place_keeps_later_steps_than_the_run_has(engine: Any, tmp_path: Path) -> None:
+    for step in (1, 2, 9):
+        saver, _ = new_saver(tmp_path / "second")
+        saver.save(engine, step, {}, "cadence")
+    mirror = Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: None)
+    saver, _ = new_saver(tmp_path / "first", mirror=mirror)
+    for step in (3, 4, 5):
+        saver.save(engine, step, {}, "cadence")
+    saver.close()
+    assert steps(tmp_path / "second") == [3, 4, 5, 9]
 
 
 def test_a_save_that_fails_leaves_the_one_before_and_waits_twice_as_long_each_time(

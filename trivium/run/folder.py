@@ -14,19 +14,31 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 from trivium.errors import ResumeError, SaveError
-from trivium.files import FileFacts, draft, flush_file, flush_folder, flushed_facts, hash_file, is_within, read_json
+from trivium.files import (
+    FileFacts,
+    draft,
+    flush_file,
+    flush_folder,
+    flushed_facts,
+    hash_file,
+    is_within,
+    read_json,
+    try_lock,
+)
 
 COMPLETE = "COMPLETE"
 STATE = "state.json"
 LINEAGE = "lineage.json"
 LOCK = ".lock"
+LOOK_SECONDS = 1.0  # a look at a lock takes far less
 CORRUPT = "is corrupt: truncated, or changed since it was written"
 NAME = re.compile(r"step-(\d+)")  # of a checkpoint's folder
 
@@ -99,7 +111,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: TextIO | None = None
+        self._lock: BinaryIO | None = None
 
     @property
     def events(self) -> Path:
@@ -111,27 +123,28 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep other launches out until this process ends; ResumeError where one is in."""
+        until = time.monotonic() + LOOK_SECONDS
         with written_to(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            owner = self._lock.read().strip() or "another process"
-            self._lock.close()
-            self._lock = None
-            what = f"{owner} is training this run. Stop it first, or give run.name another name."
-            raise ResumeError(f"{self.path}: {what}") from None
+            self._lock, owner = try_lock(self.path / LOCK)
+            while self._lock is None and time.monotonic() < until:  # `is_locked` has it for an instant
+                time.sleep(LOOK_SECONDS / 20)
+                self._lock, owner = try_lock(self.path / LOCK)
+        if self._lock is None:
+            what = f"{owner or 'another process'} is training this run. Stop it first, or give run.name another name."
+            raise ResumeError(f"{self.path}: {what}")
         with written_to(self.path):
             self._lock.truncate(0)
-            self._lock.write(f"process {os.getpid()}")
-            self._lock.flush()
-            self._clear_up()
+            self._lock.write(f"process {os.getpid()}".encode())
+            self.clear_up()
 
-    def _clear_up(self) -> None:
-        """Undo a replacement that was killed between its two renames; remove drafts and copies that were killed."""
-        for unfinished in (*self.checkpoints_folder.glob(".draft-*"), *self.checkpoints_folder.glob(".copy-*")):
+    def clear_up(self) -> None:
+        """Undo a replacement that was killed between its two renames; remove what kills have left half made or removed.
+
+        Only for who has the folder: of a second place that is the run that copies there.
+        """
+        left = [path for kind in (".draft-*", ".copy-*", ".gone-*") for path in self.checkpoints_folder.glob(kind)]
+        for unfinished in left:
             shutil.rmtree(unfinished, ignore_errors=True)
         for old in self.checkpoints_folder.glob(".old-step-*"):
             name = old.name.removeprefix(".old-")
@@ -141,15 +154,15 @@ class RunFolder:
                 shutil.rmtree(old, ignore_errors=True)
 
     def unlock(self) -> None:
-        """Let others in; a launch that was refused before it wrote anything leaves nothing behind."""
+        """Let others in; a launch that was refused before it wrote anything leaves its lock alone.
+
+        The lock stays: two launches that wait for it must not get one each, of the file before and after.
+        """
         if self._lock is None:
             return
         with suppress(OSError):
             if self.events.is_file() and not self.events.stat().st_size:
                 self.events.unlink()
-            if not self.is_begun:
-                (self.path / LOCK).unlink()
-                self.path.rmdir()
         self._lock.close()
         self._lock = None
 
@@ -203,9 +216,13 @@ class RunFolder:
         flush_file(draft_folder / COMPLETE)
         for folder in [path for path in draft_folder.rglob("*") if path.is_dir()] + [draft_folder]:
             flush_folder(folder)
+        return self._put(draft_folder, step)
+
+    def _put(self, draft_folder: Path, step: int) -> Checkpoint:
+        """Give a whole draft its name, in place of a checkpoint of the same step."""
         final = self.checkpoints_folder / f"step-{step:08d}"
         old = self.checkpoints_folder / f".old-{final.name}"
-        if final.exists():  # the same step again, after a resume; `_clear_up` repairs a kill between the renames
+        if final.exists():  # the same step again, after a resume; `clear_up` repairs a kill between the renames
             final.rename(old)
         draft_folder.rename(final)
         flush_folder(self.checkpoints_folder)
@@ -222,7 +239,6 @@ class RunFolder:
 
     def take(self, checkpoint: Checkpoint) -> Checkpoint:
         """A copy of another folder's checkpoint, whole or not at all."""
-        final = self.checkpoints_folder / checkpoint.path.name
         draft_folder = self.checkpoints_folder / f".copy-{checkpoint.path.name}"
         shutil.rmtree(draft_folder, ignore_errors=True)
         shutil.copytree(checkpoint.path, draft_folder)
@@ -233,21 +249,21 @@ class RunFolder:
             raise ResumeError(f"{fault}, while it was copied.")
         for path in (path for path in draft_folder.rglob("*") if path.is_file()):
             flush_file(path)
-        shutil.rmtree(final, ignore_errors=True)
-        draft_folder.rename(final)
-        flush_folder(self.checkpoints_folder)
-        return Checkpoint(checkpoint.step, final)
+        return self._put(draft_folder, checkpoint.step)
 
     @property
     def is_locked(self) -> bool:
-        """Whether a launch is training this run now."""
+        """Whether a launch is training this run now; a launch that comes in this instant waits for the answer."""
         try:
-            with open(self.path / LOCK) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
+            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        finally:
+            os.close(descriptor)
         return False
 
     @property
@@ -263,11 +279,15 @@ class RunFolder:
         unfinished.mkdir(parents=True)
         try:
             yield RunFolder(unfinished)
-            (self.path / LOCK).unlink(missing_ok=True)  # a launch that was refused leaves one
+            if (self.path / LOCK).exists():  # a launch that was refused has left it, and another may come
+                self.lock()
+                (self.path / LOCK).rename(unfinished / LOCK)
             unfinished.rename(self.path)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+        finally:
+            self.unlock()
         flush_folder(self.path.parent)
 
     @property
@@ -293,9 +313,9 @@ class RunFolder:
         kept = set(steps)
         for checkpoint in self.checkpoints():
             if checkpoint.step not in kept:
-                # COMPLETE goes first, so that a kill in between leaves nothing that looks whole.
-                (checkpoint.path / COMPLETE).unlink()
-                shutil.rmtree(checkpoint.path, ignore_errors=True)
+                gone = checkpoint.path.with_name(f".gone-{checkpoint.path.name}")
+                checkpoint.path.rename(gone)  # first, so that a kill leaves nothing that looks whole
+                shutil.rmtree(gone, ignore_errors=True)
 
 
 def read_table(path: Path) -> dict[str, Any] | None:

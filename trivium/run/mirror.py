@@ -1,14 +1,17 @@
 """A second place for a run's checkpoints, copied there in the background.
 
-Copies are whole or absent, as the originals are, and follow their retention; the oldest come first, so that the
-references of a stage with KL arrive before what needs them. A copy that fails is reported and
-tried again with the next checkpoint; training never waits for it but at the run's end.
+Copies are whole or absent, as the originals are. The second place has the retention of the run's own, over the copies
+that it holds: milestones and boundaries stay there when the run's own folder is lost. The oldest are copied first, so
+that the references of a stage with KL arrive before what needs them. A copy that fails is reported and tried again
+with the next checkpoint; training never waits for it but at the run's end.
 """
 
 import threading
 from collections.abc import Callable
 
 from trivium.run.folder import COMPLETE, Checkpoint, RunFolder
+
+Kept = Callable[[list[int]], set[int]]  # of a folder's steps, those that stay
 
 
 class Mirror:
@@ -17,12 +20,13 @@ class Mirror:
     def __init__(self, target: RunFolder, failed: Callable[[Checkpoint, str], None]) -> None:
         self.target = target
         self._failed = failed
-        self._wanted: tuple[list[Checkpoint], set[int]] | None = None
+        self._wanted: tuple[list[Checkpoint], Kept] | None = None
+        self._is_clear = False
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def copy(self, checkpoints: list[Checkpoint], kept: set[int]) -> None:
-        """Bring the second place up to these; replaces what was asked before and has not begun."""
+    def copy(self, checkpoints: list[Checkpoint], kept: Kept) -> None:
+        """Bring the second place up to these, the oldest first; replaces what was asked before and has not begun."""
         with self._condition:
             self._wanted = checkpoints, kept
             if self._thread is None:
@@ -44,16 +48,24 @@ class Mirror:
                 (checkpoints, kept), self._wanted = self._wanted, None
             self._bring(checkpoints, kept)
 
-    def _bring(self, checkpoints: list[Checkpoint], kept: set[int]) -> None:
-        for checkpoint in sorted(checkpoints, key=lambda each: each.step):
-            if checkpoint.step in kept:
-                try:
-                    if not self._is_there(checkpoint):
-                        self.target.take(checkpoint)
-                except Exception as failure:  # a full or absent second place must never end a run
-                    self._failed(checkpoint, str(failure))
-                    return
-        self.target.keep_only(kept)
+    def _bring(self, checkpoints: list[Checkpoint], kept: Kept) -> None:
+        current = checkpoints[-1]
+        try:
+            if not self._is_clear:
+                self.target.clear_up()  # what an earlier launch that was killed has left there
+                self._is_clear = True
+            for current in checkpoints:
+                if not self._is_there(current):
+                    self.target.take(current)
+            self._prune(current.step, kept)
+        except Exception as failure:  # a full or absent second place must never end a run
+            self._failed(current, str(failure))
+
+    def _prune(self, last: int, kept: Kept) -> None:
+        """Remove what retention does not keep; copies of later steps than the run has now are left alone."""
+        steps = [each.step for each in self.target.checkpoints()]
+        later = [step for step in steps if step > last]
+        self.target.keep_only((*kept([step for step in steps if step <= last]), *later))
 
     def _is_there(self, checkpoint: Checkpoint) -> bool:
         """Whether the second place has this one, and not another of the same step."""

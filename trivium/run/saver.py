@@ -175,8 +175,11 @@ class Saver:
         self._tell(SaveFailed(step=step, why=str(failure), reason=reason))
 
     def _tidy(self) -> None:
-        checkpoints = self.folder.checkpoints()
-        kept = self.retention.kept([each.step for each in checkpoints], self.best_step)
-        self.folder.keep_only(kept)
+        best = self.best_step
+
+        def kept(steps: list[int]) -> set[int]:
+            return self.retention.kept(steps, best)
+
+        self.folder.keep_only(kept([each.step for each in self.folder.checkpoints()]))
         if self.mirror is not None:
-            self.mirror.copy([each for each in checkpoints if each.step in kept], kept)
+            self.mirror.copy(self.folder.checkpoints(), kept)
