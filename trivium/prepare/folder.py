@@ -25,7 +25,7 @@ from trivium.textfiles.read import InputPart
 from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, read_manifest, write_manifest
 from trivium.tokenfiles.open import open_files
 
-VERSION = 2  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
+VERSION = 3  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
 SUMMARY = "prepared.json"
 ENDINGS = ("", ".index", ".loss", ".metadata")
 

@@ -25,6 +25,9 @@ MOST_VALUES = 20_000_000  # of a line of JSON: each takes 64 bytes, where it may
 BATCH_BYTES = 1 << 20
 BATCH_ROWS, BATCH_TEXT = 1024, 64 << 20  # of Parquet: rows that are in memory at once, and their bytes
 
+SHOWN_NAMES, SHOWN_NAME = 8, 40  # of a record's columns, and characters of each
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
+
 BROKEN = "broken JSON"
 NOT_UTF8 = "invalid UTF-8"
 TOO_LONG = "over 200 MB"
@@ -68,22 +71,26 @@ class InputRecords:
 def texts_of(found: InputRecords, column: str) -> list[str]:
     """The texts of records, in a column where they are tables; those without one go to the bad ones."""
     texts = []
+    absent = ""
     for number, record in zip(found.numbers, found.records, strict=True):
         text = record.get(column) if isinstance(record, dict) else record
         if type(text) is str and text:
             texts.append(text)
+        elif text is None and (record is None or isinstance(record, dict)):
+            absent = absent or _absent(record, column)  # one reason for all records that were read together
+            found.bad.append((number, absent))
+        elif text == "":
+            found.bad.append((number, EMPTY))
         else:
-            found.bad.append((number, _fault(record, text, column)))
+            found.bad.append((number, f'"{column}" is not text' if isinstance(record, dict) else NOT_AN_OBJECT))
     return texts
 
 
-def _fault(record: Any, text: Any, column: str) -> str:
-    """Why a record has no text."""
-    if text == "":
-        return EMPTY
-    if text is None and (record is None or isinstance(record, dict)):
-        return f'no "{column}"'
-    return f'"{column}" is not text' if isinstance(record, dict) else NOT_AN_OBJECT
+def _absent(record: dict[str, Any] | None, column: str) -> str:
+    """`no "content", but id, text`: what could have been meant, in as many columns as fit into a line."""
+    names = [name for name in record or () if name != column and len(name) <= SHOWN_NAME]
+    more = ", ..." if len(names) > SHOWN_NAMES else ""
+    return f'no "{column}"' + (f", but {', '.join(names[:SHOWN_NAMES])}{more}" if names else "")
 
 
 @contextmanager
@@ -117,6 +124,7 @@ def parse_line(line: bytes) -> Any:
         raise BadLineError(TOO_LONG)
     if len(line) > MOST_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise BadLineError(TOO_MANY)
+    line = line.removeprefix(BYTE_ORDER_MARK)
     try:
         return orjson.loads(line)
     except ValueError:
@@ -215,7 +223,7 @@ def read_text(path: Path) -> Iterator[InputRecords]:
         found.bad.append((1, BINARY))
     else:
         try:
-            found.add(1, content.decode())
+            found.add(1, content.decode("utf-8-sig"))
             found.text_bytes = len(content)
         except UnicodeDecodeError:
             found.bad.append((1, NOT_UTF8))
