@@ -207,6 +207,15 @@ def try_lock(path: Path) -> tuple[BinaryIO | None, str]:
         lock.close()
 
 
+@contextmanager
+def readable_by_others(path: Path) -> Iterator[None]:
+    """Let a library write a file that gets the mode of any new file, where it would be its owner's alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    yield
+    path.chmod(mode)
+
+
 def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:
     """An error that names a draft names what was to be written instead."""
     if isinstance(error, OSError) and error.filename is not None and str(error.filename) == str(unfinished):

@@ -1,6 +1,5 @@
 """A path or a name on the Hub -> the files of a tokenizer, and the names of its special tokens."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.errors import SourceError
+from trivium.files import parse_json, read_bounded
 from trivium.paths import suggestion
 from trivium.text.roles import ROLES, Role
 
@@ -75,13 +75,12 @@ def read_template(where: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    if path.stat().st_size > MAX_FILE_BYTES:
-        what = f"has {path.stat().st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}"
-        raise SourceError(f"{path}: {what}. Name another file.")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SourceError(f"{path}: is not text in UTF-8. Name the tokenizer's own file.") from None
+    except ValueError as reason:
+        raise SourceError(f"{path}: cannot be read: {reason}. Name another file.") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
     except ValueError as error:
         raise SourceError(f"{path}: is not JSON: {error}. Fix it, or remove it.") from None
     return content if isinstance(content, dict) else {}
