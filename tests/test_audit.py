@@ -68,3 +68,12 @@ def test_a_file_in_the_working_folder_that_is_named_as_a_library_is_never_run(
     monkeypatch.setenv("PYTHONPATH", python_path)
     prepare_bytes(tmp_path / "texts", tmp_path / "out", workers=2)
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+
+
+def test_everything_that_is_printed_goes_through_one_module() -> None:
+    printed = {"print", "typer.echo", "typer.secho", "Console", "sys.stdout.write", "sys.stderr.write", "click.echo"}
+    allowed = {"trivium/screen.py": {"Console"}, "trivium/train/sinks.py": {"print"}}  # a line, through `printable`
+    for path in MODULES:
+        name = path.relative_to(ROOT).as_posix()
+        found = {call for _, call in calls(path.read_text(encoding="utf-8"))} & printed
+        assert found <= allowed.get(name, set()), name

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json, terminal
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json
+from trivium.screen import echo, terminal
 
 
 def plan(
@@ -32,7 +33,7 @@ def plan(
 
         from trivium.report.page import write_plan
 
-        typer.echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
+        echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
     if json:
         print_json(exported)
     elif html is None:
@@ -51,8 +52,8 @@ def convert(
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     for note in loaded.warnings:
-        typer.echo(f"# {note}")
-    typer.echo(tomli_w.dumps(loaded.raw), nl=False)
+        echo(f"# {note}")
+    echo(tomli_w.dumps(loaded.raw), end="")
 
 
 def schema() -> None:
