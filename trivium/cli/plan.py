@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, WorldSize, print_json
+from trivium.config.redact import redacted
 from trivium.screen import echo, terminal
 
 
@@ -33,7 +34,7 @@ def plan(
 
         from trivium.report.page import write_plan
 
-        echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
+        echo(write_plan(exported, tomli_w.dumps(redacted(loaded.raw)), html), err=json)
     if json:
         print_json(exported)
     elif html is None:

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from trivium.config.fields import Fraction, Name, OpenFraction, Paths, PathText, Positive, Table
 from trivium.config.numbers import Count, Whole, parse_count
+from trivium.config.redact import redact
 
 
 def _read_holdout(value: object) -> object:
@@ -47,10 +48,10 @@ class BaseSource(Table):
 
     @property
     def where(self) -> str:
-        """Where its documents are, as it was written: paths, a dataset, or a task."""
+        """Where its documents are, for people: paths, a dataset, or a task."""
         places = [getattr(self, key, None) for key in ("path", "dataset", "task")]
         found = next((place for place in places if place), "")
-        return found if isinstance(found, str) else " ".join(found)
+        return redact(found if isinstance(found, str) else " ".join(found))
 
 
 class TokensSource(BaseSource):
