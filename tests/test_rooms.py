@@ -12,6 +12,7 @@ PACKAGE = TESTS.parent / "trivium"
 # From the top of the house down. A room may use those before it, and none may use those after it.
 ROOMS = (
     "errors",
+    "screen",
     "files",
     "paths",
     "seeds",

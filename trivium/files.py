@@ -98,15 +98,21 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
 
 def read_bounded(path: Path, largest: int) -> bytes:
     """A file's content; ValueError where it has more than `largest` bytes, or is a pipe, a device or a folder."""
-    # A pipe that nobody writes to would wait here without end.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is not a regular file")
+    with open(open_regular(path), "rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
         raise ValueError(f"it has more than {largest:,} bytes")
     return content
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a file; ValueError where it is a pipe, a device or a folder."""
+    # A pipe that nobody writes to would wait here without end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is not a regular file")
+    return descriptor
 
 
 def is_within(name: str) -> bool:
@@ -203,6 +209,15 @@ def try_lock(path: Path) -> tuple[BinaryIO | None, str]:
         lock.close()
 
 
+@contextmanager
+def readable_by_others(path: Path) -> Iterator[None]:
+    """Let a library write a file that gets the mode of any new file, where it would be its owner's alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    yield
+    path.chmod(mode)
+
+
 def name_in_error(error: BaseException, unfinished: Path, path: Path) -> None:
     """An error that names a draft names what was to be written instead."""
     if isinstance(error, OSError) and error.filename is not None and str(error.filename) == str(unfinished):
@@ -228,7 +243,10 @@ def flush_folder(folder: Path) -> None:
 
 def map_file(path: Path) -> memoryview:
     """Map `path` for reading: its bytes, paged in when touched, without an open descriptor."""
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = open_regular(path)
+    except ValueError as reason:
+        raise SourceError(f"{path}: cannot be read: {reason}. Put the file itself there.") from None
     try:
         length = os.fstat(descriptor).st_size
         if length == 0:  # the system maps no empty file

@@ -68,7 +68,7 @@ def test_a_plan_that_cannot_work_gives_exit_code_2_without_a_traceback(folder: P
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("plan", "no.toml"), "no.toml: no such file. Give the path of a config."),
+        (("plan", "no.toml"), "no.toml: no such file. Did you mean run.toml? Give the path of a config."),
         (("plan", "run.toml", "stages.x.steps=5"), 'there is no stage "x"'),
         (("plan", "run.toml", "--dialect", "nanotorn"), '"nanotorn" is not known. Did you mean "nanotron"?'),
         (("plan",), "Missing argument 'config'"),

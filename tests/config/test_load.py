@@ -3,7 +3,10 @@
 import builtins
 import copy
 import io
+import json
+import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,15 +58,18 @@ def test_numbers_may_carry_endings_wherever_a_count_stands(file: Path) -> None:
 
 def test_loading_opens_the_config_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    plain_open = io.open
 
-    def watched(path: Any, *arguments: Any, **settings: Any) -> Any:
-        opened.append(str(path))
-        return plain_open(path, *arguments, **settings)
+    def watched(plain_open: Any) -> Any:
+        def opens(path: Any, *arguments: Any, **settings: Any) -> Any:
+            if not isinstance(path, int):  # a descriptor is of a file that is open
+                opened.append(str(path))
+            return plain_open(path, *arguments, **settings)
+
+        return opens
 
     load_config(file)  # imports are done with
-    monkeypatch.setattr(io, "open", watched)
-    monkeypatch.setattr(builtins, "open", watched)
+    for owner in (io, builtins, os):
+        monkeypatch.setattr(owner, "open", watched(owner.open))
     load_config(file, ["sources.web.path=nowhere/*.ds", "model.max_seq_len=8192"])
     assert opened == [str(file)]
 
@@ -205,6 +211,65 @@ def test_a_key_that_stands_twice_is_refused_with_the_line(file: Path) -> None:
 def test_a_file_that_is_no_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     assert refusal(file) == f"{file}: is not UTF-8 text. Save it as UTF-8."
+
+
+BEYOND = "whole number beyond 64 bits. Write a smaller one."
+DEEP = "is nested more than 50 levels deep"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, f"{DEEP}. Write it flat."),
+        ("a = " + "[" * 100 + "]" * 100, f"{DEEP} in a[0][0]. Write it flat."),
+        ("[" + ".".join("a" * 5000) + "]", f"{DEEP} in a.a.a. Write it flat."),
+        ("seed = " + "9" * 5000, f"has a {BEYOND}"),
+        ("[optimizer]\nlr = [" + "9" * 400 + "]", f"optimizer.lr[0] is a {BEYOND}"),
+        ('[run]\nfolder = "a\\u0000b"', "has a NUL character in run.folder. Take it out."),
+        ('[sources."a\\u0000b"]\nkind = "text"', "has a NUL character in sources. Take it out."),
+    ],
+)
+def test_what_no_config_can_hold_is_refused(file: Path, text: str, what: str) -> None:
+    file.write_text(text)
+    assert refusal(file) == f"{file}: {what}"
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("seed=" + "9" * 5000, f"is a {BEYOND}"),
+        ("seed=" + "9" * 40, f"value is a {BEYOND}"),
+        ("run.name=" + "[" * 5000 + "]" * 5000, f"{DEEP}. Write a plain value."),
+        (".".join("a" * 5000) + "=1", f"{DEEP}. Name a key of the config."),
+    ],
+)
+def test_an_override_has_the_same_limits(file: Path, override: str, what: str) -> None:
+    assert refusal(file, override) == f'"{override}": {what}'
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert refusal(path) == f"{path}: cannot be read: it is not a regular file. Give the path of a config."
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_may_be_written(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = ["run.folder", "tokenizer.path", "tokenizer.chat_template", "checkpoint.copy_to", "sources.web.path"]
+    keys += ["stages.0.kl.reference.path"]
+    file.write_text(re.sub(r"size = .*", 'init = "~/a"', BASE, count=1))
+    config = load_config(file, [*(f"{key}=~/a" for key in keys), "stages.0.kl.beta=1"])
+    written = config.model_dump()
+    assert json.dumps(written).count(f"{tmp_path}/a") == len(keys) + 1
+    assert "~" not in json.dumps(written)
+
+
+def test_a_byte_order_mark_is_ignored(file: Path) -> None:
+    expected = load_config(file)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load_config(file) == expected
 
 
 def test_an_empty_file_is_told_everything_that_is_needed(file: Path) -> None:

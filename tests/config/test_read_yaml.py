@@ -83,3 +83,31 @@ def test_a_config_of_ours_may_be_yaml(tmp_path: Path) -> None:
         "stages:\n- {name: only, steps: 10}\n"
     )
     assert load(path).config.stages[0].steps == 10
+
+
+def bomb(lines: int, times: int) -> str:
+    """Mappings each of which merges the one before many times over."""
+    text = "a0: &a0 {x: 1, y: 2}\n"
+    for number in range(1, lines):
+        text += f"a{number}: &a{number}\n  <<: [{', '.join([f'*a{number - 1}'] * times)}]\n"
+    return text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(40, 10),
+        bomb(4, 3000),
+        "a: &a\n  <<: *a\n" + "b: " + "[" * 3000,
+        "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else 'x')}]" for n in range(30)),
+        "a: " + "[" * 5000 + "]" * 5000,
+        "a: " + "{a: " * 80 + "1" + "}" * 80,
+    ],
+)
+def test_a_few_lines_that_expand_without_end_are_refused(tmp_path: Path, text: str) -> None:
+    assert refusal(tmp_path / "x.yaml", text) == "holds itself, or too many values, through its aliases. Write it out."
+
+
+def test_a_mapping_that_is_merged_before_it_is_read_is_the_same() -> None:
+    text = "a: {b: {c: &c {<<: {x: 1}, x: 2}}}\nd: {<<: [*c, {x: 3, y: 4}]}"
+    assert parse_yaml(text) == {"a": {"b": {"c": {"x": 2}}}, "d": {"x": 2, "y": 4}}

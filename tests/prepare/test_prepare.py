@@ -82,7 +82,7 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         prepare_bytes(tmp_path / "a.jsonl", tmp_path / "out")
     assert str(error.value) == (
-        f"{tmp_path}/out/prepared.json: is of version 1, and this trivium writes version 2. "
+        f"{tmp_path}/out/prepared.json: is of version 1, and this trivium writes version 3. "
         "Delete the folder, or give another."
     )
 
@@ -277,7 +277,7 @@ def test_bad_lines_are_counted_shown_and_skipped(tmp_path: Path, capsys: pytest.
         '1 "text" is not text: a.jsonl line 3',
         "1 broken JSON: a.jsonl line 5",
         "1 empty: a.jsonl line 2",
-        '1 no "text": a.jsonl line 4',
+        '1 no "text", but other: a.jsonl line 4',
         "1 not a JSON object: a.jsonl line 6",
     ]
     assert str(error.value) == (

@@ -48,7 +48,7 @@ def test_lines_without_a_document_are_counted_with_their_places(tmp_path: Path) 
         "1 a binary file: b.bin",
         "1 broken JSON: a.jsonl line 3",
         "1 empty: a.jsonl line 2",
-        '1 no "text": a.jsonl line 4',
+        '1 no "text", but body: a.jsonl line 4',
     ]
 
 

@@ -3,9 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.texts import lines_of, write_lines, write_parquet
+from tests.support.texts import lines_of, prepare_bytes, texts_in, write_lines, write_parquet
 from trivium.errors import SourceError
-from trivium.textfiles.read import lines_before, read_lines, read_parquet, read_sent_lines, read_text
+from trivium.textfiles.read import (
+    InputRecords,
+    lines_before,
+    read_lines,
+    read_parquet,
+    read_sent_lines,
+    read_text,
+    texts_of,
+)
 
 TEXTS = ["one", "two two", "zwölf Boxkämpfer", "", "line\nbreak", "x" * 300]
 DAMAGED = "It is truncated or damaged: copy it again, or take it out."
@@ -147,3 +155,23 @@ def test_a_text_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_lines_that_were_sent_are_read_alike() -> None:
     (found,) = read_sent_lines(lines_of(TEXTS))
     assert [record["text"] for record in found.records] == TEXTS
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "a.json").write_bytes(mark + lines_of(["a", "b"]))
+    (tmp_path / "b.txt").write_bytes(mark + b"c")
+    assert prepare_bytes(tmp_path, tmp_path / "out").bad.counts == {}
+    assert texts_in(tmp_path / "out") == ["a", "b", "c"]
+
+
+def test_a_record_without_the_column_names_those_that_it_has() -> None:
+    columns = {"id": 1, "body": "x", "text": None, "n" * 50: 0}
+    found = InputRecords([columns, {"other": 1}, {}, {"text": 5}, [], {"text": "a"}], [1, 2, 3, 4, 5, 6])
+    assert texts_of(found, "text") == ["a"]
+    absent = 'no "text", but id, body'
+    assert found.bad[:3] == [(1, absent), (2, absent), (3, absent)]
+    assert found.bad[3:] == [(4, '"text" is not text'), (5, "not a JSON object")]
+    many = InputRecords([{str(number): 0 for number in range(20)}], [1])
+    texts_of(many, "text")
+    assert many.bad == [(1, 'no "text", but 0, 1, 2, 3, 4, 5, 6, 7, ...')]

@@ -33,11 +33,10 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.bin"]
 
 
-def test_a_linked_folder_is_followed_and_a_circle_of_links_ends(tmp_path: Path) -> None:
-    write_bin(tmp_path / "disk" / "a.bin", DOCUMENTS)
-    (tmp_path / "source").mkdir()
-    os.symlink(tmp_path / "disk", tmp_path / "source" / "linked")
-    os.symlink(tmp_path / "source", tmp_path / "disk" / "back")
+def test_a_linked_folder_within_is_followed_and_a_circle_of_links_ends(tmp_path: Path) -> None:
+    write_bin(tmp_path / "source" / ".disk" / "a.bin", DOCUMENTS)
+    os.symlink(tmp_path / "source" / ".disk", tmp_path / "source" / "linked")
+    os.symlink(tmp_path / "source", tmp_path / "source" / ".disk" / "back")
     assert names(tmp_path / "source") == ["linked/a.bin"]
 
 

@@ -17,7 +17,7 @@ from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
 from tests.support.streams import write_jsonl
 from trivium.engine.base import StepSettings, StepStats
-from trivium.errors import ResumeError
+from trivium.errors import PlanError, ResumeError
 from trivium.files import hash_file
 from trivium.loader.streams import Streams
 from trivium.rows.batch import Batch
@@ -97,6 +97,16 @@ def weights(name: str) -> dict[str, str]:
 
 def losses(name: str) -> list[float]:
     return [event["loss"] for event in steps_taken(Path("runs") / name / "events.jsonl").values()]
+
+
+def test_without_the_package_datasets_it_is_refused_before_there_is_a_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
+    with pytest.raises(PlanError) as caught, Trainer("run.toml", show=False).open_session():
+        pass
+    assert str(caught.value) == "sources.web: the package datasets is not installed: pip install 'trivium[hf]'."
+    assert not (folder / "runs").exists()
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """A run's folder, a checkpoint or a Hugging Face folder -> a model to ask, on one process."""
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +18,9 @@ from trivium.engine.base import Engine, EngineSettings, MakeModel
 from trivium.engine.make import make_engine
 from trivium.errors import UsageError
 from trivium.model.folder import read_spec
-from trivium.model.huggingface import CONFIG_FILE
+from trivium.model.huggingface import CONFIG_FILE, read_table
 from trivium.model.spec import ModelSpec
+from trivium.paths import suggestion
 from trivium.run.folder import find_checkpoint
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.text.tokenizer import Tokenizer, added_roles, open_tokenizer
@@ -81,7 +80,7 @@ def open_model(
         raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
     if not path.is_dir():
         known = "a run's folder, one of its checkpoints, or a Hugging Face folder"
-        raise UsageError(f"{path}: is not a folder. Give {known}.")
+        raise UsageError(f"{path}: is not a folder.{suggestion(path)} Give {known}.")
     if (path / CONFIG_FILE).is_file():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
@@ -155,6 +154,5 @@ def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
 def _configured_ends(folder: Path) -> frozenset[int]:
     """The tokens that end what a model writes, by its generation_config.json."""
     path = folder / GENERATION_FILE
-    value = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-    listed: Sequence[int | None] = value if isinstance(value, list) else [value]
-    return frozenset(number for number in listed if number is not None)
+    value = read_table(path).get("eos_token_id") if path.is_file() else None
+    return frozenset(number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int))

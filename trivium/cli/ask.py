@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json, terminal
+from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json
 from trivium.errors import TriviumError, UsageError
+from trivium.screen import echo, terminal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,14 +69,14 @@ def sample(
     most = max_new_tokens or max(1, min(SAMPLE_TOKENS, room))
     writing = _writing(opened, Sampling(temperature, top_k, top_p, seed), most, chat, samples)
     rows = generate(opened.engine, tokens, writing)
-    typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
+    echo(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
     written = [(number, row) for number, samples_of in enumerate(rows) for row in samples_of]
     for place, (number, row) in enumerate(written, 1):
         text = words.decode(row.tokens)
         if json:
-            typer.echo(_json_line(number, prompts[number], text, row))
+            echo(_json_line(number, prompts[number], text, row))
         else:
-            typer.echo(f"--- {place}\n" * (len(written) > 1) + ("" if chat else prompts[number]) + text)
+            echo(f"--- {place}\n" * (len(written) > 1) + ("" if chat else prompts[number]) + text)
 
 
 def chat(
@@ -99,7 +100,7 @@ def chat(
     words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
     writing = _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)
-    typer.echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
+    echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
         for line in _lines():
@@ -110,7 +111,7 @@ def chat(
             elif line:
                 _print_answer(talk, line)
     except KeyboardInterrupt:
-        typer.echo()
+        echo()
 
 
 def evaluate(
@@ -142,14 +143,14 @@ def export(
     """Write a checkpoint as a Hugging Face folder. With config.json, tokenizer and chat template."""
     from trivium.ask.export import export_checkpoint
 
-    typer.echo(export_checkpoint(run, out, step))
+    echo(export_checkpoint(run, out, step))
 
 
 def _lines() -> Iterator[str]:
     """Questions, one on each line; a terminal shows a prompt."""
     while True:
         if sys.stdin.isatty():
-            typer.echo("> ", nl=False)
+            echo("> ", end="")
         line = sys.stdin.readline()
         if not line:
             return
@@ -161,11 +162,11 @@ def _print_answer(talk: "Talk", question: str) -> None:
     try:
         for part in talk.ask(question):
             shown = {"text": part.text, "call": f"[{part.text}", "result": f" -> {part.text}] "}[part.kind]
-            typer.echo(shown, nl=False)
+            echo(shown, end="")
             sys.stdout.flush()
     except TriviumError as error:
-        typer.echo(str(error), err=True)
-    typer.echo()
+        echo(str(error), err=True)
+    echo()
 
 
 def _writing(

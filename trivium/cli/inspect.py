@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Overrides, WorldSize, terminal
+from trivium.cli.options import ConfigFile, Dialect, Overrides, WorldSize
 from trivium.errors import PlanError, UsageError
+from trivium.screen import terminal
 
 if TYPE_CHECKING:
     from trivium.plan.plan import Plan

@@ -12,6 +12,7 @@ import typer
 
 from trivium.cli import ask, inspect, plan, prepare, report, train
 from trivium.errors import SilentRankError, TriviumError
+from trivium.screen import echo
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of a file
 
@@ -57,12 +58,12 @@ def main() -> None:
     except SilentRankError:
         sys.exit(2)
     except TriviumError as error:
-        typer.echo(str(error), err=True)
+        echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
         if error.filename is None and error.errno not in NO_ROOM:  # a user cannot fix it
             raise
-        typer.echo(f"{error.filename or 'writing'}: {error.strerror}", err=True)
+        echo(f"{error.filename or 'writing'}: {error.strerror}", err=True)
         sys.exit(2)
 
 

@@ -2,14 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trivium.config import DIALECT_NAMES
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from trivium.screen import echo
 
 STOPPED = 3  # a run that was asked to stop, and saved
 INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved
@@ -49,12 +47,5 @@ BadLines = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def terminal() -> "Console":
-    """Where tables are printed; rich is imported only by commands that print some."""
-    from rich.console import Console
-
-    return Console()
-
-
 def print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, Verbose, WorldSize, print_json, terminal
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, Verbose, WorldSize, print_json
+from trivium.config.redact import redacted
+from trivium.screen import echo, terminal
 
 
 def plan(
@@ -33,7 +35,7 @@ def plan(
 
         from trivium.report.page import write_plan
 
-        typer.echo(write_plan(exported, tomli_w.dumps(loaded.raw), html), err=json)
+        echo(write_plan(exported, tomli_w.dumps(redacted(loaded.raw)), html), err=json)
     if json:
         print_json(exported)
     elif html is None:
@@ -60,10 +62,10 @@ def convert(
         groups["decides nothing"] = loaded.notes.decides_nothing
     for title, notes in groups.items():
         if notes:
-            typer.echo(f"# {title}")
+            echo(f"# {title}")
         for note in notes:
-            typer.echo(f"#   {note}")
-    typer.echo(tomli_w.dumps(loaded.raw), nl=False)
+            echo(f"#   {note}")
+    echo(tomli_w.dumps(loaded.raw), end="")
 
 
 def schema() -> None:

@@ -7,6 +7,7 @@ import typer
 
 from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
 from trivium.errors import UsageError
+from trivium.screen import echo
 
 tokenizer = typer.Typer(help="Make a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,7 +34,7 @@ def train_tokenizer(
     trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines)
     for line in trained.skipped:
         say(line)
-    typer.echo(str(trained))
+    echo(str(trained))
 
 
 def prepare(
@@ -62,7 +63,7 @@ def prepare(
     from trivium.sources.commands import prepare_paths, prepare_sources
 
     if out is not None:
-        typer.echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
+        echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
         return
     if written == "megatron":
         why = "A config's conversations have loss masks, which Megatron's files cannot hold."
@@ -74,7 +75,7 @@ def prepare(
 
     loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
     for line in prepare_sources(inherited(loaded.config).config, Path(what[0]).name, bad_lines, workers):
-        typer.echo(line)
+        echo(line)
 
 
 def verify(
@@ -91,4 +92,4 @@ def verify(
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
-        typer.echo(line)
+        echo(line)

@@ -13,8 +13,8 @@ from trivium.cli.options import (
     Overrides,
     RunOrCheckpoint,
     WorldSize,
-    terminal,
 )
+from trivium.screen import echo, terminal
 from trivium.train.signals import start_up_signals
 
 
@@ -59,7 +59,7 @@ def demo(
     try:
         finished = run_demo(folder, SMALL if small else DemoSize(), terminal())
     except KeyboardInterrupt:
-        typer.echo("\nStopped. The same command resumes here.")
+        echo("\nStopped. The same command resumes here.")
         raise typer.Exit(INTERRUPTED) from None
     if not finished:
         raise typer.Exit(STOPPED)
@@ -76,7 +76,7 @@ def fork(
     """Start a new run from a checkpoint of another run."""
     from trivium.train.fork import fork_run
 
-    typer.echo(fork_run(run, at, config, overrides or (), dialect=dialect, world_size=world_size))
+    echo(fork_run(run, at, config, overrides or (), dialect=dialect, world_size=world_size))
 
 
 def runs(folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs")) -> None:

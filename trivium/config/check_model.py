@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trivium.config.fields import Extent
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
+from trivium.config.redact import is_redacted
 from trivium.config.schema import SIZES, Model
 from trivium.config.sources import (
     GENERATED,
@@ -198,6 +199,9 @@ def source_rules(view: View) -> Iterator[Finding]:
             yield view.problem((*path, "path"), f'is missing. Write path = "data/{name}".')
         if isinstance(source, HubSource) and view.absent(*path, "dataset"):
             what = 'is missing. Write dataset = "name/on-the-hub", or a folder.'
+            yield view.problem((*path, "dataset"), what)
+        if isinstance(source, HubSource) and is_redacted(source.dataset or ""):
+            what = f"is {source.dataset}, of which the credentials were not kept. Write it again, with them."
             yield view.problem((*path, "dataset"), what)
         if isinstance(source, StreamSource):
             yield from _stream_rules(view, path, source)

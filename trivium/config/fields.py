@@ -7,6 +7,7 @@ so that the rest of the program knows one form only; the JSON Schema offers both
 import ast
 import inspect
 import itertools
+import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -85,6 +86,7 @@ def _one_or_many(value: object) -> object:
 
 Name = Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]  # `~` is the home folder
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -94,7 +96,7 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0)]
 Shares = Annotated[Mapping[str, Share], frozen_dict]
 Paths = Annotated[
-    tuple[Text, ...],
+    tuple[PathText, ...],
     BeforeValidator(_one_or_many, json_schema_input_type=str | list[str]),
     Field(min_length=1),
 ]

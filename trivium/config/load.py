@@ -18,11 +18,13 @@ from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.dialects.translation import Notes
 from trivium.config.keys import MISSING, Path, nearest
+from trivium.config.limits import DEEPEST, read_config_text, refuse_beyond_limits
 from trivium.config.lines import toml_lines, with_lines, yaml_lines
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
+from trivium.paths import suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,15 @@ def read_tables(path: FilePath) -> dict[str, Any]:
 def read_text(path: FilePath) -> str:
     """A config file's text; ConfigError where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_config_text(path)
     except FileNotFoundError:
-        what = "no such file. Give the path of a config."
+        what = f"no such file.{suggestion(path)} Give the path of a config."
     except UnicodeDecodeError:
         what = "is not UTF-8 text. Save it as UTF-8."
     except OSError as error:
         what = f"cannot be read: {error.strerror}. Give the path of a config."
+    except ValueError as reason:
+        what = str(reason)
     raise ConfigError([Problem(str(path), what)])
 
 
@@ -114,7 +118,7 @@ def is_yaml(path: FilePath) -> bool:
 def parse_toml(text: str) -> dict[str, Any]:
     """TOML's tables; ValueError with the reason, the line and a caret below the place where it is not TOML."""
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
@@ -125,6 +129,12 @@ def parse_toml(text: str) -> dict[str, Any]:
         caret = " " * (column - 1) + "^"
         reason = reason.removesuffix(place[0])
         raise ValueError(f"is not valid TOML: {reason}, in line {line}.\n    {shown}\n    {caret}") from None
+    except RecursionError:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Write it flat.") from None
+    except ValueError:  # of Python's `int`
+        raise ValueError("has a whole number beyond 64 bits. Write a smaller one.") from None
+    refuse_beyond_limits(tables)
+    return tables
 
 
 def key_lines(text: str, path: FilePath) -> dict[Path, int]:
@@ -180,6 +190,8 @@ def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:
     """The table that an override changes, and the key in it; ValueError with the reason why there is none."""
     if not all(parts) or not parts:
         raise ValueError("is not an override. Write key=value, for example stages.0.tokens=1B.")
+    if len(parts) > DEEPEST:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Name a key of the config.")
     found: Any = raw
     for depth in range(1, len(parts)):
         found = _enter(found, parts[:depth])
@@ -213,9 +225,15 @@ def _override_value(text: str) -> Any:
     if not text:
         return MISSING
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        tables = {"value": text}
+    except RecursionError:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep. Write a plain value.") from None
+    except ValueError:  # of Python's `int`
+        raise ValueError("is a whole number beyond 64 bits. Write a smaller one.") from None
+    refuse_beyond_limits(tables)
+    return tables["value"]
 
 
 def validate(raw: dict[str, Any], file: str) -> tuple[Config, list[Problem]]:

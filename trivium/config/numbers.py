@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 DECIMAL = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 SUFFIXES = {"": 1, **DECIMAL, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+MOST_DIGITS = 40
 PATTERN = re.compile(r"(\d[\d_]*)(?:\.(\d+))?\s*([A-Za-z]*)")
 
 
@@ -16,6 +17,8 @@ def parse_count(text: str) -> int:
     match = PATTERN.fullmatch(text.strip())
     if match is None:
         raise ValueError("is not a number")
+    if len(text) > MOST_DIGITS:
+        raise ValueError("has too many digits")
     whole, decimals, suffix = match.group(1).replace("_", ""), match.group(2) or "", match.group(3)
     if suffix not in SUFFIXES:
         raise ValueError(f'has the unknown ending "{suffix}" (known: {", ".join(filter(None, SUFFIXES))})')

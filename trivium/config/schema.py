@@ -20,6 +20,7 @@ from trivium.config.fields import (
     Names,
     NotNegative,
     Paths,
+    PathText,
     Positive,
     Seed,
     Shares,
@@ -40,7 +41,7 @@ class Run(Table):
 
     name: Name | None = Field(None, examples=["my-run"])
     """The run's name and the name of its folder."""
-    folder: Text = Field("runs", examples=["runs"])
+    folder: PathText = Field("runs", examples=["runs"])
     """The folder that holds the runs' folders."""
     seed: Seed = Field(1234, examples=[1234])
     """The seed of the data's order and of the initial weights."""
@@ -106,7 +107,7 @@ class Model(Table):
     """Every nth layer has no rotary positions, as in SmolLM3; absent: all layers have."""
     rope: Rope | None = Field(None, examples=[{"theta": 500_000}])
     """Rotary positions of stages that have none of their own; absent: theta 10,000."""
-    init: Text | None = Field(None, examples=["runs/base"])
+    init: PathText | None = Field(None, examples=["runs/base"])
     """Start from these weights: a run's folder, one of its checkpoints, or a Hugging Face folder."""
     init_step: Whole | None = Field(None, examples=[4000])
     """With `init` a run's folder: the step; absent: its last checkpoint."""
@@ -144,7 +145,7 @@ class Tokenizer(Table):
 
     kind: Literal["huggingface", "tiktoken", "bytes"] = "huggingface"
     """The package that reads `path`; bytes is built in and needs no path."""
-    path: Text | None = Field(None, examples=["tokenizer.json"])
+    path: PathText | None = Field(None, examples=["tokenizer.json"])
     """A tokenizer.json, a folder, or a name on the Hub; with kind = "tiktoken" a .tiktoken file."""
     bos: Text | None = Field(None, examples=["<|bos|>"])
     """The token that begins a document; absent: the one of the tokenizer's folder, or one with a well-known name."""
@@ -152,7 +153,7 @@ class Tokenizer(Table):
     """The token that ends a document; absent: the one of the tokenizer's folder, or one with a well-known name."""
     markers: Markers = Field(default_factory=Markers, examples=[{"user_start": "<|user_start|>"}])
     """The tokens around the turns of a conversation; absent: tokens with well-known names."""
-    chat_template: Text | None = Field(None, examples=["chat_template.jinja"])
+    chat_template: PathText | None = Field(None, examples=["chat_template.jinja"])
     """A Jinja file, or a JSON file with a chat_template; absent: the folder's, where the tokenizer has no markers."""
     pattern: Text | None = Field(None, examples=[r"\p{L}+|\P{L}+"])
     """With kind = "tiktoken": the pattern by which text is split; absent: GPT-4's."""
@@ -291,7 +292,7 @@ class Checkpoint(Table):
     """Keep every checkpoint at a multiple of this many steps for good; absent: none."""
     background: bool = Field(True, alias="async")
     """Write checkpoints in the background, while training continues."""
-    copy_to: Text | None = Field(None, examples=["/backup/runs"])
+    copy_to: PathText | None = Field(None, examples=["/backup/runs"])
     """Copy checkpoints in the background to this second folder of runs; absent: no copy."""
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Fraction, Name, OpenFraction, Paths, Positive, Table, Text, short_form
+from trivium.config.fields import Fraction, Name, OpenFraction, Paths, PathText, Positive, Table, short_form
 from trivium.config.numbers import Count, Whole, parse_count
+from trivium.config.redact import redact
 
 
 def _read_holdout(value: object) -> object:
@@ -48,10 +49,10 @@ class BaseSource(Table):
 
     @property
     def where(self) -> str:
-        """Where its documents are, as it was written: paths, a dataset, or a task."""
+        """Where its documents are, for people: paths, a dataset, or a task."""
         places = [getattr(self, key, None) for key in ("path", "dataset", "task")]
         found = next((place for place in places if place), "")
-        return found if isinstance(found, str) else " ".join(found)
+        return redact(found if isinstance(found, str) else " ".join(found))
 
 
 class TokensSource(BaseSource):
@@ -92,7 +93,7 @@ class TextSource(PreparedSource):
 class HubSource(BaseSource):
     """Keys of both kinds of Hugging Face source."""
 
-    dataset: Text | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
+    dataset: PathText | None = Field(None, examples=["HuggingFaceFW/fineweb-edu"])
     """A name on the Hub or a folder on disk; a stream also reads a data file, or its URL."""
     subset: Name | None = Field(None, examples=["sample-10BT"])
     """The dataset's configuration, as `datasets` calls it."""

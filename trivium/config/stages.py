@@ -12,11 +12,11 @@ from trivium.config.fields import (
     Name,
     Names,
     OpenFraction,
+    PathText,
     Positive,
     Seed,
     Shares,
     Table,
-    Text,
     short_form,
 )
 from trivium.config.numbers import Count, Whole
@@ -92,7 +92,7 @@ class Reference(Table):
 
     stage: Name | None = Field(None, examples=["general"])
     """The model as it was when the named stage began."""
-    path: Text | None = Field(None, examples=["runs/base"])
+    path: PathText | None = Field(None, examples=["runs/base"])
     """A given model of the same shape: a run's folder, one of its checkpoints, or a Hugging Face folder."""
     step: Whole | None = Field(None, examples=[4000])
     """With `path` a run's folder: the step; absent: its last checkpoint."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.errors import ConfigError, Problem
+from trivium.files import read_json
 from trivium.model.spec import DEFAULT_THETA, ModelSpec, RopeSpec
 
 FAMILIES = ("llama", "mistral", "qwen3", "smollm3")
@@ -47,6 +48,26 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 }
 
 
+_SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+_ROPE_NUMBERS = (
+    "rope_theta",
+    "factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "low_freq_factor",
+    "high_freq_factor",
+)
+_LARGEST = 2**31
+
+
 def their_name(name: str) -> str:
     """`layers.3.attention.query.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     owner, _, kind = name.rpartition(".")
@@ -62,8 +83,8 @@ def read_spec(folder: Path) -> ModelSpec:
     if not path.is_file():
         what = f"has no {CONFIG_FILE}. Give a folder that holds {CONFIG_FILE} and model.safetensors."
         raise ConfigError([Problem(str(folder), what)])
-    config: dict[str, Any] = json.loads(path.read_text())
-    problems = list(_misfits(path, config))
+    config = read_table(path)
+    problems = list(_misfits(path, config)) or list(_unusable(path, config))
     if problems:
         raise ConfigError(problems)
     max_seq_len = config["max_position_embeddings"]
@@ -80,11 +101,22 @@ def read_spec(folder: Path) -> ModelSpec:
         max_seq_len=max_seq_len,
         qk_norm=config["model_type"] == "qwen3",
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        init_std=config.get("initializer_range", 0.02),
+        init_std=config.get("initializer_range") or 0.02,
         norm_eps=config["rms_norm_eps"],
         rope=_read_rope(config),
         no_rope_every=_no_rope_every(config),
     )
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table in a JSON file of a folder; ConfigError where it holds none, or is truncated."""
+    try:
+        config = read_json(path)
+    except (OSError, ValueError) as reason:
+        raise ConfigError([Problem(str(path), f"cannot be read: {reason}. Copy it again.")]) from None
+    if not isinstance(config, dict):
+        raise ConfigError([Problem(str(path), "is not a table of keys and values. Copy it again.")])
+    return config
 
 
 def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) -> None:
@@ -147,6 +179,9 @@ def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
     if _no_rope_every(config) == 0:
         what = f"no_rope_layers is {config['no_rope_layers']}, which is not built; a 0 at every nth layer is."
         yield Problem(str(path), what)
+    for key in ("rope_scaling", "rope_parameters"):
+        if not isinstance(config.get(key), dict | None):
+            yield Problem(str(path), f"{key} is {json.dumps(config[key])}. It must be a table, or null.")
     rope = _their_rope(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "yarn", "llama3"):
@@ -159,15 +194,37 @@ def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(str(path), "truncate of the rotary positions is false, which is not built.")
 
 
+def _unusable(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
+    """Keys whose values no model can have."""
+    rope = _their_rope(config)
+    is_scaled = rope.get("rope_type", rope.get("type", "default")) != "default"
+    checks: list[tuple[dict[str, Any], str, type, bool]] = [(config, key, int, True) for key in _SIZES]
+    checks += [(config, key, int, False) for key in ("num_key_value_heads", "head_dim", "sliding_window")]
+    checks += [(config, "rms_norm_eps", float, True), (config, "initializer_range", float, False)]
+    checks += [(rope, key, float, is_scaled and key == "factor") for key in _ROPE_NUMBERS]
+    checks.append((rope, "original_max_position_embeddings", int, False))
+    for table, key, kind, is_needed in checks:
+        value = table.get(key)
+        if value is None and not is_needed:
+            continue
+        kinds = (int,) if kind is int else (int, float)
+        if type(value) not in kinds or not 0 < (value or 0) < _LARGEST:
+            noun = "a whole number" if kind is int else "a number"
+            yield Problem(str(path), f"{key} is {json.dumps(value)}. It must be {noun} over 0, and under {_LARGEST:,}.")
+
+
 def _their_rope(config: dict[str, Any]) -> dict[str, Any]:
     """Rotary keys in one place: `rope_parameters` since transformers 5, `rope_theta` and `rope_scaling` before."""
-    theta = {"rope_theta": config["rope_theta"]} if "rope_theta" in config else {}
-    return theta | (config.get("rope_scaling") or {}) | (config.get("rope_parameters") or {})
+    found = {"rope_theta": config["rope_theta"]} if "rope_theta" in config else {}
+    for key in ("rope_scaling", "rope_parameters"):
+        if isinstance(config.get(key), dict):
+            found |= config[key]
+    return found
 
 
 def _read_rope(config: dict[str, Any]) -> RopeSpec:
     theirs = _their_rope(config)
-    theta = float(theirs.get("rope_theta", DEFAULT_THETA))
+    theta = float(theirs.get("rope_theta") or DEFAULT_THETA)
     kind = theirs.get("rope_type", theirs.get("type", "default"))
     if kind == "default":
         return RopeSpec(theta)
@@ -180,8 +237,8 @@ def _read_rope(config: dict[str, Any]) -> RopeSpec:
         attention_factor=theirs.get("attention_factor"),
         beta_fast=float(theirs.get("beta_fast") or plain.beta_fast),
         beta_slow=float(theirs.get("beta_slow") or plain.beta_slow),
-        low_freq_factor=float(theirs.get("low_freq_factor", plain.low_freq_factor)),
-        high_freq_factor=float(theirs.get("high_freq_factor", plain.high_freq_factor)),
+        low_freq_factor=float(theirs.get("low_freq_factor") or plain.low_freq_factor),
+        high_freq_factor=float(theirs.get("high_freq_factor") or plain.high_freq_factor),
     )
 
 

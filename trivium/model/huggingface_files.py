@@ -2,16 +2,21 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from trivium.errors import ConfigError, Problem
-from trivium.model.huggingface import their_name
+from trivium.files import is_within
+from trivium.model.huggingface import read_table, their_name
+from trivium.paths import boundary
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+WEIGHT_KINDS = ("F64", "F32", "F16", "BF16")
 SHARD_BYTES = 5_000_000_000
 
 Shape = Sequence[int]
@@ -27,16 +32,44 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
     """The file of every tensor, by its own name."""
     index, single = folder / INDEX_FILE, folder / WEIGHTS_FILE
     if index.is_file():
-        files = {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+        files = _indexed(folder, index)
         missing = sorted({path for path in files.values() if not path.is_file()})
         if missing:
             raise ConfigError([Problem(str(path), f"is missing, but {INDEX_FILE} names it.") for path in missing])
         return files
     if single.is_file():
-        with safe_open(single, framework="np") as file:
+        with open_tensors(single, "np") as file:
             return dict.fromkeys(file.keys(), single)
     what = f"has neither {WEIGHTS_FILE} nor {INDEX_FILE}. Weights in .bin files are pickles: save them as safetensors."
     raise ConfigError([Problem(str(folder), what)])
+
+
+def _indexed(folder: Path, index: Path) -> dict[str, Path]:
+    """The file of every tensor, as an index names it: files below the folder, and no others."""
+    named = read_table(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+        raise ConfigError([Problem(str(index), "has no weight_map from tensors to files. Copy it again.")])
+    outside = sorted({file for file in named.values() if "\0" in file or not is_within(file)})
+    if outside:
+        what = "which is not a file below the folder. Put it there, and its name."
+        raise ConfigError([Problem(str(index), f"names {json.dumps(file)}, {what}") for file in outside])
+    within = boundary(folder)
+    for file in set(named.values()):
+        if not (folder / file).resolve().is_relative_to(within):
+            what = f"leads out of {folder}, to {(folder / file).resolve()}. Put the file itself there."
+            raise ConfigError([Problem(str(folder / file), what)])
+    return {name: folder / file for name, file in named.items()}
+
+
+@contextmanager
+def open_tensors(path: Path, framework: str) -> Iterator[Any]:
+    """A safetensors file; one that is truncated, or lacks a tensor, is one error that names it."""
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except (SafetensorError, OSError, ValueError) as error:
+        what = f"cannot be read as safetensors: {str(error).rstrip('.')}. It is truncated or damaged: copy it again."
+        raise ConfigError([Problem(str(path), what)]) from error
 
 
 def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> dict[str, Path]:
@@ -52,11 +85,13 @@ def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> d
         if not name.endswith("rotary_emb.inv_freq"):  # older checkpoints store what config.json has already
             problems.append(Problem(str(folder), f"{name} has no place in the model that config.json describes."))
     for path in sorted(set(files.values())):
-        with safe_open(path, framework="np") as file:
+        with open_tensors(path, "np") as file:
             for name in sorted(name for name in ours if files.get(name) == path):
-                found = file.get_slice(name).get_shape()
+                found, kind = file.get_slice(name).get_shape(), file.get_slice(name).get_dtype()
                 if found != ours[name]:
                     problems.append(Problem(str(path), f"{name} is {found}, but config.json asks for {ours[name]}."))
+                if kind not in WEIGHT_KINDS:
+                    problems.append(Problem(str(path), f"{name} holds {kind}; weights are {', '.join(WEIGHT_KINDS)}."))
     if problems:
         raise ConfigError(problems)
     return {name: files[their_name(name)] for name in shapes}

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trivium.config.problems import show_value
+from trivium.config.redact import redacted
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.model.folder import SHAPE_KEYS
@@ -97,7 +98,7 @@ def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]
     """What decides a source's documents and the order in which they are read."""
     source = config.sources[name]
     if isinstance(source, StreamSource):
-        entries = {f"sources.{name}.{key}": getattr(source, key) for key in STREAM_KEYS}
+        entries = {f"sources.{name}.{key}": redacted(getattr(source, key)) for key in STREAM_KEYS}
         return entries if source.add is None else entries | {f"sources.{name}.add": sorted(set(source.add))}
     keys = ("block_tokens", "window_blocks", "validation")
     content = sources[name].content if name in sources else None

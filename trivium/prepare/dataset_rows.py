@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.config.redact import redact
 from trivium.errors import SourceError
 from trivium.files import cache_folder
 from trivium.prepare.encode import Encoded
@@ -42,8 +43,8 @@ def load_rows(dataset: str, subset: str | None, split: str, *, saved: bool) -> A
     except KeyError:
         raise SourceError(f'{dataset}: has no split "{split}", but {", ".join(found)}. Name one of these.') from None
     except Exception as error:  # the library raises what its readers raise
-        reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise SourceError(f"{dataset}: cannot be loaded: {reason}. Check dataset, subset and split.") from error
+        reason = redact(" ".join(str(error).split()))[:300].rstrip(".")
+        raise SourceError(f"{redact(dataset)}: cannot be loaded: {reason}. Check dataset, subset and split.") from error
 
 
 def described(rows: Any, dataset: str, split: str, *, saved: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from trivium.tokenfiles.manifest import MANIFEST_NAME, Manifest, measure_file, r
 from trivium.tokenfiles.open import open_files
 from trivium.tokenfiles.write import ENDINGS
 
-VERSION = 2  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
+VERSION = 3  # of prepared.json; part of a folder's identity, so that a cached one of another version is not found
 SUMMARY = "prepared.json"
 
 

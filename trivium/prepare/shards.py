@@ -12,16 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from trivium.files import hash_json
+from trivium.textfiles.decompress import BUFFER_BYTES, open_input
 from trivium.textfiles.inputs import InputFile, part_of, whole_part
-from trivium.textfiles.read import (
-    BUFFER_BYTES,
-    MOST_BYTES,
-    InputPart,
-    open_input,
-    reading,
-    row_group_sizes,
-    skip_rest_of_line,
-)
+from trivium.textfiles.read import MOST_BYTES, InputPart, reading, row_group_sizes, skip_rest_of_line
 
 MIB = 1 << 20
 SMALLEST, LARGEST = MIB, 128 * MIB  # of a shard, in bytes of input

@@ -1,7 +1,8 @@
 """Processes that encode shards: each has a thread here that gives it the next shard and waits for its answer.
 
-A worker is started as a program of its own (`python -m trivium.prepare.workers`) and not forked: nothing of the process
-that prepares (threads, open files, a script without a main guard) can get in its way. It ends when that process does.
+A worker is started as a program of its own (`python -P -m trivium.prepare.workers`) and not forked: nothing of the
+process that prepares (threads, open files, a script without a main guard) can get in its way. It ends when that process
+does. `-P` keeps the working folder out of `sys.path`, where a file named as a library would be run instead of it.
 """
 
 import json
@@ -30,11 +31,12 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         home = str(Path(__file__).parents[2])
-        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # An empty entry is the working folder too.
+        paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         # One thread each: there is a process for every core.
         alone = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trivium.prepare.workers"],
+            [sys.executable, "-P", "-m", "trivium.prepare.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **alone},

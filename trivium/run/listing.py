@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trivium.errors import ResumeError, UsageError
+from trivium.paths import suggestion
 from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import LINEAGE, RunFolder
 
@@ -27,7 +28,7 @@ class RunState:
 
 def list_runs(folder: Path) -> list[RunState]:
     if not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder. Give the one that run.folder names.")
+        raise UsageError(f"{folder}: is not a folder.{suggestion(folder)} Give the one that run.folder names.")
     marks = ("plan.json", LINEAGE)  # a fork that has not been started has no plan yet
     found = [path for path in sorted(folder.iterdir()) if any((path / mark).is_file() for mark in marks)]
     return [run_state(path) for path in found]

@@ -39,7 +39,7 @@ def locate_chat(name: str, source: ChatSource, settings: LocateSettings) -> Loca
     keys: Sequence[TaskKeys] = source.tasks or (source,)
     for each in keys:
         if each.path is not None and not exists(each.path):
-            return not_there(" ".join(each.path))
+            return not_there(each.path)
     if source.tasks is None and source.task is None:
         return _prepared(name, source, _file_work(source, settings), settings)
     tasks = [LazyTask(each, hashing=settings.prepare) for each in keys]

@@ -70,7 +70,7 @@ def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSetting
         recipe = Recipe("tokenised", column=token_column(rows), dataset=description)
     else:
         recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add, description)
-    work = RowsWork(source.dataset, rows._fingerprint, rows.num_rows, int(rows.data.nbytes))
+    work = RowsWork(source.where, rows._fingerprint, rows.num_rows, int(rows.data.nbytes))
     found = prepared_files(name, source, work, recipe, settings)
     note.keep(found)
     return found

@@ -17,6 +17,7 @@ from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
 from trivium.files import cache_folder, hash_json, keep_in_cache, read_json
+from trivium.paths import suggestion
 from trivium.prepare.encode import Recipe
 from trivium.prepare.folder import VERSION, identity_of, is_prepared
 from trivium.prepare.prepare import prepare
@@ -77,7 +78,7 @@ class LocateSettings:
 def locate_tokens(_name: str, source: TokensSource, _settings: LocateSettings) -> LocatedSource:
     assert source.path is not None, "a checked source has a path"
     if not any(map(find.exists, source.path)):
-        return not_there(source.where)
+        return not_there(source.path)
     paths = [Path(path) for path in source.path]
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
     return LocatedSource(open_source(source.path, TokenFileSettings(source.dtype, source.eos, source.bos)), folder)
@@ -87,7 +88,7 @@ def locate_text(name: str, source: TextSource, settings: LocateSettings) -> Loca
     """The token files of local text, tokenised on first use."""
     assert source.path is not None, "a checked source has a path"
     if not exists(source.path):
-        return not_there(source.where)
+        return not_there(source.path)
     recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add)
     work = FilesWork(find_inputs(source.path, hashing=settings.prepare))
     return prepared_files(name, source, work, recipe, settings)
@@ -98,9 +99,10 @@ def exists(paths: Sequence[str]) -> bool:
     return any(Path(path).exists() or glob(path, recursive=True) for path in paths)
 
 
-def not_there(where: str) -> LocatedSource:
+def not_there(paths: Sequence[str]) -> LocatedSource:
     """The gap of a source of which nothing is on disk."""
-    return LocatedSource(gap=Gap(f"{where} does not exist"))
+    hint = next(filter(None, map(suggestion, paths)), "")
+    return LocatedSource(gap=Gap(f"{' '.join(paths)} does not exist", hint))
 
 
 def not_fetched(what: str) -> LocatedSource:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trivium.errors import SourceError
-from trivium.textfiles.inputs import COMPRESSED, LINES
+from trivium.textfiles.decompress import COMPRESSED
+from trivium.textfiles.inputs import LINES
 from trivium.textfiles.read import (
     NOT_AN_OBJECT,
     NOT_UTF8,

@@ -1,4 +1,4 @@
-"""A folder's own way of writing conversations: its Jinja template, in a sandbox, without a clock.
+"""A folder's own way of writing conversations: its Jinja template, in a sandbox with limits, without a clock.
 
 The assistant's words are those in `{% generation %}` blocks. In a template without such blocks they are found by
 rendering the conversation up to each assistant's message, and with it: both must be prefixes of the whole text.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Noncharacters: Unicode reserves them for a program's own use, so that no text has them.
 BREAK, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
+LONGEST_REASON = 200  # characters
 KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
@@ -41,18 +42,26 @@ class ChatTemplate:
 
     def write(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
         """The conversation as the template writes it, the assistant's words between marks."""
-        import jinja2
+        from jinja2.exceptions import SecurityError
 
+        from trivium.text.sandbox import TemplateLimitError, render
+
+        given = {"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": None, "documents": None}
         try:
-            written: str = _compiled(self.source).render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self.names
-            )
-        except jinja2.exceptions.SecurityError as error:
-            what = f"does what the sandbox forbids: {str(error).rstrip('.')}"
-            raise SourceError(f"the chat template {what}. Use another.") from None
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise MalformedConversation(f"the chat template refuses it: {error}") from None
-        return written
+            return render(_compiled(self.source), {**given, **self.names})
+        except SourceError:
+            raise
+        except SecurityError as error:
+            what = f"does what the sandbox forbids: {_one_line(error)}"
+        except TemplateLimitError as error:
+            what = str(error)
+        except (RecursionError, MemoryError):
+            what = "calls itself without end"
+        except (
+            Exception
+        ) as error:  # a template may do anything that Python does: divide by 0, look up what is not there
+            raise MalformedConversation(f"the chat template refuses it: {_one_line(error)}") from None
+        raise SourceError(f"the chat template {what}. Use another.")
 
 
 def render_by_template(
@@ -136,8 +145,9 @@ def _prefix_spans(
 def _compiled(source: str) -> Any:
     """The template, compiled for a sandbox that has no clock."""
     import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.ext import Extension
+
+    from trivium.text.sandbox import LONGEST_SOURCE, LimitedEnvironment
 
     class Generation(Extension):
         """`{% generation %}`: puts marks around the assistant's words."""
@@ -165,15 +175,25 @@ def _compiled(source: str) -> Any:
                 raise jinja2.exceptions.SecurityError(f'it sets "{name}"')
             super().__setitem__(name, value)
 
-    extensions = [Generation, loopcontrols]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = _to_json
+    if len(source) > LONGEST_SOURCE:
+        what = f"has {len(source):,} characters, over the limit of {LONGEST_SOURCE:,}"
+        raise SourceError(f"the chat template {what}. Use another.")
+    environment = LimitedEnvironment([Generation], {"tojson": _to_json})
     # No strftime_now: a conversation has the same tokens tomorrow, and templates have a date for that case.
     environment.globals.update(raise_exception=_refuse, dict=_make_dict, namespace=Namespace)
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise SourceError(f"the chat template is not Jinja: line {error.lineno}: {error.message}. Fix it.") from None
+        what = f"line {error.lineno}: {_one_line(error.message or 'a mistake')}"
+    except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
+        what = f"it cannot be compiled: {_one_line(error)}"
+    raise SourceError(f"the chat template is not Jinja: {what}. Fix it.")
+
+
+def _one_line(error: Exception | str) -> str:
+    """What is wrong, in a line of at most 200 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:LONGEST_REASON].rstrip(".")
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
-from trivium.files import hash_json
+from trivium.files import hash_json, parse_json
 from trivium.text.chat_template import ChatTemplate
 from trivium.text.roles import Role, Roles, find_roles
 from trivium.text.tokenizer import replace_surrogates
@@ -154,11 +154,17 @@ def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
 def _described(text: str, where: str) -> dict[str, Any]:
     """The file's JSON without truncation, padding and dropout."""
     try:
-        described = json.loads(text)
+        described = parse_json(text)
     except ValueError as error:
         raise SourceError(f"{where}: is not a tokenizer.json: {error}. Name the tokenizer's own file.") from None
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         raise SourceError(f"{where}: is not a tokenizer.json: it has no model. Name the tokenizer's own file.")
+    added = described.get("added_tokens") or ()
+    if not isinstance(added, list | tuple) or not all(
+        isinstance(token, dict) and isinstance(token.get("content"), str) for token in added
+    ):
+        what = "its added_tokens are not a list of tokens with content"
+        raise SourceError(f"{where}: is not a tokenizer.json: {what}. Name the tokenizer's own file.")
     described |= {"truncation": None, "padding": None}
     if "dropout" in described["model"]:
         described["model"]["dropout"] = None

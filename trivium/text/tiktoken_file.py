@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.files import hash_json
+from trivium.paths import suggestion
 from trivium.text.roles import ROLES, Role, Roles, find_roles, role_name
 from trivium.text.tokenizer import replace_surrogates
 
@@ -119,7 +120,8 @@ def _find(path: Path) -> Path:
         what = f"{path} has {len(found)} .tiktoken files, not one"
         raise SourceError(f"tokenizer.path: {what}. Write the path of a .tiktoken file.")
     if not found[0].is_file():
-        raise SourceError(f"tokenizer.path: {path} does not exist. Write the path of a .tiktoken file.")
+        hint = suggestion(path)
+        raise SourceError(f"tokenizer.path: {path} does not exist.{hint} Write the path of a .tiktoken file.")
     return found[0]
 
 

@@ -1,6 +1,5 @@
 """A path or a name on the Hub -> the files of a tokenizer, and the names of its special tokens."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trivium.errors import SourceError
+from trivium.files import parse_json, read_bounded
+from trivium.paths import suggestion
 from trivium.text.roles import ROLES, Role
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -64,7 +65,9 @@ def read_template(where: str) -> str:
     """The chat template in a file: Jinja, or JSON with a chat_template."""
     path = Path(where)
     if not path.is_file():
-        raise SourceError(f"tokenizer.chat_template: {path} does not exist. Write the path of a Jinja file.")
+        raise SourceError(
+            f"tokenizer.chat_template: {path} does not exist.{suggestion(path)} Write the path of a Jinja file."
+        )
     template = template_in(_read_json(path)) if path.suffix == ".json" else read_text(path)
     if template is None:
         raise SourceError(f"tokenizer.chat_template: {path} has no chat_template. Write the path of a Jinja file.")
@@ -72,13 +75,12 @@ def read_template(where: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    if path.stat().st_size > MAX_FILE_BYTES:
-        what = f"has {path.stat().st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}"
-        raise SourceError(f"{path}: {what}. Name another file.")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SourceError(f"{path}: is not text in UTF-8. Name the tokenizer's own file.") from None
+    except ValueError as reason:
+        raise SourceError(f"{path}: cannot be read: {reason}. Name another file.") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(read_text(path))
+        content = parse_json(read_text(path))
     except ValueError as error:
         raise SourceError(f"{path}: is not JSON: {error}. Fix it, or remove it.") from None
     return content if isinstance(content, dict) else {}
@@ -101,8 +103,9 @@ def _token_name(value: object) -> str | None:
 def _from_hub(name: str) -> Path:
     """The folder of a name on the Hub, from the local cache first, so that a tokenizer once read never changes."""
     missing = f"tokenizer.path: {name} does not exist"
+    hint = suggestion(name)
     if not HUB_NAME.fullmatch(name) or name.endswith((".json", ".model", ".tiktoken")):
-        raise SourceError(f"{missing}. Write the path of a tokenizer.json or its folder.")
+        raise SourceError(f"{missing}.{hint} Write the path of a tokenizer.json or its folder.")
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -116,4 +119,4 @@ def _from_hub(name: str) -> Path:
         if (folder / "tokenizer.json").is_file():
             return folder
         reason = "it has no tokenizer.json"
-    raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}. Write a path on disk.")
+    raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}.{hint} Write a path on disk.")

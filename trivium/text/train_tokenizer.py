@@ -14,6 +14,7 @@ from trivium.config.load import load
 from trivium.config.sources import TextSource
 from trivium.errors import SourceError, UsageError
 from trivium.files import draft
+from trivium.screen import terminal
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
 from trivium.text.tokenizer import replace_surrogates
@@ -56,13 +57,12 @@ def train_on_texts(
     what: Sequence[str], out: Path, vocab: int, *, column: str | None = None, bad_lines: float | None = None
 ) -> WrittenTokenizer:
     """Train on files and folders of text, or on the text sources of a config and its overrides; write it to `out`."""
-    from rich.console import Console
     from rich.progress import Progress
 
     if (out / "tokenizer.json").exists():
         raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or remove it.")
     sources = _find(what, out, column, bad_lines)
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(console=terminal(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("reading", total=sum(each.size for each in sources))
 
         def texts() -> Iterator[str]:

@@ -10,6 +10,7 @@ from trivium.textfiles.read import BINARY, EMPTY, lines_before
 
 MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
+MOST_REASONS, OTHER = 50, "wrong in another way"
 # Skipped without counting against the limit: nothing is wrong with them.
 HARMLESS = (EMPTY, BINARY)
 
@@ -45,6 +46,7 @@ class BadLines:
 
     def add(self, reason: str, place: BadLine) -> None:
         """Count a line, and keep its place if it is one of the first."""
+        reason = self._counted_as(reason)
         self.counts[reason] = self.counts.get(reason, 0) + 1
         places = self.places.setdefault(reason, [])
         if len(places) < FEW:
@@ -52,9 +54,14 @@ class BadLines:
 
     def join(self, other: "BadLines") -> None:
         """Add the counts and places of the input that comes after."""
-        for reason, count in other.counts.items():
+        for theirs, count in other.counts.items():
+            reason = self._counted_as(theirs)
             self.counts[reason] = self.counts.get(reason, 0) + count
-            self.places[reason] = [*self.places.get(reason, []), *other.places[reason]][:FEW]
+            self.places[reason] = [*self.places.get(reason, []), *other.places[theirs]][:FEW]
+
+    def _counted_as(self, reason: str) -> str:
+        """The reason, unless there are too many: some of them name what a line holds."""
+        return reason if reason in self.counts or len(self.counts) < MOST_REASONS else OTHER
 
     @property
     def harmful(self) -> int:

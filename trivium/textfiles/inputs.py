@@ -20,10 +20,10 @@ from pathlib import Path
 
 from trivium.files import FileStamp, cache_folder, hash_file, hash_json, keep_in_cache, read_json, stamp_of
 from trivium.paths import Found, find_any, refuse_unreadable
-from trivium.textfiles.read import InputPart, Reader, row_group_sizes
+from trivium.textfiles.decompress import COMPRESSED
+from trivium.textfiles.read import BYTE_ORDER_MARK, InputPart, Reader, row_group_sizes
 
 LINES = (".jsonl", ".ndjson", ".json")
-COMPRESSED = (".gz", ".zst")
 SLICE_BYTES = 1 << 22
 THREADS = 4
 
@@ -83,7 +83,7 @@ def _starts_with_a_record(path: Path) -> bool:
     if path.suffix in COMPRESSED:
         return True
     with open(path, "rb") as file:
-        line = file.readline(SLICE_BYTES).strip()
+        line = file.readline(SLICE_BYTES).removeprefix(BYTE_ORDER_MARK).strip()
     return line.startswith(b"{") and (line.endswith(b"}") or len(line) >= SLICE_BYTES - 2)
 
 

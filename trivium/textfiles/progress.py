@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trivium.config.numbers import show_count
+from trivium.screen import echo, terminal
 
 LINE_SECONDS = 10.0
 
@@ -62,12 +63,11 @@ def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
     if not sys.stderr.isatty():
         yield ProgressLines(title, total)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    speed = TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}")
-    columns = TextColumn("{task.description}"), BarColumn(), speed
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    speed = TextColumn("{task.percentage:>3.0f}%  {task.fields[now]}", markup=False)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), speed
+    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, now="")
 
         class ProgressBar(ProgressCounts):
@@ -80,5 +80,4 @@ def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
 
 def say(line: str) -> None:
     """Print a line on standard error."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    echo(line, err=True)

@@ -5,7 +5,6 @@ one by one, with their number; what nothing can read (a truncated gzip, a corrup
 the file. Sources and tasks read their files through here, so that both refuse the same ones in the same words.
 """
 
-import gzip
 import io
 import json
 import zlib
@@ -18,15 +17,21 @@ from typing import Any, BinaryIO, Literal
 import orjson
 
 from trivium.errors import SourceError
+from trivium.textfiles.decompress import BUFFER_BYTES, open_input
 
 Reader = Literal["jsonl", "parquet", "text", "rows"]
 MOST_BYTES = 200_000_000  # of a document
+MOST_VALUES = 20_000_000  # of a line of JSON: each takes 64 bytes, where it may have been two in the file
 BATCH_BYTES = 1 << 20
-BUFFER_BYTES = 1 << 20
+BATCH_ROWS, BATCH_TEXT = 1024, 64 << 20  # of Parquet: rows that are in memory at once, and their bytes
+
+SHOWN_NAMES, SHOWN_NAME = 8, 40  # of a record's columns, and characters of each
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 BROKEN = "broken JSON"
 NOT_UTF8 = "invalid UTF-8"
 TOO_LONG = "over 200 MB"
+TOO_MANY = "over 20 million values"
 EMPTY = "empty"
 BINARY = "a binary file"
 NOT_AN_OBJECT = "not a JSON object"
@@ -66,66 +71,26 @@ class InputRecords:
 def texts_of(found: InputRecords, column: str) -> list[str]:
     """The texts of records, in a column where they are tables; those without one go to the bad ones."""
     texts = []
+    absent = ""
     for number, record in zip(found.numbers, found.records, strict=True):
         text = record.get(column) if isinstance(record, dict) else record
         if type(text) is str and text:
             texts.append(text)
+        elif text is None and (record is None or isinstance(record, dict)):
+            absent = absent or _absent(record, column)  # one reason for all records that were read together
+            found.bad.append((number, absent))
+        elif text == "":
+            found.bad.append((number, EMPTY))
         else:
-            found.bad.append((number, _fault(record, text, column)))
+            found.bad.append((number, f'"{column}" is not text' if isinstance(record, dict) else NOT_AN_OBJECT))
     return texts
 
 
-def _fault(record: Any, text: Any, column: str) -> str:
-    """Why a record has no text."""
-    if text == "":
-        return EMPTY
-    if text is None and (record is None or isinstance(record, dict)):
-        return f'no "{column}"'
-    return f'"{column}" is not text' if isinstance(record, dict) else NOT_AN_OBJECT
-
-
-class ZstdReader(io.RawIOBase):
-    """A .zst, frame after frame; one that is truncated is an error, which the library's own reader ignores."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        import zstandard
-
-        self._file = file
-        self._open = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj
-        self._frame: Any = self._open()
-        self._started = False
-        self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:
-        """Decompress into a buffer; 0 at the end of the last frame."""
-        while not self._ready:
-            if self._frame.eof:
-                rest, self._frame, self._started = self._frame.unused_data, self._open(), False
-            else:
-                rest = b""
-            rest = rest or self._file.read(BUFFER_BYTES)
-            if not rest:
-                if self._started:
-                    raise EOFError("it ends within a frame")
-                return 0
-            self._started = True
-            self._ready = self._frame.decompress(rest)
-        count = min(len(into), len(self._ready))
-        into[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-
-def open_input(path: Path, raw: BinaryIO) -> BinaryIO:
-    """The text of an open file, decompressed by its ending."""
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), BUFFER_BYTES)
-    if path.suffix == ".zst":
-        return io.BufferedReader(ZstdReader(raw), BUFFER_BYTES)
-    return raw
+def _absent(record: dict[str, Any] | None, column: str) -> str:
+    """`no "content", but id, text`: what could have been meant, in as many columns as fit into a line."""
+    names = [name for name in record or () if name != column and len(name) <= SHOWN_NAME]
+    more = ", ..." if len(names) > SHOWN_NAMES else ""
+    return f'no "{column}"' + (f", but {', '.join(names[:SHOWN_NAMES])}{more}" if names else "")
 
 
 @contextmanager
@@ -157,6 +122,9 @@ def parse_line(line: bytes) -> Any:
     """The record of a line of JSONL; BadLineError where it holds none."""
     if _is_too_long(line):
         raise BadLineError(TOO_LONG)
+    if len(line) > MOST_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise BadLineError(TOO_MANY)
+    line = line.removeprefix(BYTE_ORDER_MARK)
     try:
         return orjson.loads(line)
     except ValueError:
@@ -255,7 +223,7 @@ def read_text(path: Path) -> Iterator[InputRecords]:
         found.bad.append((1, BINARY))
     else:
         try:
-            found.add(1, content.decode())
+            found.add(1, content.decode("utf-8-sig"))
             found.text_bytes = len(content)
         except UnicodeDecodeError:
             found.bad.append((1, NOT_UTF8))
@@ -284,11 +252,13 @@ def row_group_sizes(path: Path) -> list[int]:
     return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
 
 
-def open_parquet(path: Path) -> Any:
+def open_parquet(path: Path, column: str | None = None) -> Any:
+    """A Parquet file; the values of `column` as its pages store them, each once."""
     import pyarrow.parquet
 
     with reading(path):
-        return pyarrow.parquet.ParquetFile(path, memory_map=True)
+        stored = None if column is None else [column]
+        return pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=stored)
 
 
 def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[InputRecords]:
@@ -305,11 +275,28 @@ def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Inp
     with reading(path):
         for group in range(start, stop):
             unreported = sizes[group]
-            for batch in file.iter_batches(row_groups=[group], columns=[column], batch_size=1024):
+            rows = _batch_rows(path, group, column)
+            for batch in file.iter_batches(row_groups=[group], columns=[column], batch_size=rows):
                 found = text_records(batch.column(0), number)
                 number += batch.num_rows
                 found.input_bytes, unreported = unreported, 0
                 yield found
+
+
+def _batch_rows(path: Path, group: int, column: str) -> int:
+    """Rows of a row group to hold at once: a value that is stored once, and named by every row, is copied for each."""
+    import pyarrow.compute
+
+    file = open_parquet(path, column)
+    stored = file.metadata.row_group(group)
+    chunks = [stored.column(number) for number in range(stored.num_columns)]
+    chunk = next(chunk for chunk in chunks if chunk.path_in_schema == column)
+    largest = chunk.total_uncompressed_size // max(1, chunk.num_values)
+    if chunk.has_dictionary_page:
+        first = next(file.iter_batches(batch_size=1, row_groups=[group], columns=[column]), None)
+        lengths = [] if first is None else pyarrow.compute.binary_length(first.column(0).dictionary).drop_null()
+        largest = max(largest, pyarrow.compute.max(lengths).as_py() if len(lengths) else 0)
+    return int(min(BATCH_ROWS, max(1, BATCH_TEXT // max(1, largest))))
 
 
 def _holds_text(kind: Any) -> bool:

@@ -49,7 +49,7 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
     elif glob.has_magic(entry):
         root, files = fixed_part(path), list(_match(entry))
     else:
-        raise SourceError(f"{entry}: does not exist. Write the path of a file or folder, or a pattern.")
+        raise missing(entry)
     if not files:
         raise SourceError(
             f"{entry}: holds no token files: nothing ends in {', '.join(ENDINGS)}. "

@@ -12,6 +12,8 @@
 Reads a few hundred bytes of each file, no tokens; nothing is ever unpickled.
 """
 
+import os
+import re
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from trivium.errors import SourceError
-from trivium.files import map_file
+from trivium.files import map_file, read_bounded
 from trivium.tokenfiles.dtypes import TokenMetadata, read_sidecar
 from trivium.tokenfiles.ends import MegatronIndex, map_ends
 from trivium.tokenfiles.masked import PackedArrays, PaddedRows, find_packed, find_padded, read_npy_header
 
 NPY_MAGIC = b"\x93NUMPY"
+LARGEST_METADATA = 1 << 20  # bytes
+COUNT = re.compile(r"[0-9]{1,19}")
 DS_DTYPES = {"2": "uint16", "4": "uint32"}
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 # Magic, version, dtype code, number of sequences, length of the document list.
@@ -84,8 +88,9 @@ def describe(path: Path, sidecars: dict[Path, TokenMetadata | None]) -> TokenFil
 def _describe_ds(path: Path) -> TokenFileDescription:
     """datatrove's format, which nanotron's nanosets use."""
     index, loss, tasks, metadata = (Path(f"{path}.{ending}") for ending in ("index", "loss", "task", "metadata"))
-    declared, count = _read_ds_metadata(metadata) if metadata.is_file() else (None, None)
-    if index.is_file():
+    # A link that leads nowhere, and a pipe, are not the same as no file.
+    declared, count = _read_ds_metadata(metadata) if os.path.lexists(metadata) else (None, None)
+    if os.path.lexists(index):
         if index.stat().st_size % 8:
             raise SourceError(
                 f"{index}: has {index.stat().st_size:,} bytes, not a multiple of the 8 that a document end takes. "
@@ -93,13 +98,17 @@ def _describe_ds(path: Path) -> TokenFileDescription:
             )
         ends = map_ends(index)
         count = TokenCount(index, int(ends[-1]) if len(ends) else 0)
-    there = [path if path.is_file() else None for path in (index, loss, tasks)]
+    there = [path if os.path.lexists(path) else None for path in (index, loss, tasks)]
     return TokenFileDescription("ds", declared, count, index=there[0], loss=there[1], tasks=there[2])
 
 
 def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:
     """Three lines: `gpt2|2` (tokenizer, bytes a token), `1204` tokens, `1.20 kT`; old ones have no `|2`."""
-    first, *more = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    try:
+        text = read_bounded(path, LARGEST_METADATA).decode(errors="replace")
+    except ValueError as reason:
+        raise SourceError(f"{path}: cannot be read: {reason}. Copy it again, or delete it.") from None
+    first, *more = text.splitlines() or [""]
     tokenizer, bar, size = first.rpartition("|")
     if not bar:
         tokenizer, size = first, ""
@@ -107,7 +116,7 @@ def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:
         raise SourceError(f'{path}: has "{size}" bytes a token. Known are 2 and 4: write "{tokenizer}|2" or "|4".')
     # datatrove writes "Unknown Tokenizer|2|2" where it was given no name.
     known = tokenizer if tokenizer and not tokenizer.startswith("Unknown Tokenizer") else None
-    count = TokenCount(path, int(more[0])) if more and more[0].isdecimal() else None
+    count = TokenCount(path, int(more[0])) if more and COUNT.fullmatch(more[0]) else None
     return TokenMetadata(str(path), DS_DTYPES.get(size), known), count
 
 

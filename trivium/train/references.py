@@ -144,7 +144,7 @@ def fingerprint(folder: Path) -> str:
             raise PlanError([Problem(str(checkpoint.path), f"is damaged ({fault}). Put it back, or give another.")])
         hashes = [(name, file["hash"]) for name, file in sorted(checkpoint.files().items())]
     else:
-        files = sorted((folder / CONFIG_FILE, *folder.glob("model*.safetensors*")))
+        files = sorted(path for path in (folder / CONFIG_FILE, *folder.glob("model*.safetensors*")) if path.is_file())
         hashes = [(path.name, hash_file(path)) for path in files]
     return f"{derive_key(0, 'reference', json.dumps(hashes)):016x}"
 

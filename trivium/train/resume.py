@@ -18,6 +18,7 @@ import tomli_w
 from trivium.ask.convert import readable_weights
 from trivium.config.keys import flat_keys
 from trivium.config.problems import show_value
+from trivium.config.redact import redacted
 from trivium.config.schema import Config
 from trivium.errors import ResumeError, UsageError
 from trivium.model.folder import is_saved
@@ -178,7 +179,8 @@ def bit_settings(trainer: "Trainer") -> dict[str, Any]:
 
 
 def raw_config(config: Config) -> dict[str, Any]:
-    raw: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    """A config's keys as they were written, without the credentials in its addresses: this is kept and shown."""
+    raw: dict[str, Any] = redacted(config.model_dump(mode="json", exclude_none=True, exclude_unset=True))
     return raw
 
 

@@ -22,6 +22,7 @@ from trivium.config.schema import Track
 from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
+from trivium.screen import printable, terminal
 
 COST_FIGURES = (
     "tokens_per_second",
@@ -170,7 +171,7 @@ class Lines:
 
     def write(self, event: Event) -> None:
         if not isinstance(event, StepTaken) or event.step % self._every == 0:
-            print(event.line(), file=self._file, flush=True)
+            print(printable(event.line()), file=self._file, flush=True)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -230,5 +231,5 @@ class LiveView:
 
 def terminal_view(plan: CompletePlan, every: int) -> Sink:
     """The live view where there is a terminal, else lines."""
-    console = Console()
+    console = terminal()
     return LiveView(plan, console) if console.is_terminal else Lines(every)

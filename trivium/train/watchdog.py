@@ -9,13 +9,14 @@ import faulthandler
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from trivium.screen import echo
 
 STALLED = 4  # the exit code
 LOOKS = 20  # times within the limit
@@ -93,8 +94,7 @@ class Watchdog:
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         self._ask_neighbours()
-        sys.stderr.write(f"no progress for {silent:.0f} s (guard.stall_minutes): ended. Stacks: {own}\n")
-        sys.stderr.flush()
+        echo(f"no progress for {silent:.0f} s (guard.stall_minutes): ended. Stacks: {own}", err=True)
         os._exit(STALLED)
 
     def _ask_neighbours(self) -> None:

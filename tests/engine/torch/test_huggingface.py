@@ -198,6 +198,11 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
         engine.start_from(tmp_path)
 
 
+def test_weights_are_readable_by_whoever_may_read_the_config(tmp_path: Path) -> None:
+    exported(tmp_path)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     engine = exported(tmp_path)
     write_folder(engine.model, TINY.rope, 16, tmp_path, shard_bytes=10_000)

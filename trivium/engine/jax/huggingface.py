@@ -10,11 +10,11 @@ import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from trivium.files import readable_by_others
 from trivium.model.huggingface import their_name, write_config
-from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
+from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, open_tensors, shards, write_index
 from trivium.model.spec import ModelSpec, RopeSpec
 
 
@@ -23,7 +23,7 @@ def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec:
     shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
     files = fitting_files(folder, shapes, tied=spec.tied_embeddings)
     with ExitStack() as opened:
-        by_path = {path: opened.enter_context(safe_open(path, framework="np")) for path in set(files.values())}
+        by_path = {path: opened.enter_context(open_tensors(path, "np")) for path in set(files.values())}
         return {name: _read(by_path[files[name]].get_slice(their_name(name)), room) for name, room in target.items()}
 
 
@@ -68,7 +68,8 @@ def write_folder(
             if writes:
                 on_host[their_name(name)] = np.ascontiguousarray(array[: shapes[name][0]])
         if writes:
-            save_file(on_host, folder / file, metadata={"format": "pt"})
+            with readable_by_others(folder / file):
+                save_file(on_host, folder / file, metadata={"format": "pt"})
     if writes:
         write_config(folder, spec, rope, seq_len)
 

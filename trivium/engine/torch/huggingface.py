@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part, whole
+from trivium.files import readable_by_others
 from trivium.model.huggingface import their_name, write_config
-from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, shards, write_index
+from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, open_tensors, shards, write_index
 from trivium.model.spec import RopeSpec
 
 
@@ -21,7 +21,7 @@ def read_weights(model: Decoder, folder: Path) -> None:
     ours = dict(model.named_parameters())
     files = fitting_files(folder, _shapes(model), tied=model.spec.tied_embeddings)
     for path in sorted(set(files.values())):
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path, "pt") as file:
             for name in sorted(name for name in ours if files[name] == path):
                 local, where = local_part(ours[name])
                 found = file.get_slice(their_name(name))[where]  # what lies beyond the end pads the vocabulary
@@ -47,7 +47,8 @@ def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, sha
             if writes:
                 on_cpu[their_name(name)] = tensor[: shapes[name][0]].cpu().contiguous()
         if writes:
-            save_file(on_cpu, folder / file, metadata={"format": "pt"})
+            with readable_by_others(folder / file):
+                save_file(on_cpu, folder / file, metadata={"format": "pt"})
     if writes:
         write_config(folder, model.spec, rope, seq_len)
 

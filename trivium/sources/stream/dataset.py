@@ -9,6 +9,7 @@ to resume there, the file is read from its start and the examples before the pos
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ class StreamDataset:
     """A streaming dataset; opened when it is first asked for."""
 
     def __init__(self, name: str, source: StreamSource, tokenizer: Tokenizer, retries: Retries | None = None) -> None:
+        if find_spec("datasets") is None:  # asked here, before a run has a folder
+            raise SourceError("the package datasets is not installed: pip install 'trivium[hf]'.")
         self.name = name
         self.source = source
         self.tokenizer = tokenizer
@@ -127,24 +130,23 @@ class StreamDataset:
         return [np.concatenate((before, each, after)).astype(self._dtype) for each in tokens]
 
     def _opened(self) -> Any:
-        try:
-            import datasets
-        except ImportError:
-            raise SourceError("the package datasets is not installed: pip install 'trivium[hf]'.") from None
+        import datasets
+
         path, files = self._builder_and_files()
         options = {"name": self.source.subset, "split": self.source.split, "data_files": files}
         return self._tried(lambda: datasets.load_dataset(path, streaming=True, **options))
 
     def _builder_and_files(self) -> tuple[str, dict[str, str] | None]:
         """A name on the Hub or a folder; or, for data files, what reads them, and the files."""
-        where = self.source.where
-        if "://" not in where and not Path(where).is_file():
-            return where, None
-        suffixes = [suffix for suffix in Path(where).suffixes if suffix not in COMPRESSED]
+        address = self.source.dataset or ""
+        if "://" not in address and not Path(address).is_file():
+            return address, None
+        suffixes = [suffix for suffix in Path(address).suffixes if suffix not in COMPRESSED]
         builder = BUILDERS.get(suffixes[-1] if suffixes else "")
         if builder is None:
-            raise SourceError(f"dataset: {where} is not a file that can be read. Give one of {', '.join(BUILDERS)}.")
-        return builder, {self.source.split: where}
+            known = ", ".join(BUILDERS)
+            raise SourceError(f"dataset: {self.source.where} is not a file that can be read. Give one of {known}.")
+        return builder, {self.source.split: address}
 
     def _tried(self, open_it: Callable[[], Any]) -> Any:
         """What `open_it` returns; after each pause it is called again where the remote does not answer."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Any, Generic, Protocol, TypeVar
 
+from trivium.config.redact import redact
 from trivium.errors import SourceError
 
 Item = TypeVar("Item")
@@ -154,5 +155,5 @@ def _next_item(ahead: Prefetcher[ResumableItem], retries: Retries) -> ResumableI
 
 def described(error: BaseException) -> str:
     """`ConnectionError: the server did not answer`, in one line."""
-    text = " ".join(str(error).split())
+    text = redact(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
