@@ -124,7 +124,7 @@ def test_an_embedding_may_be_the_lm_head() -> None:
 
     engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Tied))
     assert "lm_head.weight" not in engine.model.weights()
-    assert engine.model.weight is engine.model.weights()["embedding.weight"]
+    assert engine.model.head_weight is engine.model.weights()["embedding.weight"]
 
 
 def test_hidden_states_that_do_not_fit_the_lm_head_are_refused() -> None:
