@@ -295,7 +295,7 @@ def test_an_optimizer_of_the_other_engine_is_refused(folder: Path) -> None:
 def test_stages_that_ones_own_parts_would_pass_over_are_refused(folder: Path) -> None:
     small, loss = own("torch", "OwnModelTrainer"), own("torch", "KlTrainer")
     for kind, override, what in (
-        (small, "stages.0.rope.theta=50000", "Trainer.model() makes the model, which is not told of them"),
+        (small, "stages.0.rope.theta=50000", "Trainer.model() makes the model, which does not see them"),
         (loss, "stages.0.z_loss=0.1", "Trainer.loss() is the whole objective, but the stage has z_loss"),
         (loss, 'stages.1.kl={beta = 1.0, direction = "reverse"}', 'the stage has kl.direction = "reverse"'),
     ):

@@ -225,7 +225,7 @@ class TorchEngine:
         slots = max((len(row) for row in rows), default=1)
         batch = self._on_device(padded_rows(rows, max(1, len(rows)), slots), self.rotation)
         ends = torch.tensor([slots * number + len(row) - 1 for number, row in enumerate(rows)], dtype=torch.int64)
-        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled anew
+        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled again
             logits = self.model.next_logits(batch, ends.to(self.device))
         self.held.end_passes()
         found: NDArray[np.float32] = logits.cpu().numpy()

@@ -114,7 +114,7 @@ class LanguageModel(nn.Module):
         hidden = self.hidden(batch).flatten(0, 1)
         if objective.token_losses is None:
             return sliced_loss(hidden, self.head_weight, batch.targets, self.spec.vocab, objective, reference)
-        assert batch.places is not None, "a loss of one's own is told of places"
+        assert batch.places is not None, "a loss of one's own is given places"
         places = (batch.tokens, batch.places.positions, batch.places.documents)
         return own_losses(hidden, self.head_weight, batch.targets, places, self.spec.vocab, objective, reference)
 
