@@ -302,7 +302,7 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     """A stage cannot have what a model or a loss of the user's own would pass over in silence."""
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
-        raise UsageError(f"{what}, which is not told of them. Leave out the stage's rope.")
+        raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
     if settings.token_losses is None:
         return
     if stage.z_loss is not None:

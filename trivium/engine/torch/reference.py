@@ -41,7 +41,7 @@ class Reference:
     @torch.no_grad()
     def states(self, batch: Batch, on_device: DeviceBatch, document_mask: bool) -> ReferenceStates:
         own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), document_mask))
-        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.weight)
+        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.head_weight)
 
     def _table_for(self, seq_len: int) -> Rotation:
         if self._table is None or self._table.cos.shape[1] < seq_len:
