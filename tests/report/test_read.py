@@ -120,11 +120,12 @@ def test_what_another_hand_wrote_is_skipped_or_named(tmp_path: Path) -> None:
     assert RunFiles(run.folder).rows == {"rows/step-00000154.json": []}
     for name, keys in (("plan.json", "stages"), ("lineage.json", "run, step")):
         whole = (run.folder / name).read_text() if name == "plan.json" else None
-        (run.folder / name).write_text("{}")
-        with pytest.raises(UsageError) as caught:
-            RunFiles(run.folder)
-        what = f"it lacks {keys}. It is written when the run starts: resume it once."
-        assert str(caught.value) == f"{run.folder / name}: is not what a run writes: {what}"
+        for content in ("{}", "[]", '{"stages": 1, "run": "runs/base", "step": "4"}'):
+            (run.folder / name).write_text(content)
+            with pytest.raises(UsageError) as caught:
+                RunFiles(run.folder)
+            what = f"it lacks {keys}. It is written when the run starts: resume it once."
+            assert str(caught.value) == f"{run.folder / name}: is not what a run writes: {what}"
         if whole is not None:
             (run.folder / name).write_text(whole)
 

@@ -6,6 +6,7 @@ skipped; where a run resumed, what came after the checkpoint is forgotten and it
 
 import re
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,8 +179,8 @@ class RunFiles:
     def update(self) -> None:
         """Read what is new."""
         config, lineage = self.folder / "config.toml", self.folder / "lineage.json"
-        self.lineage = self._json("lineage.json", ("run", "step")) if lineage.is_file() else None
-        self.plan = self._json("plan.json", ("stages",))
+        self.lineage = self._json("lineage.json", {"run": str, "step": int}) if lineage.is_file() else None
+        self.plan = self._json("plan.json", {"stages": list})
         self.config_text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
         self.config = _toml(config, self.config_text)
         self.checkpoints = _states(self.folder)
@@ -196,7 +197,7 @@ class RunFiles:
             with suppress(OSError, ValueError):  # where the file is gone or truncated the page shows the step alone
                 self.rows[name] = KEPT_ROWS.validate_python(read_json(self.folder / name))
 
-    def _json(self, name: str, keys: tuple[str, ...]) -> Any:
+    def _json(self, name: str, kinds: Mapping[str, type]) -> Any:
         path = self.folder / name
         if not path.is_file():
             what = f"has no {name}. Give a run's folder, such as runs/small."
@@ -205,8 +206,8 @@ class RunFiles:
             raise UsageError(f"{self.folder}: {what}")
         try:
             found = read_json(path)
-            if not isinstance(found, dict) or not all(key in found for key in keys):
-                raise ValueError(f"it lacks {', '.join(keys)}")
+            if not isinstance(found, dict) or not all(type(found.get(key)) is kind for key, kind in kinds.items()):
+                raise ValueError(f"it lacks {', '.join(kinds)}")
             return found
         except ValueError as error:
             what = f"is not what a run writes: {error}. It is written when the run starts: resume it once."
