@@ -341,7 +341,7 @@ class OwnSteps(Stopping):
     stop_at = 4
 
     def val_step(self, batch: Batch) -> EvalStats:
-        return EvalStats(figures_by_source(batch, self.engine.nats(batch).sum(axis=1, dtype=np.float64)))
+        return EvalStats(figures_by_source(batch, self.engine.nats(batch)))
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         before = self.engine.evaluate(batch)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.batches import TINY, make_batch
+from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
@@ -106,10 +106,11 @@ def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_by
     torch.testing.assert_close(our_logits(engine_from(tmp_path)), our_logits(engine), rtol=0, atol=0)
 
 
-def test_an_export_has_the_rotary_positions_and_row_length_of_its_stage(tmp_path: Path) -> None:
+def test_an_export_has_the_rotary_positions_and_row_length_that_it_was_trained_with(tmp_path: Path) -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     stretched = RopeSpec(5e5, "yarn", 4.0, 16)
     engine.enter(StageSettings(64, rope=stretched))
+    engine.step(make_batch(), settings_at())
     engine.export(tmp_path)
     assert read_spec(tmp_path) == replace(TINY, rope=stretched, max_seq_len=64)
 
