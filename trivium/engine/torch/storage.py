@@ -143,7 +143,7 @@ class PartsReader(_UsedOnce, StorageReader):
                 with safe_open(path, framework="pt") as file:
                     for item in items:
                         _copy(file, item, planner)
-            except SafetensorError:
+            except (SafetensorError, OSError):
                 raise ResumeError(f"{path}: {CORRUPT}") from None
         read: Future[None] = Future()
         read.set_result(None)
