@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-fast check format clean browser slurm chaos
+.PHONY: demo docs test test-fast check format clean browser slurm chaos fuzz
 
 # Stopped by Ctrl-C it ends with 3, or before training with 130, which is no failure: `make demo` again goes on.
 demo: $(READY)
@@ -33,6 +33,10 @@ check: test
 # 100 kills of one process and 20 of one of two ranks, with KL in their stages; the tests do 20 and 4.
 chaos: $(READY)
 	@$(BIN)/python -m tests.train.many_kills
+
+# 2,000 changed inputs of every kind that is read; the tests read 60 of each. `make fuzz CASES=200 SEED=7` reads others.
+fuzz: $(READY)
+	@$(BIN)/python -m tests.fuzz.run --cases $(or $(CASES),2000) --seed $(or $(SEED),0)
 
 # The tests of pages need a real browser. Debian's chromium is installed where that is allowed; elsewhere these
 # tests are skipped, unless TRIVIUM_NEEDS_BROWSER is set, with which they fail.

@@ -1,7 +1,10 @@
 """What the program starts, opens and writes: no shell, no pickle, no path outside, no code from the working folder."""
 
 import ast
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +80,69 @@ def test_everything_that_is_printed_goes_through_one_module() -> None:
         name = path.relative_to(ROOT).as_posix()
         found = {call for _, call in calls(path.read_text(encoding="utf-8"))} & printed
         assert found <= allowed.get(name, set()), name
+
+
+def test_nothing_reads_pickles() -> None:
+    forbidden = {
+        "np.load",
+        "torch.load",
+        "pickle.load",
+        "pickle.loads",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+        "joblib.load",
+    }
+    for path in MODULES:
+        if path.name != "ranks.py":  # what a run's own processes send one another
+            assert {call for _, call in calls(path.read_text(encoding="utf-8"))} & forbidden == set(), path
+
+
+CONFIG = """
+run.name = "run"
+model = { layers = 1, width = 32, heads = 2 }
+tokenizer.kind = "bytes"
+optimizer.lr = 0.001
+schedule.shape = "constant"
+engine.device = "cpu"
+sources.web = { kind = "text", path = "texts" }
+[[stages]]
+name = "one"
+steps = 2
+seq_len = 16
+batch_size = 2
+"""
+
+
+@pytest.mark.slow
+def test_a_run_writes_within_its_folder_and_the_cache_and_starts_nothing_but_its_workers(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    work = tmp_path / "work"
+    for number in range(3):
+        write_lines(work / "texts" / f"{number}.jsonl", ["x" * 600_000] * 2)
+    (work / "run.toml").write_text(CONFIG)
+    for name in HOSTILE:
+        (work / f"{name}.py").write_text("raise SystemExit(9)\n")
+    commands = [
+        ["plan", "run.toml"],
+        ["prepare", "run.toml", "--workers", "2"],
+        ["train", "run.toml"],
+        ["report", "runs/run"],
+        ["runs", "runs"],
+        ["export", "runs/run", "exported"],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "tests.support.audited", str(tmp_path / "seen.json"), json.dumps(commands)]
+    ran = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert (work / "exported" / "model.safetensors").is_file(), ran.stderr[-2000:]
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    places = (work, own_cache, tmp_path / "tmp")
+    outside = [path for path in map(Path, seen["written"]) if not any(path.is_relative_to(place) for place in places)]
+    assert [path for path in outside if "__pycache__" not in path.parts and path != Path("/dev/null")] == []
+    assert [path for path in seen["loaded"] if Path(path).is_relative_to(work)] == []
+    workers = [started for started in seen["started"] if "'-P', '-m', 'trivium.prepare.workers'" in started]
+    assert workers
+    assert [started for started in seen["started"] if started not in workers] == []
+    assert seen["unpickled"] == []

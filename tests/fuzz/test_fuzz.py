@@ -5,7 +5,7 @@ import pytest
 from tests.fuzz.run import run_all
 from tests.fuzz.targets import TARGETS
 
-FEW = {"checkpoints": 20, "runs": 20, "dialects": 30}
+FEW = {"checkpoints": 12, "runs": 20, "dialects": 30}
 pytestmark = pytest.mark.slow
 
 

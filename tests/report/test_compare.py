@@ -32,14 +32,17 @@ def evaluated(step: int, stage: str, **losses: float) -> Evaluated:
 
 
 def scored(step: int, overall: float, **scores: float) -> Scored:
-    figures: Any = {name: {"score": score} for name, score in scores.items()}
+    rest = {"right": 0, "questions": 1, "chance": 0.0, "centred": 0.0}
+    figures: Any = {name: {**rest, "score": score} for name, score in scores.items()}
     return Scored(step=step, scores=figures, overall=overall, seconds=0.0)
 
 
 def write_run(folder: Path, name: str, *events: Any) -> Path:
     folder.mkdir()
-    stages = [{"name": "base", "start": 0, "end": 10}, {"name": "mid", "start": 10, "end": 20}]
-    (folder / "plan.json").write_text(json.dumps({"run": name, "stages": stages}))
+    planned = {"steps": 10, "tokens": 80, "seq_len": 8, "batch_size": 1, "packing": "bestfit", "fade_rows": 0}
+    planned |= {"shares": None, "lr_multiplier": {}}
+    stages = [{**planned, "name": "base", "start": 0, "end": 10}, {**planned, "name": "mid", "start": 10, "end": 20}]
+    (folder / "plan.json").write_text(json.dumps({"run": name, "stages": stages, "sources": {}}))
     file = EventFile(folder / "events.jsonl")
     for event in events:
         file.write(event)

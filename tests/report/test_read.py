@@ -1,6 +1,7 @@
 """A run's folder is read as it was written, truncated lines and resumes included, and followed while it grows."""
 
 import ast
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_a_folder_that_is_not_a_run_is_named(tmp_path: Path) -> None:
         f"{tmp_path / 'plan.json'}: is not what a run writes: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1). It is written when the run starts: resume it once."
     )
-    (tmp_path / "plan.json").write_text('{"stages": []}')
+    (tmp_path / "plan.json").write_text('{"stages": [], "sources": {}}')
     (tmp_path / "config.toml").write_text("[run")
     with pytest.raises(UsageError) as caught:
         RunFiles(tmp_path)
@@ -148,3 +149,24 @@ def test_every_column_that_the_page_draws_is_a_field_of_a_step() -> None:
     names = {name.partition("/")[0] for name in asked} - {""}
     assert {"epochs", "lr", "loss_by_source", "loss_tokens_by_source", "seconds"} <= names
     assert names <= {field.name for field in fields(StepTaken)}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("seq_len", [], "stages.0.seq_len: Input should be a valid integer"),
+        ("shares", {"web": "x"}, "stages.0.shares.web: Input should be a valid number"),
+        ("batch_size", 0, "stages.0.batch_size: Input should be greater than or equal to 1"),
+        ("uses", {"web": {}}, "stages.0.uses.web.rows: Field required"),
+    ],
+)
+def test_a_plan_that_no_run_wrote_is_named_with_its_key(tmp_path: Path, key: str, value: object, what: str) -> None:
+    eventful_run(tmp_path / "made")
+    path = tmp_path / "made" / "plan.json"
+    plan = json.loads(path.read_text())
+    plan["stages"][0][key] = value
+    path.write_text(json.dumps(plan))
+    with pytest.raises(UsageError) as caught:
+        RunFiles(tmp_path / "made")
+    told = f"is not what a run writes: {what}. It is written when the run starts: resume it once."
+    assert str(caught.value) == f"{path}: {told}"

@@ -39,7 +39,7 @@ def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     draft = folder.draft_path(9)
     (draft / "state.json").write_text("{}")
     assert steps(folder) == [5]
-    assert folder.checkpoints()[0].state() == {"step": 5}
+    assert json.loads((folder.checkpoints()[0].path / "state.json").read_text()) == {"step": 5}
 
 
 def test_what_has_no_complete_does_not_exist(tmp_path: Path) -> None:

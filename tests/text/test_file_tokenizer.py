@@ -184,3 +184,21 @@ def test_a_name_on_the_hub_is_read_from_the_cache(tmp_path: Path, monkeypatch: p
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(commit)
     assert opened(path="some-org/some-model").vocab == 292
+
+
+def test_a_tokenizer_that_nobody_could_have_written_is_one_line(tmp_path: Path) -> None:
+    for changed, what in (
+        ({"added_tokens": [{"content": ""}]}, "its added_tokens are not a list of tokens with content"),
+        ({"added_tokens": {"a": 1}}, "its added_tokens are not a list of tokens with content"),
+        ({"model": []}, "it has no model"),
+    ):
+        path = write_json(tmp_path / "tokenizer.json", byte_level() | changed)
+        with pytest.raises(SourceError) as caught:
+            opened(path=str(path))
+        assert str(caught.value) == f"{path}: is not a tokenizer.json: {what}. Name the tokenizer's own file."
+
+
+def test_half_a_surrogate_pair_names_no_token(tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer.json", byte_level())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "\\ud800"}')
+    assert opened(path=str(tmp_path)).special("eos") is not None

@@ -41,10 +41,29 @@ def read_spec(folder: Path) -> ModelSpec:
         return huggingface.read_spec(folder)
     try:
         raw = read_json(folder / SPEC_FILE)
-        return ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
+        spec = ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
+        _refuse_unusable(spec)
+        return spec
     except (ValueError, KeyError, TypeError):
         what = "is corrupt: truncated, or changed since it was written. Put it back."
         raise ResumeError(f"{folder / SPEC_FILE}: {what}") from None
+
+
+def _refuse_unusable(spec: ModelSpec) -> None:
+    """ValueError where a number of a shape is not one that a model can have."""
+    for key, value in (asdict(spec) | asdict(spec.rope)).items():
+        if key in ("rope", "scaling") or (value is None and key == "attention_factor"):
+            continue
+        is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len")
+        if key in ("qk_norm", "tied_embeddings"):
+            is_sound = type(value) is bool
+        else:
+            least = 0 if key in ("original_seq_len", "init_std") else 1e-30
+            is_sound = type(value) in ((int,) if is_whole else (int, float)) and least <= value < 2**31
+        if not is_sound:
+            raise ValueError(f"{key} is {value!r}")
+    if spec.rope.scaling not in (None, "linear", "yarn", "llama3"):
+        raise ValueError(f"scaling is {spec.rope.scaling!r}")
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:

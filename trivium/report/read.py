@@ -18,6 +18,7 @@ from typing_extensions import TypedDict  # pydantic cannot check typing's before
 from trivium.errors import ResumeError, UsageError
 from trivium.files import read_json
 from trivium.report.columns import Columns
+from trivium.report.plan_file import refuse_other_plan
 from trivium.run.events import (
     LONGEST_LINE,
     Ended,
@@ -208,6 +209,8 @@ class RunFiles:
             found = read_json(path)
             if not isinstance(found, dict) or not all(type(found.get(key)) is kind for key, kind in kinds.items()):
                 raise ValueError(f"it lacks {', '.join(kinds)}")
+            if name == "plan.json":
+                refuse_other_plan(found)
             return found
         except ValueError as error:
             what = f"is not what a run writes: {error}. It is written when the run starts: resume it once."

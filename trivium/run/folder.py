@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from pydantic import ValidationError
+
+from trivium.config.schema import Config
 from trivium.errors import ResumeError, SaveError
 from trivium.files import (
     FileFacts,
@@ -59,7 +62,7 @@ class Checkpoint:
         """The run's own state; ResumeError where its file does not say it."""
         path = self.path / STATE
         state = read_table(path)
-        if state is None:
+        if state is None or not _is_state(state):
             raise ResumeError(f"{path}: {CORRUPT}. Put it back, or give another checkpoint.")
         return state
 
@@ -329,6 +332,18 @@ def read_table(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    """Whether a state has what resuming, exporting and asking need of it, in the right types."""
+    kinds = {"config": dict, "stage": int, "loader": dict, "settings": dict}
+    if not all(isinstance(state.get(key), kind) for key, kind in kinds.items()) or state["stage"] < 0:
+        return False
+    try:
+        Config.model_validate(state["config"])
+    except ValidationError:
+        return False
+    return isinstance(state["loader"].get("record"), dict) and "fingerprint" in state["loader"]
 
 
 def find_checkpoint(path: Path, step: int | None) -> Checkpoint:

@@ -141,6 +141,10 @@ def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
     inner = _build(json.dumps(described), names_are_text=False, where=str(folder.path))
     special = [token["content"] for token in described.get("added_tokens") or () if token.get("special")]
     roles = find_roles(config, folder.role_names, inner.token_to_id, special)
+    for role, number in roles.items():
+        if inner.id_to_token(number) is None:
+            what = f"its token for {role} has the id {number:,}, which belongs to no token"
+            raise SourceError(f"{folder.path}: is not a tokenizer.json: {what}. Name the tokenizer's own file.")
     for token in described.get("added_tokens") or ():
         # The library takes only the names of special tokens for text.
         token["special"] = bool(token.get("special")) or inner.token_to_id(token["content"]) in roles.values()
@@ -161,7 +165,7 @@ def _described(text: str, where: str) -> dict[str, Any]:
         raise SourceError(f"{where}: is not a tokenizer.json: it has no model. Name the tokenizer's own file.")
     added = described.get("added_tokens") or ()
     if not isinstance(added, list | tuple) or not all(
-        isinstance(token, dict) and isinstance(token.get("content"), str) for token in added
+        isinstance(token, dict) and isinstance(token.get("content"), str) and token["content"] for token in added
     ):
         what = "its added_tokens are not a list of tokens with content"
         raise SourceError(f"{where}: is not a tokenizer.json: {what}. Name the tokenizer's own file.")

@@ -10,6 +10,7 @@ from trivium.errors import SourceError
 from trivium.files import parse_json, read_bounded
 from trivium.paths import suggestion
 from trivium.text.roles import ROLES, Role
+from trivium.text.tokenizer import replace_surrogates
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -97,7 +98,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _token_name(value: object) -> str | None:
     """`"<s>"`, or `{"content": "<s>", ...}`."""
     name = value.get("content") if isinstance(value, dict) else value
-    return name if isinstance(name, str) else None
+    # Half a surrogate pair, which JSON may hold, is not text.
+    return name if isinstance(name, str) and name == replace_surrogates(name) else None
 
 
 def _from_hub(name: str) -> Path:

@@ -23,7 +23,7 @@ from trivium.engine.base import SaveHandle
 from trivium.engine.jax.ranks import gather_aside
 from trivium.errors import ResumeError
 from trivium.files import FileFacts, flushed_facts
-from trivium.model.folder import is_saved, refuse_other_engine, refuse_other_model, write_spec
+from trivium.model.folder import TORCH_INDEX, is_saved, refuse_other_engine, refuse_other_model, write_spec
 from trivium.model.spec import ModelSpec
 
 ARRAYS = "arrays"
@@ -83,7 +83,10 @@ def saved_shapes(folder: Path, spec: ModelSpec) -> dict[str, dict[str, tuple[int
     refuse_other_model(folder, spec)
     refuse_other_engine(folder, "jax")
     _hush()
-    tree = ocp.Checkpointer(_handler()).metadata(folder.absolute() / ARRAYS).item_metadata.tree
+    found = ocp.Checkpointer(_handler()).metadata(folder.absolute() / ARRAYS).item_metadata
+    if found is None:
+        raise ResumeError(f"{folder}: has neither {TORCH_INDEX} of torch nor {ARRAYS} of JAX. Put them back.")
+    tree = found.tree
     return {part: {name: tuple(leaf.shape) for name, leaf in leaves.items()} for part, leaves in tree.items()}
 
 

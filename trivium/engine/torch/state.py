@@ -97,6 +97,9 @@ def read_into(folder: Path, state: State) -> None:
     """Fill tensors in place with what was saved under their names."""
     _hush()
     planner = DefaultLoadPlanner(flatten_state_dict=False)
+    missing = sorted(state.keys() - PartsReader(folder).read_metadata().state_dict_metadata.keys())
+    if missing:
+        raise ResumeError(f"{folder}: has no {missing[0]}. Put it back, or give another checkpoint.")
     try:
         load(dict(state), storage_reader=PartsReader(folder), planner=planner, no_dist=not dist.is_initialized())
     except CheckpointException as failure:

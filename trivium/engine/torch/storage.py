@@ -122,6 +122,8 @@ class PartsReader(_UsedOnce, StorageReader):
         try:
             for name, tensor in read_json(self.folder / TORCH_INDEX)["tensors"].items():
                 parts = [ChunkStorageMetadata(torch.Size(at), torch.Size(size)) for at, size, _ in tensor["parts"]]
+                if not all(_is_part(part, tensor["shape"]) for part in parts):
+                    raise ValueError("a part is not within its tensor")
                 properties = TensorProperties(dtype=DTYPES[tensor["dtype"]])
                 tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["shape"]), parts)
                 self._rank_of |= {MetadataIndex(name, at): int(rank) for at, _, rank in tensor["parts"]}
@@ -143,11 +145,16 @@ class PartsReader(_UsedOnce, StorageReader):
                 with safe_open(path, framework="pt") as file:
                     for item in items:
                         _copy(file, item, planner)
-            except SafetensorError:
+            except (SafetensorError, OSError):
                 raise ResumeError(f"{path}: {CORRUPT}") from None
         read: Future[None] = Future()
         read.set_result(None)
         return read
+
+
+def _is_part(part: ChunkStorageMetadata, shape: list[int]) -> bool:
+    bounds = list(zip(part.offsets, part.sizes, shape, strict=True))
+    return all(start >= 0 and size >= 0 and start + size <= whole for start, size, whole in bounds)
 
 
 def _copy(file: Any, item: ReadItem, planner: LoadPlanner) -> None:

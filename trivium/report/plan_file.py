@@ -1,0 +1,93 @@
+"""plan.json as far as pages read it: checked when it is read, so that a page is made of what a run wrote."""
+
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic cannot check typing's before Python 3.12
+)
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e18, le=1e18)]
+Whole = Annotated[int, Field(ge=0, le=2**63)]
+PLAIN = ConfigDict(strict=True)
+
+
+@with_config(PLAIN)
+class UseFigures(TypedDict):
+    """What the rows of a source hold in a stage."""
+
+    rows: Whole
+    tokens: Whole
+    consumed: Whole
+    pieces: Whole
+    cut: Whole
+
+
+@with_config(PLAIN)
+class SourceUse(TypedDict):
+    """What a stage reads of a source."""
+
+    rows: Whole
+    tokens: Whole | None
+    loss_tokens: Whole | None
+    figures: UseFigures | None
+    epochs: Number | None
+    epochs_so_far: Number | None
+
+
+@with_config(PLAIN)
+class StageFile(TypedDict):
+    """A stage; what is not known before a run starts is None."""
+
+    name: str
+    start: Whole | None
+    end: Whole | None
+    steps: Whole | None
+    tokens: Whole | None
+    seq_len: Annotated[int, Field(ge=1, le=2**40)]
+    batch_size: Annotated[int, Field(ge=1, le=2**40)]
+    packing: str
+    shares: dict[str, Number] | None
+    fade_rows: Whole | None
+    fade_shape: NotRequired[str | None]
+    lr_multiplier: dict[str, Number | None]
+    uses: NotRequired[dict[str, SourceUse]]
+
+
+@with_config(PLAIN)
+class SourceFile(TypedDict):
+    """A source; a stream has no size."""
+
+    kind: str
+    documents: Whole | None
+    tokens: Whole | None
+
+
+@with_config(PLAIN)
+class PlanFile(TypedDict):
+    """A plan."""
+
+    run: NotRequired[str | None]
+    total_steps: NotRequired[Whole | None]
+    total_tokens: NotRequired[Whole | None]
+    peak_lr: NotRequired[dict[str, Number]]
+    lr_curve: NotRequired[list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None]
+    stages: list[StageFile]
+    sources: dict[str, SourceFile]
+    warnings: NotRequired[list[str] | None]
+    unknown: NotRequired[list[str] | None]
+
+
+def refuse_other_plan(plan: dict[str, Any]) -> None:
+    """ValueError with the first key that is not as a run writes it."""
+    try:
+        _PLAN.validate_python(plan)
+    except ValueError as error:
+        first = error.errors()[0]  # type: ignore[attr-defined]  # pydantic's own
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}") from None
+
+
+_PLAN = TypeAdapter(PlanFile)
