@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from trivium.errors import SourceError
-from trivium.paths import Found, find_with, fixed_part, folders_below
+from trivium.paths import Found, find_with, fixed_part, folders_below, missing
 from trivium.tokenfiles.masked import INDEX, MASK, TOKEN
 
 ENDINGS = (".ds", ".npy", ".bin")
@@ -43,8 +43,8 @@ def _expand(entry: str) -> tuple[Path, list[Found]]:
     elif any(map(Path.is_file, _megatron_files(entry))):
         tokens, index = _megatron_files(entry)
         if not (tokens.is_file() and index.is_file()):
-            there, missing = (tokens, index) if tokens.is_file() else (index, tokens)
-            raise SourceError(f"{missing}: does not exist, and {there} needs it beside it. Copy it too.")
+            there, lacking = (tokens, index) if tokens.is_file() else (index, tokens)
+            raise SourceError(f"{lacking}: does not exist, and {there} needs it beside it. Copy it too.")
         root, files = path.parent, [tokens]
     elif glob.has_magic(entry):
         root, files = fixed_part(path), list(_match(entry))
