@@ -73,7 +73,7 @@ class Loop:
         before = trainer.plan.stages[stage.index - 1] if stage.index else None
         if begins and before is not None:
             if session.entered == before.index:
-                self._evaluate_stage(before)
+                self._evaluate_around(before, stage)
             changes = stage_changes(before, stage)
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
             if session.entered == before.index:
@@ -87,7 +87,7 @@ class Loop:
         session.entered = stage.index
         session.guard.enter(stage.index)
         if begins:
-            self._evaluate_stage(stage, asked=step == 0 and trainer.config.evaluate.at_start)
+            self._evaluate_around(stage, asked=step == 0 and trainer.config.evaluate.at_start)
             self.sample()
         trainer.on_stage(stage)
 
@@ -163,7 +163,7 @@ class Loop:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
         trainer, session = self.trainer, self.session
         if trainer.finished and session.entered >= 0:
-            self._evaluate_stage(trainer.stage, asked=trainer.config.evaluate.every is not None)
+            self._evaluate_around(trainer.stage, asked=trainer.config.evaluate.every is not None)
             self.sample()
         if not trainer.finished:
             signals = [each for each in session.ranks.gather(session.signal) if each is not None]
@@ -184,13 +184,21 @@ class Loop:
             )
         )
 
-    def _evaluate_stage(self, stage: CompleteStage, *, asked: bool = False) -> None:
-        """Evaluate at a stage's first or last step, where it or the config asks for that; score where it does."""
-        last = self.session.last_evaluation
-        is_done = last is not None and (last.step, last.stage) == (self.trainer.step, stage.name)
-        if (stage.config.evaluate or asked) and not is_done:
-            self.trainer.evaluate()
-        if stage.config.evaluate:
+    def _evaluate_around(self, *stages: CompleteStage, asked: bool = False) -> None:
+        """Evaluate and score where one of these stages begins or ends, if it or the config asks for that; once.
+
+        A new stage is evaluated again only where its documents are masked otherwise, which gives other figures.
+        """
+        trainer, last = self.trainer, self.session.last_evaluation
+        wanted = any(stage.config.evaluate for stage in stages)
+        is_done = (
+            last is not None
+            and last.step == trainer.step
+            and last.fingerprint_by_source == trainer.validation_fingerprints
+        )
+        if (wanted or asked) and not is_done:
+            trainer.evaluate()
+        if wanted:
             self.score()
 
     def _agree(self) -> None:
