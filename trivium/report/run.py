@@ -74,15 +74,15 @@ class ShownRun:
         source: str | None = None,
         measured_on: Callable[[Kind], str] = lambda event: "",
     ) -> list[Series]:
-        """A figure of events at their steps, where they have it; a new line begins where it is measured on others."""
+        """A figure of events at their steps; a new line begins where it is measured on others, or a step has two."""
         lines: list[list[tuple[int, float]]] = []
-        last = None
+        last: tuple[str, int] | None = None
         for event in events:
             value, now = pick(event), measured_on(event)
             if value is not None:
-                if now != last:
+                if last is None or now != last[0] or event.step == last[1]:
                     lines.append([])
-                last = now
+                last = now, event.step
                 lines[-1].append((event.step, value))
         settings: Record = {"style": "marked", "source": source, "run": self.number}
         return [Series.of(self.label_of(label), *zip(*line, strict=True), **settings) for line in lines]
