@@ -175,7 +175,7 @@ def test_a_stage_that_masks_documents_otherwise_has_figures_of_its_own_where_it_
 
 
 @pytest.mark.parametrize("change", ["evaluate.tokens=100", "evaluate.seq_len=32", "sources.counting.size=61"])
-def test_what_is_evaluated_may_change_and_the_best_begins_anew(change: str) -> None:
+def test_what_is_evaluated_may_change_and_the_best_starts_again(change: str) -> None:
     Path("run.toml").write_text(CONFIG + TWO_STAGES)
 
     class Stopped(Trainer):
@@ -190,7 +190,7 @@ def test_what_is_evaluated_may_change_and_the_best_begins_anew(change: str) -> N
     assert {event["fingerprint"] for event in before}.isdisjoint(event["fingerprint"] for event in after)
     assert len({event["fingerprint"] for event in after}) == 1
     assert events("ended")[-1]["best"]["validation loss"] == min(event["loss"] for event in after)
-    what = "validation is measured on something else than at step 4: the best begins anew"
+    what = "validation is measured on something else than at step 4: the best starts again"
     assert [event["text"] for event in events("notice")] == [what]
 
 

@@ -76,7 +76,7 @@ class Session:
         before, self.last_evaluation = self.last_evaluation, event
         if before is not None and before.fingerprint != event.fingerprint:
             self.best.clear()
-            self.say(f"validation is measured on something else than at step {before.step:,}: the best begins anew")
+            self.say(f"validation is measured on something else than at step {before.step:,}: the best starts again")
         if event.loss is not None and event.loss < self.best.get(BEST, float("inf")):
             self.best[BEST] = event.loss
             self.saver.best_step = event.step
