@@ -162,7 +162,7 @@ def test_the_json_schema_accepts_the_design_example(schema: Draft202012Validator
         'sources.web.validation = "500k"',
         'sources.chat = { kind = "chat", task = "gsm8k" }',
         "run.anneal = { start = 0.9, lr = { shape = 'linear', to = 0 } }",
-        'evaluate.sources = ["web"]',
+        "evaluate.seq_len = 512",
     ],
 )
 def test_the_json_schema_accepts_every_form_that_loads(schema: Draft202012Validator, change: str) -> None:

@@ -23,8 +23,9 @@ def stage(step: int, name: str) -> StageBegan:
     return StageBegan(step=step, stage=0, name=name, changes={})
 
 
-def evaluated(step: int, stage: str, **losses: float) -> Evaluated:
+def evaluated(step: int, stage: str, rows: str = "rows", **losses: float) -> Evaluated:
     figures: dict[str, Any] = {
+        "fingerprint_by_source": dict.fromkeys(losses, rows),
         "loss_by_source": losses,
         "bits_per_byte_by_source": {name: loss / 2 if name == "web" else None for name, loss in losses.items()},
     }
@@ -114,6 +115,29 @@ def test_runs_stand_beside_one_another(run: Path, tmp_path: Path) -> None:
     assert [(each.run, each.stage) for each in both] == [("mid", "base"), ("mid", "mid"), ("kl", "mid")]
     assert both[2].sources["web"]["loss"] == Change(2.5, 2.6)
     assert asdict(both[2])["sources"]["web"]["loss"] == {"before": 2.5, "after": 2.6}
+
+
+def test_figures_of_other_rows_are_named_and_not_shown(run: Path, tmp_path: Path) -> None:
+    other = write_run(
+        tmp_path / "kl",
+        "kl",
+        started(0),
+        evaluated(10, "mid", "others", web=2.5, talk=6.0),
+        evaluated(15, "mid", "others", web=2.6),
+        evaluated(20, "mid", "rows", talk=2.0),
+    )
+    assert shown(run, other).splitlines()[3:10] == [
+        "mid    web     mid  2.5000  3.0000  +0.5000     1.2500  1.5000",
+        "               kl",
+        "       talk    mid  6.0000  1.0000  -5.0000",
+        "               kl           2.0000",
+        "mid, web, kl: not shown, for it was evaluated on other rows than mid.",
+        "mid, talk, kl: earlier evaluations of this stage read other rows, and do not",
+        "count.",
+    ]
+    (alone,) = [change for change in compare_runs([other]) if change.stage == "mid"]
+    assert alone.fingerprints == {"web": "others", "talk": "rows"}
+    assert "2.6000" in shown(other)
 
 
 def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:

@@ -302,6 +302,37 @@ def test_stages_that_were_not_evaluated_where_they_meet_have_one_line(tmp_path: 
     assert list(points(charts["validation-loss"], "overall")) == [100, 200, 300]
 
 
+def test_the_best_is_of_the_last_rows_and_a_line_breaks_where_they_change(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 300)
+    run.evaluate(100)
+    run.evaluate(200)
+    run.evaluate(240, begins=True)  # on other rows, with a higher loss
+    data = page_data(shown_runs([RunFiles(run.folder)]))
+    lines = [series for series in charts_of(data)["validation-loss"]["series"] if series["label"] == "overall"]
+    assert [series["all"] for series in lines] == [2, 1]
+    (best,) = [card for card in data["runs"][0]["cards"] if card[0] == "best validation loss"]
+    assert best[2] == "step 240, of those since step 240"
+
+
+def test_runs_that_read_other_rows_are_not_compared(tmp_path: Path) -> None:
+    runs = [WrittenRun(tmp_path / name, name=name) for name in ("one", "two")]
+    for run in runs:
+        run.start()
+        run.take(0, 20)
+        run.evaluate(20)
+    folders = [RunFiles(run.folder) for run in runs]
+    compared = page_data(shown_runs(folders))
+    assert "validation loss, best" in [row[0] for row in table(compared, "final-figures")]
+    runs[1].measured_on = "others"
+    runs[1].evaluate(20)
+    apart = page_data(shown_runs([RunFiles(run.folder) for run in runs]))
+    assert "validation loss, best" not in [row[0] for row in table(apart, "final-figures")]
+    leads = [section["lead"] for section in apart["sections"] if section["id"] in ("comparison", "validation")]
+    assert all("Validation of two cannot be compared with one's: other rows were read." in lead for lead in leads)
+
+
 def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.start()

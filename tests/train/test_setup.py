@@ -32,7 +32,6 @@ shape = "constant"
 [engine]
 device = "cpu"
 [evaluate]
-every = 2
 tokens = 32
 [sources.web]
 kind = "tokens"
@@ -45,7 +44,7 @@ seq_len = 8
 batch_size = 2
 """
 EVENTS = Path("runs/run/events.jsonl")
-HOLDS_OUT = "sources.web.validation=0.3"
+HOLDS_OUT, EVERY = "sources.web.validation=0.3", "evaluate.every=2"
 
 
 @pytest.fixture
@@ -309,7 +308,7 @@ def test_there_is_no_batch_after_the_last_step_nor_of_documents_that_nobody_hold
     assert trainer.batch(2).num_rows == 2
     with pytest.raises(UsageError) as error:
         trainer.batch(0, "validation")
-    assert str(error.value).startswith('batch: split is "validation", but no source of this stage holds documents out.')
+    assert str(error.value).startswith('batch: split is "validation", but no source holds documents out.')
     assert Trainer("run.toml", [HOLDS_OUT], show=False).batch(0, "validation").num_rows > 0
 
 
@@ -322,7 +321,7 @@ class Scored(Own):
 def test_an_evaluator_is_asked_at_every_evaluation_whether_documents_are_held_out_or_not(
     folder: Path, overrides: tuple[str, ...]
 ) -> None:
-    trainer = start(Scored, *overrides)
+    trainer = start(Scored, EVERY, *overrides)
     evaluated = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
     assert [(event["step"], event["scores"]) for event in evaluated] == [
         (2, {"double": 4.0}),
@@ -334,13 +333,13 @@ def test_an_evaluator_is_asked_at_every_evaluation_whether_documents_are_held_ou
 
 
 def test_a_checkpoint_keeps_the_last_evaluation_as_figures(folder: Path) -> None:
-    start(Own, HOLDS_OUT, stop_after=3)
+    start(Own, HOLDS_OUT, EVERY, stop_after=3)
     (checkpoint,) = RunFolder(Path("runs/run")).checkpoints()
     kept = json.loads((checkpoint.path / "state.json").read_text())["validation"]
     (evaluated,) = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
     timeless = {key: value for key, value in evaluated.items() if key not in ("event", "time")} | {"seconds": 0.0}
     assert kept == timeless  # so that two runs of the same steps keep the same
-    resumed = Own("run.toml", [HOLDS_OUT], show=False)
+    resumed = Own("run.toml", [HOLDS_OUT, EVERY], show=False)
     with resumed.open_session() as session:
         resumed.load()
         assert session.last_evaluation is not None

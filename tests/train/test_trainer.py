@@ -152,22 +152,59 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
     }
 
 
-def stop_after(steps: int) -> None:
-    """A run that is told to stop after so many steps."""
+def stop_after(steps: int, *overrides: str) -> None:
+    """A run that is told to stop after a number of steps."""
 
     class Stopped(Trainer):
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step + 1 == steps
 
-    trainer = Stopped("run.toml", show=False).run()
+    trainer = Stopped("run.toml", overrides, show=False).run()
     assert trainer.step == steps
 
 
-def test_lengthening_a_run_under_cosine_is_refused_with_the_way_out(folder: Path) -> None:
+SHORTER = (1, 5, 4), (2, 4, 1), (3, 4, 1)
+WSD = "schedule.shape=wsd", "schedule.decay={ fraction = 0.4 }"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "keys", "kept"),
+    [
+        ((), ("stages.3.steps=40",), "stages[3].steps was 4 and is now 40", ("schedule.horizon={ steps = 19 }",)),
+        (
+            WSD,
+            (*WSD, *(f"stages.{index}.steps={now}" for index, _, now in SHORTER)),
+            ", ".join(f"stages[{index}].steps was {was} and is now {now}" for index, was, now in SHORTER),
+            ("schedule.horizon={ steps = 19 }", "schedule.decay={ steps = 3 }"),
+        ),
+        ((), ("schedule.to=0.5",), "schedule.to was absent and is now 0.5", ()),
+    ],
+)
+def test_another_learning_rate_is_refused_by_key_with_what_keeps_the_past(
+    folder: Path, before: tuple[str, ...], after: tuple[str, ...], keys: str, kept: tuple[str, ...]
+) -> None:
+    stop_after(9, *before)
+    with pytest.raises(ResumeError) as error:
+        train(*after)
+    message = str(error.value)
+    assert message.startswith(f"cannot resume at step 9: {keys}, which changes the learning rate from step ")
+    written = " or ".join(each.replace("=", " = ", 1) for each in kept)
+    advice = f"Put it back, or write {written}, which keeps the rates of the steps taken."
+    if not kept:
+        advice = "Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
+    assert message.endswith(f" on, and steps 0 to 8 have been taken. {advice}")
+    if kept:
+        assert train(*after, kept[-1]).finished
+
+
+def test_another_validation_split_is_refused_by_its_key_and_not_as_other_files(folder: Path) -> None:
     stop_after(8)
     with pytest.raises(ResumeError) as error:
-        train("stages.3.steps=40")
-    assert 'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.' in str(error.value)
+        train("sources.web.validation=0.3")
+    assert str(error.value) == (
+        "cannot resume at step 8: sources.web.validation was 0.2 and is now 0.3, and steps 0 to 7 have been taken. "
+        "Put it back. To evaluate on more documents, add a source with validation_only = true."
+    )
 
 
 def test_sources_whose_content_changed_are_refused_by_name(folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.training import train
 from trivium.engine.base import EvalStats
+from trivium.errors import ConfigError
 from trivium.rows.batch import Batch
 from trivium.run.events import Ended, as_event, read_events
 from trivium.text.tokenizer import ByteTokenizer
@@ -113,3 +114,101 @@ def test_an_evaluation_reads_the_rows_that_its_tokens_fill() -> None:
     trainer = Counting("run.toml", said, show=False)
     trainer.run()
     assert trainer.rows == 3  # of 64 tokens
+
+
+TWO_STAGES = """
+[sources.counting]
+kind = "chat"
+task = "counting"
+size = 60
+validation_only = true
+[[stages]]
+name = "two"
+steps = 3
+seq_len = 32
+batch_size = 4
+loss_on = "all"
+rope = { theta = 50_000 }
+evaluate = true
+"""
+
+
+class Reading(Trainer):
+    """Keeps the rows of each evaluation: source, tokens and targets."""
+
+    read: dict[tuple[int, str], list[tuple[str, list[int], list[int]]]]
+
+    def val_step(self, batch: Batch) -> EvalStats:
+        rows = self.read.setdefault((self.step, self.stage.name), [])
+        for row in range(batch.num_rows):
+            name = batch.sources[int(batch.source[row])]
+            rows.append((name, batch.tokens[row].tolist(), batch.targets[row].tolist()))
+        return super().val_step(batch)
+
+
+def test_all_stages_are_evaluated_on_the_same_rows_of_every_source_that_holds_documents_out() -> None:
+    Path("run.toml").write_text(CONFIG + TWO_STAGES)
+    trainer = Reading("run.toml", ["stages.0.evaluate=true"], show=False)
+    trainer.read = {}
+    trainer.run()
+    assert list(trainer.read) == [(0, "one"), (7, "one"), (10, "two")]  # where stages meet one serves both
+    first, boundary, last = trainer.read.values()
+    assert first == boundary == last
+    assert {len(tokens) for _, tokens, _ in first} == {64}  # the first stage's length
+    assert [name for name, _, _ in first] == ["spelling"] * 4 + ["counting"] * 4  # 500 tokens are 8 rows
+    targets = {name: [target for each, _, row in first if each == name for target in row] for name, _, _ in first}
+    counted = {name: sum(target >= 0 for target in each) / len(each) for name, each in targets.items()}
+    assert counted["counting"] < 0.8 < counted["spelling"]  # `loss_on` is the source's, not the stage's
+    found = events("evaluated")
+    assert len({event["fingerprint"] for event in found}) == 1
+    assert set(found[0]["fingerprint_by_source"]) == {"spelling", "counting"}
+    assert trainer.session.best["validation loss"] == min(event["loss"] for event in found)
+
+
+def test_a_stage_that_masks_documents_otherwise_has_figures_of_its_own_where_it_begins() -> None:
+    Path("run.toml").write_text(CONFIG + TWO_STAGES)
+    train("stages.0.evaluate=true", "stages.1.document_mask=false")
+    found = events("evaluated")
+    assert [(event["step"], event["stage"]) for event in found] == [(0, "one"), (7, "one"), (7, "two"), (10, "two")]
+    marks = [event["fingerprint"] for event in found]
+    assert marks[0] == marks[1] != marks[2] == marks[3]
+
+
+@pytest.mark.parametrize("change", ["evaluate.tokens=100", "evaluate.seq_len=32", "sources.counting.size=61"])
+def test_what_is_evaluated_may_change_and_the_best_starts_again(change: str) -> None:
+    Path("run.toml").write_text(CONFIG + TWO_STAGES)
+
+    class Stopped(Trainer):
+        def on_step(self, step: int, stats: object) -> None:
+            self.stopping = step == 3
+
+    Stopped("run.toml", ["evaluate.every=2"], show=False).run()
+    train("evaluate.every=2", change)
+    found = events("evaluated")
+    assert [event["step"] for event in found] == [2, 4, 6, 7, 8, 10]
+    before, after = found[:2], found[2:]
+    assert {event["fingerprint"] for event in before}.isdisjoint(event["fingerprint"] for event in after)
+    assert len({event["fingerprint"] for event in after}) == 1
+    assert events("ended")[-1]["best"]["validation loss"] == min(event["loss"] for event in after)
+    what = "validation is measured on something else than at step 4: the best starts again"
+    assert [event["text"] for event in events("notice")] == [what]
+
+
+def test_an_evaluation_that_cannot_happen_is_refused_unless_the_trainer_has_an_evaluator() -> None:
+    Path("run.toml").write_text(CONFIG.replace("validation = 0.2\n", ""))
+    asked = "evaluate.every=2", "evaluate.at_start=true", "stages.0.evaluate=true"
+    with pytest.raises(ConfigError) as error:
+        Trainer("run.toml", asked, show=False)
+    what = "no source holds documents out to evaluate on. Write validation = 0.01 in a source, or add one with"
+    keys = "evaluate.every", "evaluate.at_start", "stages[0].evaluate"
+    assert [str(each) for each in error.value.problems] == [f"{key}: {what} validation_only = true." for key in keys]
+    with pytest.raises(ConfigError):  # tasks are scored at steps of their own
+        Trainer("run.toml", ["evaluate.every=2", "evaluate.tasks=['spelling']"], show=False)
+    Trainer("run.toml", ["stages.0.evaluate=true", "evaluate.tasks=['spelling']"], show=False)
+
+    class Judged(Trainer):
+        def evaluator(self) -> Any:
+            return lambda trainer: {"steps": float(trainer.step)}
+
+    Judged("run.toml", asked, show=False).run()
+    assert [event["step"] for event in events("evaluated")] == [0, 2, 4, 6, 7]

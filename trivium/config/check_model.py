@@ -6,7 +6,7 @@ from trivium.config.fields import Extent
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.redact import is_redacted
-from trivium.config.schema import SIZES, Model
+from trivium.config.schema import SIZES, Config, Model
 from trivium.config.sources import (
     GENERATED,
     SCORED,
@@ -18,11 +18,13 @@ from trivium.config.sources import (
     TextSource,
     TokensSource,
 )
+from trivium.config.stages import Stage
 from trivium.config.view import Finding, View
 
 SHARES_TOLERANCE = 1e-6
 TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
 HELD_OUT = "Take it out, or remove validation_only from the source."
+HOLDS_NOTHING = "Take it out, or write sources.{}.validation = 0.01."
 
 
 def run_rules(view: View) -> Iterator[Finding]:
@@ -285,7 +287,34 @@ def evaluate_rules(view: View) -> Iterator[Finding]:
         yield from names_rules(view, ("evaluate", "sources"), evaluate.sources)
     if evaluate.mixture is not None:
         yield from shares_rules(view, ("evaluate", "mixture"), evaluate.mixture)
+    allowed = view.config.model.max_seq_len
+    if allowed is not None and evaluate.seq_len is not None:
+        allowed = max([allowed, *(stage.seq_len for stage in view.stages)])  # positions may be stretched beyond it
+        if evaluate.seq_len > allowed:
+            what = f"is {evaluate.seq_len:,}, over the {allowed:,} that the model allows. Lower it, or raise"
+            yield view.problem(("evaluate", "seq_len"), f"{what} model.max_seq_len.")
+    for path, what in impossible_evaluations(view.config, view.stages):
+        only = f"{what} Only an evaluator of your own Trainer would be asked."
+        yield view.warning(view.stage_path(int(path[1]), "evaluate") if path[0] == "stages" else path, only)
     yield from _asked_rules(view)
+
+
+def impossible_evaluations(config: Config, stages: Sequence[Stage]) -> Iterator[tuple[Path, str]]:
+    """Evaluations that are asked for where nothing is held out, by key: a Trainer without an evaluator refuses them."""
+    evaluate = config.evaluate
+    named = evaluate.sources if evaluate.sources is not None else evaluate.mixture
+    names = config.sources if named is None else named
+    if any(name in config.sources and config.sources[name].holds_out for name in names):
+        return
+    what = "no source holds documents out to evaluate on. Write validation = 0.01 in a source, or add one with"
+    what = f"{what} validation_only = true."
+    if evaluate.every is not None:
+        yield ("evaluate", "every"), what
+    if evaluate.at_start:
+        yield ("evaluate", "at_start"), what
+    for number, stage in enumerate(stages):
+        if stage.evaluate and not evaluate.tasks:
+            yield ("stages", number, "evaluate"), what
 
 
 def _asked_rules(view: View) -> Iterator[Finding]:
@@ -315,6 +344,8 @@ def names_rules(view: View, path: Path, names: Sequence[str]) -> Iterator[Findin
     for name in dict.fromkeys(names):
         if view.unknown_source(name):
             yield view.problem(path, f"{show_value(name)} is not a source. {nearest(name, view.source_names)}")
+        elif path[0] == "evaluate" and _holds_nothing(view, name):
+            yield view.problem(path, f"{show_value(name)} holds no documents out. {HOLDS_NOTHING.format(name)}")
         elif path[0] != "evaluate" and _held_out(view, name):
             yield view.problem(path, f"{show_value(name)} is a source for validation only. {HELD_OUT}")
         if names.count(name) > 1:
@@ -342,9 +373,20 @@ def known_rules(view: View, path: Path, shares: Mapping[str, float]) -> Iterator
         if view.unknown_source(name):
             what = f"there is no source {show_value(name)}. {nearest(name, view.source_names)}"
             yield view.problem((*path, name), what)
+        elif path[0] == "evaluate" and shares[name] and _holds_nothing(view, name):
+            yield view.problem((*path, name), f"holds no documents out. {HOLDS_NOTHING.format(name)}")
         elif path[0] != "evaluate" and _held_out(view, name):
             yield view.problem((*path, name), f"is a source for validation only. {HELD_OUT}")
 
 
 def _held_out(view: View, name: str) -> bool:
     return name in view.config.sources and view.config.sources[name].validation_only
+
+
+def _holds_nothing(view: View, name: str) -> bool:
+    """Whether a source has nothing for validation; not where a value that did not validate asks for some."""
+    source = view.config.sources.get(name)
+    if source is None or source.holds_out:
+        return False
+    asked = [key for key in ("validation", "validation_only") if view.given("sources", name, key)]
+    return set(asked) <= source.model_fields_set

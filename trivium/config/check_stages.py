@@ -419,3 +419,8 @@ def use_rules(view: View) -> Iterator[Finding]:
             how = "has share 0 in every stage" if named else "is in no stage's mixture"
             what = f"{how}, so that it is never read. Give it a share, or take it out."
             yield view.warning(("sources", name), what)
+    evaluate = view.config.evaluate
+    if evaluate.every is None and not evaluate.at_start and not any(stage.evaluate for stage in view.stages):
+        for name in [name for name, source in view.config.sources.items() if source.validation_only]:
+            what = "is for validation only, and nothing is evaluated. Write evaluate.every = 500, or evaluate = true"
+            yield view.warning(("sources", name), f"{what} in a stage.")

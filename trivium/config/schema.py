@@ -338,11 +338,13 @@ class Evaluate(Table):
     at_start: bool = False
     """Evaluate before the first step too."""
     sources: Names | None = Field(None, examples=[["web"]])
-    """Evaluate on the held-out documents of these sources; absent: those of the stage's mixture."""
+    """Evaluate on the held-out documents of these sources; absent: of every source that holds some out."""
     mixture: Shares | None = Field(None, examples=[{"web": 1.0}])
-    """Evaluate on this mixture, by share, instead."""
+    """Evaluate on this mixture, by share, instead; absent: on the same number of rows from each source."""
     tokens: Count = Field(1_000_000, examples=["1M"])
     """Tokens of one evaluation."""
+    seq_len: Count | None = Field(None, examples=[2048])
+    """Row length of evaluations, in every stage; absent: the first stage's."""
     tasks: Annotated[
         tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
         Field(strict=False, examples=[["spelling", "counting"]]),

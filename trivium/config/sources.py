@@ -48,6 +48,11 @@ class BaseSource(Table):
     """Blocks that are packed and shuffled together."""
 
     @property
+    def holds_out(self) -> bool:
+        """Whether it has documents for validation."""
+        return self.validation is not None or self.validation_only
+
+    @property
     def where(self) -> str:
         """Where its documents are, for people: paths, a dataset, or a task."""
         places = [getattr(self, key, None) for key in ("path", "dataset", "task")]

@@ -33,6 +33,8 @@ class StageChange:
     start: int
     end: int  # the step of the last figures
     sources: dict[str, dict[str, Change]] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)  # by source, of what its figures were measured on
+    other_rows: list[str] = field(default_factory=list)  # sources that were evaluated on other rows earlier in it
     scores: dict[str, Change] = field(default_factory=dict)
 
 
@@ -41,15 +43,20 @@ def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChan
     for stage in (stage for stage in plan["stages"] if stage["start"] is not None):
         start, end = stage["start"], stage["end"]
         evaluated = [event for event in log.of(Evaluated) if _is_inside(event, start, end)]
-        # Where two stages meet, the figures that the one before ended with count for the start, its own come later.
+        # An evaluation where two stages meet is the end of the one and the start of the other.
         evaluated = [event for event in evaluated if event.step == start or event.stage == stage["name"]]
         scored = [event for event in log.of(Scored) if _is_inside(event, start, end)]
         if not evaluated and not scored:
             continue
         change = StageChange(label, stage["name"], start, max(event.step for event in (*evaluated, *scored)))
         for source in _names([(event.step, event.loss_by_source) for event in evaluated], start):
-            losses = [(event.step, event.loss_by_source.get(source)) for event in evaluated]
-            bits = [(event.step, event.bits_per_byte_by_source.get(source)) for event in evaluated]
+            having = [event for event in evaluated if source in event.loss_by_source]
+            last = change.fingerprints[source] = having[-1].fingerprint_of(source)
+            same = [event for event in having if event.fingerprint_of(source) == last]
+            if len(same) < len(having):
+                change.other_rows.append(source)
+            losses = [(event.step, event.loss_by_source[source]) for event in same]
+            bits = [(event.step, event.bits_per_byte_by_source.get(source)) for event in same]
             change.sources[source] = {"loss": _change(losses, start), "bits_per_byte": _change(bits, start)}
         for task in _names([(event.step, event.scores) for event in scored], start):
             found = [(event.step, event.scores[task]["score"]) for event in scored if task in event.scores]

@@ -13,6 +13,8 @@ from trivium.report.changes import FIGURES, Change, StageChange, stage_changes
 from trivium.report.read import RunFiles
 from trivium.report.run import shown_runs
 
+UNKNOWN = dict.fromkeys(FIGURES, Change(None, None))
+
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
     """Every stage of every run that has figures."""
@@ -28,14 +30,18 @@ def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
 def show_changes(changes: Sequence[StageChange], console: Console) -> None:
     """Print tables of 80 columns: a line for each stage, source and run; runs are below one another."""
     parts: list[RenderableType] = []
-    sources = [(c.stage, source, c.run, figures) for c in changes for source, figures in c.sources.items()]
+    sources = [
+        (c.stage, source, c.run, figures if _is_comparable(c, source, changes) else UNKNOWN)
+        for c in changes
+        for source, figures in c.sources.items()
+    ]
     if sources:
         headers = ("stage", "source", "run", "nats", "after", "change", "bits/byte", "after")
         table = plain_table(*headers, right=tuple(range(3, 8)))
         for first, second, run, figures in _grouped(sources):
             nats, bits = (_cells(figures[figure], signs=4) for figure in FIGURES)
             table.add_row(*map(Text, (first, second, run, *nats, *bits[:2])))
-        parts += [Text("validation before and after each stage", style="bold"), table]
+        parts += [Text("validation before and after each stage", style="bold"), table, *map(Text, _notes(changes))]
     scores = [(c.stage, task, c.run, change) for c in changes for task, change in c.scores.items()]
     if scores:
         table = plain_table("stage", "task", "run", "before", "after", "change", right=(3, 4, 5))
@@ -43,6 +49,27 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
             table.add_row(*map(Text, (first, second, run, *_cells(score, signs=3))))
         parts += [*([Text()] if parts else []), Text("scores before and after each stage", style="bold"), table]
     console.print(Group(*parts), highlight=False)
+
+
+def _is_comparable(change: StageChange, source: str, changes: Sequence[StageChange]) -> bool:
+    """Whether a source was evaluated on the same rows as in the first run that has figures of the stage and source."""
+    return change.fingerprints[source] == _first(change, source, changes).fingerprints[source]
+
+
+def _first(change: StageChange, source: str, changes: Sequence[StageChange]) -> StageChange:
+    return next(each for each in changes if each.stage == change.stage and source in each.sources)
+
+
+def _notes(changes: Sequence[StageChange]) -> Iterator[str]:
+    """Which figures are missing in the table, since they were measured on other rows."""
+    for change in changes:
+        for source in change.sources:
+            where = f"{change.stage}, {source}, {change.run}"
+            if not _is_comparable(change, source, changes):
+                other = _first(change, source, changes).run
+                yield f"{where}: not shown, for it was evaluated on other rows than {other}."
+            elif source in change.other_rows:
+                yield f"{where}: earlier evaluations of this stage read other rows, and do not count."
 
 
 def _grouped(lines: Sequence[tuple[str, str, str, Any]]) -> Iterator[tuple[str, str, str, Any]]:

@@ -6,9 +6,10 @@ from itertools import chain, repeat
 from trivium.report.changes import Change, stage_changes
 from trivium.report.charts import Block, Chart, PageTable, Section, Series, long_table
 from trivium.report.run import ShownRun
+from trivium.report.summary import other_rows
 from trivium.run.events import Evaluated, Scored
 
-AT_BOUNDARY = "Where two stages meet and both were evaluated, each has its own figure, on its own rows."
+BROKEN = "A line is broken where what is evaluated changes: figures on both sides cannot be compared."
 Figure = Callable[[Evaluated], float | None]
 Figures = Callable[[Evaluated], Mapping[str, float | None]]
 FIGURES: tuple[tuple[Figure, Figures], ...] = (
@@ -42,8 +43,8 @@ def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
     losses, bits = ([each for run in runs for each in _evaluation_series(run, *figures)] for figures in FIGURES)
     scores = [each for run in runs for each in _score_series(run)]
-    unseen = f"Nats a token, on documents never trained on. {AT_BOUNDARY}"
-    same = f"Of the same documents; comparable between tokenizers. {AT_BOUNDARY}"
+    unseen = f"Nats a token, on documents never trained on. {BROKEN}"
+    same = f"Of the same documents. {BROKEN}"
     right = "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right."
     blocks: list[Block] = [
         Chart("validation-loss", "Validation loss", losses, unseen),
@@ -52,20 +53,24 @@ def validation_section(runs: list[ShownRun]) -> Section:
     ]
     for run in runs:
         blocks += [*_change_tables(run), _evaluation_table(run), _score_table(run)]
-    return Section("validation", "Validation", blocks)
+    return Section("validation", "Validation", blocks, other_rows(runs))
 
 
 def _evaluation_series(run: ShownRun, overall: Figure, by_source: Figures) -> list[Series]:
     """A figure of the evaluations, overall and by source."""
     events = run.log.of(Evaluated)
-    series = run.event_series("overall", events, overall)
+    series = run.event_series("overall", events, overall, measured_on=lambda event: event.fingerprint)
     for name in run.sources:
-        series += run.event_series(name, events, _picks(name, by_source), name)
+        series += run.event_series(name, events, _picks(name, by_source), name, _measured(name))
     return series
 
 
 def _picks(name: str, table: Figures) -> Figure:
     return lambda event: table(event).get(name)
+
+
+def _measured(source: str) -> Callable[[Evaluated], str]:
+    return lambda event: event.fingerprint_of(source)
 
 
 def _score_series(run: ShownRun) -> list[Series]:

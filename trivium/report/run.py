@@ -67,15 +67,22 @@ class ShownRun:
         ]
 
     def event_series(
-        self, label: str, events: Sequence[Kind], pick: Callable[[Kind], float | None], source: str | None = None
+        self,
+        label: str,
+        events: Sequence[Kind],
+        pick: Callable[[Kind], float | None],
+        source: str | None = None,
+        measured_on: Callable[[Kind], str] = lambda event: "",
     ) -> list[Series]:
-        """A figure of events at their steps, where they have it; where a step has two, a new line begins."""
+        """A figure of events at their steps; a new line begins where it is measured on others, or a step has two."""
         lines: list[list[tuple[int, float]]] = []
+        last: tuple[str, int] | None = None
         for event in events:
-            value, last = pick(event), lines[-1][-1][0] if lines else None
+            value, now = pick(event), measured_on(event)
             if value is not None:
-                if not lines or event.step == last:
+                if last is None or now != last[0] or event.step == last[1]:
                     lines.append([])
+                last = now, event.step
                 lines[-1].append((event.step, value))
         settings: Record = {"style": "marked", "source": source, "run": self.number}
         return [Series.of(self.label_of(label), *zip(*line, strict=True), **settings) for line in lines]

@@ -35,11 +35,12 @@ def cards(run: ShownRun) -> list[list[str]]:
         ["time in steps", duration(float(np.nansum(columns.column("seconds")))), f"{_speed(run)} tokens/s, median"],
     ]
     best, final = best_evaluation(run), last(run, "mean_loss")
+    since = _measured_since(run)
     if best is not None:
-        found.append(["best validation loss", f"{best.loss:.4f}", f"step {best.step:,}"])
+        found.append(["best validation loss", f"{best.loss:.4f}", f"step {best.step:,}{since}"])
     lowest = lowest_bits(run)
     if lowest is not None:
-        found.append(["lowest bits per byte", f"{lowest.bits_per_byte:.4f}", f"step {lowest.step:,}"])
+        found.append(["lowest bits per byte", f"{lowest.bits_per_byte:.4f}", f"step {lowest.step:,}{since}"])
     if final is not None:
         found.append(["training loss", f"{final:.4f}", "running mean, last step"])
     return found
@@ -68,14 +69,38 @@ def tokens_before(plan: Record, step: int) -> int:
     )
 
 
+def comparable(run: ShownRun) -> list[Evaluated]:
+    """The evaluations that were measured on the same as the last one."""
+    events = _with_loss(run)
+    return [event for event in events if event.fingerprint == events[-1].fingerprint]
+
+
+def _with_loss(run: ShownRun) -> list[Evaluated]:
+    return [event for event in run.log.of(Evaluated) if event.loss is not None]
+
+
+def _measured_since(run: ShownRun) -> str:
+    """`, of those since step 400`, where earlier evaluations were measured on something else."""
+    same = comparable(run)
+    return "" if len(same) == len(_with_loss(run)) else f", of those since step {same[0].step:,}"
+
+
+def other_rows(runs: list[ShownRun]) -> str:
+    """A sentence for each run whose validation was measured on something else than the first's; "" where none was."""
+    last = [(run.label, events[-1].fingerprint) for run in runs if (events := _with_loss(run))]
+    others = [label for label, fingerprint in last[1:] if fingerprint != last[0][1]]
+    first = last[0][0] if last else ""
+    return " ".join(f"Validation of {each} cannot be compared with {first}'s: other rows were read." for each in others)
+
+
 def best_evaluation(run: ShownRun) -> Evaluated | None:
-    known = [(event.loss, event) for event in run.log.of(Evaluated) if event.loss is not None and isfinite(event.loss)]
+    known = [(event.loss, event) for event in comparable(run) if event.loss is not None and isfinite(event.loss)]
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def lowest_bits(run: ShownRun) -> Evaluated | None:
     """The evaluation with the lowest bits per byte; None where no tokenizer's bytes are known."""
-    bits = [(event.bits_per_byte, event) for event in run.log.of(Evaluated)]
+    bits = [(event.bits_per_byte, event) for event in comparable(run)]
     known = [(each, event) for each, event in bits if each is not None and isfinite(each)]
     return min(known, key=lambda pair: pair[0])[1] if known else None
 
@@ -95,6 +120,8 @@ def comparison_section(runs: list[ShownRun]) -> Section:
     """Several runs compared: final figures, keys of the config that differ, where they part."""
     labels = [run.label for run in runs]
     figures = [[name, *(_figure(make, run) for run in runs)] for name, make in FIGURES.items()]
+    alike = not other_rows(runs)
+    figures += [[name, *(_figure(make, run) for run in runs)] for name, make in VALIDATION.items() if alike]
     flat = [{key: str(value) for key, value in flat_keys(run.config).items()} for run in runs]
     keys = sorted({key for each in flat for key in each})
     differing = [
@@ -108,7 +135,7 @@ def comparison_section(runs: list[ShownRun]) -> Section:
             PageTable("final-figures", "Final figures", ["", *labels], figures, numbers=numbers),
             PageTable("differing-keys", "Keys of the config that differ", ["key", *labels], differing),
         ],
-        " ".join(f"{run.label}: {shared_past(runs[0], run)}" for run in runs[1:]),
+        " ".join([*(f"{run.label}: {shared_past(runs[0], run)}" for run in runs[1:]), other_rows(runs)]).strip(),
     )
 
 
@@ -118,11 +145,13 @@ FIGURES = {
     "tokens": lambda run: show_count(tokens_before(run.plan, run.taken)),
     "training loss, last step": lambda run: f"{last(run, 'loss'):.4f}",
     "training loss, running mean": lambda run: f"{last(run, 'mean_loss'):.4f}",
+    "tokens/s, median": _speed,
+}
+VALIDATION = {  # of runs that were evaluated on the same rows
     "validation loss, last": lambda run: f"{run.log.of(Evaluated)[-1].loss:.4f}",
     "validation loss, best": lambda run: f"{(best_evaluation(run) or run.log.of(Evaluated)[-1]).loss:.4f}",
     "bits per byte, lowest": lambda run: f"{(lowest_bits(run) or run.log.of(Evaluated)[-1]).bits_per_byte:.4f}",
     "bits per byte, last": lambda run: f"{run.log.of(Evaluated)[-1].bits_per_byte:.4f}",
-    "tokens/s, median": _speed,
 }
 
 

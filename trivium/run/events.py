@@ -182,7 +182,7 @@ class Evaluated(Event):
     """Validation figures: nats a token and bits a byte, overall and by source; and an evaluator's scores."""
 
     kind: ClassVar[str] = "evaluated"
-    stage: str  # whose rows they are of: where two stages meet each has its own
+    stage: str  # the stage that the engine was in
     loss: float | None  # None where nothing is held out, and the evaluator alone was asked
     bits_per_byte: float | None
     loss_by_source: Mapping[str, float]
@@ -190,6 +190,13 @@ class Evaluated(Event):
     tokens: int
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
+    # Of what the figures were measured on: only those with the same one can be compared. "" where nobody kept it.
+    fingerprint: str = ""
+    fingerprint_by_source: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprint_of(self, source: str) -> str:
+        """What a source's figures were measured on; "" where nobody kept it."""
+        return self.fingerprint_by_source.get(source, "")
 
     @classmethod
     def without_validation(cls, step: int, stage: str) -> "Evaluated":

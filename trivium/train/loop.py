@@ -72,7 +72,7 @@ class Loop:
         begins = step == stage.start
         before = trainer.plan.stages[stage.index - 1] if stage.index else None
         if begins and before is not None:
-            self._end_stage(before)
+            self._end_stage(before, stage)
             changes = stage_changes(before, stage)
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
             if session.entered == before.index:
@@ -84,7 +84,7 @@ class Loop:
         self._enter(stage, begins=begins)
         session.guard.enter(stage.index)
         if begins:
-            self._evaluate_stage(stage, asked=step == 0 and trainer.config.evaluate.at_start)
+            self._evaluate_around(stage, asked=step == 0 and trainer.config.evaluate.at_start)
             self.sample()
         trainer.on_stage(stage)
 
@@ -189,24 +189,33 @@ class Loop:
             )
         )
 
-    def _end_stage(self, stage: CompleteStage, *, asked: bool = False) -> bool:
+    def _end_stage(self, stage: CompleteStage, *following: CompleteStage, asked: bool = False) -> bool:
         """Evaluate after a stage's last step, once; also where a signal or a kill fell between the two."""
-        session, evaluates = self.session, stage.config.evaluate or asked
+        session = self.session
         if session.evaluated_end >= stage.end:
             return False
         session.evaluated_end = stage.end
-        if evaluates and session.entered != stage.index:
+        wanted = asked or any(each.config.evaluate for each in (stage, *following))
+        if wanted and session.entered != stage.index:
             self._enter(stage, begins=False)
-        self._evaluate_stage(stage, asked=asked)
-        return evaluates
+        self._evaluate_around(stage, *following, asked=asked)
+        return wanted
 
-    def _evaluate_stage(self, stage: CompleteStage, *, asked: bool = False) -> None:
-        """Evaluate at a stage's first or last step, where it or the config asks for that; score where it does."""
-        last = self.session.last_evaluation
-        is_done = last is not None and (last.step, last.stage) == (self.trainer.step, stage.name)
-        if (stage.config.evaluate or asked) and not is_done:
-            self.trainer.evaluate()
-        if stage.config.evaluate:
+    def _evaluate_around(self, *stages: CompleteStage, asked: bool = False) -> None:
+        """Evaluate and score where one of these stages begins or ends, if it or the config asks for that; once.
+
+        A new stage is evaluated again only where its documents are masked otherwise, which gives other figures.
+        """
+        trainer, last = self.trainer, self.session.last_evaluation
+        wanted = any(stage.config.evaluate for stage in stages)
+        is_done = (
+            last is not None
+            and last.step == trainer.step
+            and last.fingerprint_by_source == trainer.validation_fingerprints
+        )
+        if (wanted or asked) and not is_done:
+            trainer.evaluate()
+        if wanted:
             self.score()
 
     def _agree(self) -> None:

@@ -7,7 +7,9 @@ engine keeps is its own; here are the plain values beside it, in `state.json`.
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -16,24 +18,30 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from trivium.ask.convert import readable_weights
+from trivium.config.fields import Extent
 from trivium.config.keys import flat_keys
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
-from trivium.errors import ResumeError, UsageError
+from trivium.errors import PlanError, ResumeError, UsageError
 from trivium.model.folder import is_saved
 from trivium.plan.export import plan_json
+from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan
-from trivium.plan.record import first_difference
+from trivium.plan.record import Difference, first_difference
 from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
-from trivium.sources.open import OpenSource
 from trivium.train.setup import init_folder, larger_micro_batch
 
 if TYPE_CHECKING:
     from trivium.train.session import Session
     from trivium.train.trainer import Trainer
+
+# Keys of a config that decide the learning rate and the momentum of steps, apart from what is compared by itself.
+RATE_KEYS = re.compile(
+    r"(schedule|run\.anneal|optimizer\.momentum|defaults\.lr|stages\[\d+\]\.(lr|steps|tokens|epochs))\b"
+)
 
 
 def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
@@ -49,6 +57,7 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
             for name, source in trainer.plan.sources.items()
         },
         "config": raw_config(trainer.config),
+        "total_steps": trainer.plan.total_steps,
         "references": deepcopy(session.references.found),  # a save in the background writes it later
         "meter": session.meter.state(),
         "guard": session.guard.state(),
@@ -206,23 +215,50 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
         )
     if plan.fingerprint(step) == state["loader"]["fingerprint"] or skipped_alike(state, plan):
         return
-    changed = changed_sources(state["sources"], plan.sources)
+    was, now = state["loader"]["record"], plan.record(step)
+    changed = changed_sources(state, plan)
     if changed:
         raise ResumeError(
             f"cannot resume at step {step:,}: sources changed since the checkpoint: {', '.join(changed)}. "
             "Put the files back, or give run.name another name."
         )
-    difference = first_difference(state["loader"]["record"], plan.record(step))
+    # What a source holds out decides shares and lengths too: the source's own key is named before theirs.
+    both = [key for key in was if key in now and key.startswith("sources.")]
+    difference = first_difference({key: was[key] for key in both}, {key: now[key] for key in both})
+    difference = difference or first_difference(was, now)
+    found = str(difference)
     advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
     if difference is not None and difference.key.startswith("Trainer."):
         advice = f'Put the method back, or start a new run from the checkpoint: model.init = "{run}".'
-    elif difference is not None and difference.key.startswith("learning rate"):
-        advice = (
-            "Put the schedule back: lengthening a run under this shape changes its past. "
-            'Set schedule.horizon, or use shape = "wsd", whose past does not depend on its end.'
-        )
-    taken = f"{difference}, and steps 0 to {step - 1:,} have been taken"
+    elif difference is not None and difference.key.endswith(".validation"):
+        advice = "Put it back. To evaluate on more documents, add a source with validation_only = true."
+    elif difference is not None and difference.key.startswith(("learning rate", "momentum")):
+        keys = ", ".join(_rate_keys(state, plan))
+        found = f"{keys}, which changes the {difference.key} on" if keys else f"the {difference.key} on changed"
+        kept = " or ".join(_keeping_rates(state, plan))
+        advice = f"Put it back, or write {kept}, which keeps the rates of the steps taken." if kept else advice
+    taken = f"{found}, and steps 0 to {step - 1:,} have been taken"
     raise ResumeError(f"cannot resume at step {step:,}: {taken}. {advice}")
+
+
+def _rate_keys(state: Mapping[str, Any], plan: CompletePlan) -> list[str]:
+    """`stages[0].steps was 20 and is now 12`: the keys that decide rates and differ."""
+    before, after = flat_keys(state["config"]), flat_keys(raw_config(plan.config))
+    differing = [key for key in sorted(before | after) if RATE_KEYS.match(key) and before.get(key) != after.get(key)]
+    return [str(Difference(key, before.get(key), after.get(key))) for key in differing]
+
+
+def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[str]:
+    """Keys of the schedule with which this plan would have taken the same steps as the checkpoint's."""
+    step, schedule = int(state["step"]), plan.config.schedule
+    extents = {"horizon": Extent(steps=state.get("total_steps", 0))}
+    if schedule.shape == "wsd":
+        extents["decay"] = Extent(steps=plan.total_steps - step)
+    for key, extent in extents.items():
+        other = plan.config.model_copy(update={"schedule": schedule.model_copy(update={key: extent})})
+        with suppress(PlanError):
+            if make_plan(other, plan.sources, own=plan.own).fingerprint(step) == state["loader"]["fingerprint"]:
+                yield f"schedule.{key} = {{ steps = {extent.steps} }}"
 
 
 def skipped_alike(state: Mapping[str, Any], plan: CompletePlan) -> bool:
@@ -236,16 +272,16 @@ def _steps(spans: Iterable[Sequence[int]]) -> set[int]:
     return {step for first, end in spans for step in range(first, end)}
 
 
-def changed_sources(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, OpenSource]) -> list[str]:
-    """Sources whose content is another than it was, in words."""
+def changed_sources(state: Mapping[str, Any], plan: CompletePlan) -> list[str]:
+    """Sources that were read and whose content is another than it was, in words."""
+    was, now = state["loader"]["record"], plan.record(int(state["step"]))
     changed = []
-    for name, old in was.items():
-        source = now.get(name)
-        if source is None:
-            changed.append(f"{name} (is not on disk)")
-        elif source.fingerprint != old["fingerprint"]:
-            same = old["documents"] == source.documents
-            counts = f"was {old['documents']:,} documents, is {source.documents:,}"
+    for name, source in plan.sources.items():
+        key = f"sources.{name}.content"
+        if key in was and key in now and was[key] != now[key]:
+            documents = state["sources"][name]["documents"]
+            same = documents == source.documents
+            counts = f"was {documents:,} documents, is {source.documents:,}"
             changed.append(f"{name} ({'other content in as many documents' if same else counts})")
     return changed
 

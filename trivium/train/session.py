@@ -71,8 +71,11 @@ class Session:
         self.signal = signal
 
     def evaluated(self, event: Evaluated) -> None:
-        """Keep and report an evaluation; a better one than before marks the best checkpoint."""
-        self.last_evaluation = event
+        """Keep and report an evaluation; a better one than all before on the same rows marks the best checkpoint."""
+        before, self.last_evaluation = self.last_evaluation, event
+        if before is not None and before.fingerprint != event.fingerprint:
+            self.best.clear()
+            self.say(f"validation is measured on something else than at step {before.step:,}: the best starts again")
         if event.loss is not None and event.loss < self.best.get(BEST, float("inf")):
             self.best[BEST] = event.loss
             self.saver.best_step = event.step

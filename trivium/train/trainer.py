@@ -30,7 +30,7 @@ from trivium.train.loop import train
 from trivium.train.resume import restore, save_checkpoint
 from trivium.train.session import Session, open_session
 from trivium.train.setup import GivenOptimizer, GivenSchedule, Own
-from trivium.train.validation import evaluate, first_batch, validation_batches
+from trivium.train.validation import ValidationSet, evaluate, first_batch, refuse_impossible, validation_set
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
 
@@ -63,6 +63,8 @@ class Trainer:
             self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
             self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
+            if type(self).evaluator is Trainer.evaluator:
+                refuse_impossible(self.plan)
             reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
             self.loader = Loader(self.plan, reader, readers)
         self.dry_run = dry_run
@@ -96,7 +98,7 @@ class Trainer:
         return None
 
     def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
-        """This rank's rows of a step; training's are made ahead. For validation: the stage's first batch."""
+        """This rank's rows of a step; training's are made ahead. For validation: an evaluation's first batch."""
         if split == "validation":
             return first_batch(self.validation_batches())
         self.plan.stage_at(step)  # PlanError for a step that the plan does not have
@@ -164,8 +166,9 @@ class Trainer:
         self.figures |= {name: float(value) for name, value in figures.items()}
 
     def evaluate(self) -> Evaluated | None:
-        """Evaluate the current stage; None where nothing is held out and there is no evaluator."""
-        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step)
+        """Evaluate the model as it is; None where nothing is held out and there is no evaluator."""
+        of = self.validation_fingerprints
+        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, of)
         if self._evaluator is not None:
             event = event or Evaluated.without_validation(self.step, self.stage.name)
             event = replace(event, scores={name: float(score) for name, score in self._evaluator(self).items()})
@@ -174,13 +177,21 @@ class Trainer:
         return event
 
     def validation_batches(self) -> Iterator[Batch]:
-        """The batches of one evaluation of the current stage."""
-        stage = self.stage
-        rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // stage.seq_len)
-        for batch in validation_batches(self.plan, stage, rows, self.loader.rank, self.loader.world_size):
+        """The batches of one evaluation."""
+        rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // self._validation.seq_len)
+        for batch in self._validation.batches(rows, self.loader.rank, self.loader.world_size):
             if self._session is not None:
                 self._session.beat()
             yield batch
+
+    @property
+    def validation_fingerprints(self) -> dict[str, str]:
+        """By source, what an evaluation would be measured on now; figures with the same one can be compared."""
+        return self._validation.fingerprints(document_mask=self.stage.config.document_mask)
+
+    @cached_property
+    def _validation(self) -> ValidationSet:
+        return validation_set(self.plan)
 
     @cached_property
     def _evaluator(self) -> Callable[["Trainer"], Mapping[str, float]] | None:

@@ -1,7 +1,8 @@
 """Validation loss and bits per byte, by source and overall, on documents that are never trained on.
 
-What is read follows the stage: the held-out documents of its sources, in its shares and row length, or a
-mixture of its own. Every evaluation of a stage reads the same rows, from the first one on.
+Every evaluation of a run reads the same rows, whatever its stages read: an equal share of `evaluate.tokens` from every
+source that holds documents out, in rows of one length. Figures carry a fingerprint of what they were measured on: only
+those with the same one can be compared.
 """
 
 import math
@@ -9,22 +10,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import blake2b
 
 import numpy as np
 
+from trivium.config.check_model import impossible_evaluations
+from trivium.config.problems import where
 from trivium.config.schema import Config
 from trivium.engine.base import EvalStats, SourceFigures
-from trivium.errors import UsageError
+from trivium.errors import ConfigError, Problem, UsageError
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.curve import exact
 from trivium.plan.plan import CompletePlan
-from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import IGNORED, Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.mixture import normalised
 from trivium.rows.reading import Reading, RowSettings, Unread
 from trivium.run.events import Evaluated
 from trivium.sources.open import OpenSource
+from trivium.text.tokenizer import open_tokenizer
 
 VALIDATION_SEED = 0  # of its own, so that runs with other seeds can be compared
 
@@ -36,60 +40,82 @@ class ValidationRows:
     source: str
     reading: Reading
     rows: int
+    masks_loss: bool  # whether only the tokens that the source's `loss_on` names count
 
 
-def validation_rows(plan: CompletePlan, stage: CompleteStage) -> list[ValidationRows]:
-    """What an evaluation in a stage reads; empty where nothing is held out."""
-    shares = _shares(plan.config, stage)
-    held = {name: found for name in shares if (found := held_out(plan.sources.get(name))) is not None}
-    kept = {name: shares[name] for name in held if shares[name]}
-    if not kept:
-        return []
-    budget = -(-plan.config.evaluate.tokens // stage.seq_len)
-    chosen = []
-    for name, share in normalised(kept).items():
-        settings = RowSettings(stage.seq_len, "bestfit", VALIDATION_SEED)
-        blocks, tokens = held[name]
+@dataclass(frozen=True, slots=True)
+class ValidationSet:
+    """What every evaluation of a run reads; empty where nothing is held out."""
+
+    parts: tuple[ValidationRows, ...]
+    sources: tuple[str, ...]  # all of the config's, by which batches number them
+    seq_len: int
+    tokenizer: str | None  # its fingerprint: it decides the bytes of tokens
+
+    def fingerprints(self, *, document_mask: bool) -> dict[str, str]:
+        """By source, a hash of all that decides its figures except the model; the stage's mask is part of it."""
+        how = document_mask, self.tokenizer
+        return {each.source: _hash(each.reading.key, each.rows, each.masks_loss, *how) for each in self.parts}
+
+    def batches(self, batch_rows: int, rank: int = 0, num_ranks: int = 1) -> Iterator[Batch]:
+        """The batches of one evaluation, each of one source; on many ranks a shard of `batch_rows` rows of each.
+
+        Shards are of one size, since all ranks must pass together: where rows run out, some are read that count for
+        nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 without any target.
+        """
+        for part in self.parts:
+            reader = RowReader(part.source, part.reading, self.sources, masks_loss=part.masks_loss)
+            for first in range(0, part.rows, batch_rows * num_ranks):
+                size = -(-min(batch_rows * num_ranks, part.rows - first) // num_ranks)
+                own = min(first + rank * size, part.rows)
+                count = min(size, part.rows - own)
+                yield _filled(reader.batch(own, count) if count else None, reader, size)
+
+
+def _hash(*identity: object) -> str:
+    return blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+
+def validation_set(plan: CompletePlan) -> ValidationSet:
+    """The rows of every source that is evaluated, from the first one on."""
+    config = plan.config
+    seq_len = config.evaluate.seq_len or plan.stages[0].seq_len
+    shares = {name: share for name, share in _shares(config, plan.sources).items() if share}
+    budget = -(-config.evaluate.tokens // seq_len)
+    parts = []
+    for name, share in normalised(shares).items() if shares else ():
+        source = plan.sources[name]
+        blocks, tokens = _held_out(source)
+        settings = RowSettings(seq_len, "bestfit", VALIDATION_SEED)
         reading = Reading(blocks, settings, Unread.all_of(blocks, VALIDATION_SEED))
-        all_rows = reading.position_after(0, tokens)
-        chosen.append(ValidationRows(name, reading, max(1, min(all_rows, math.ceil(share * budget)))))
-    return chosen
+        rows = max(1, min(reading.position_after(0, tokens), math.ceil(share * budget)))
+        parts.append(ValidationRows(name, reading, rows, source.loss_on != "all"))
+    tokenizer = open_tokenizer(config.tokenizer) if parts else None
+    names = tuple(sorted(config.sources))
+    return ValidationSet(tuple(parts), names, seq_len, None if tokenizer is None else tokenizer.fingerprint)
 
 
-def held_out(source: OpenSource | None) -> tuple[Blocks, int] | None:
+def _held_out(source: OpenSource) -> tuple[Blocks, int]:
     """A source's documents for validation and their tokens: those held out, or all of a test split."""
-    if source is None:
-        return None
-    if source.validation_only:
-        return source.blocks, source.tokens
-    return None if source.held_out is None else (source.held_out, source.held_out_tokens)
+    return (source.blocks, source.tokens) if source.held_out is None else (source.held_out, source.held_out_tokens)
 
 
-def _shares(config: Config, stage: CompleteStage) -> Mapping[str, Fraction]:
+def _shares(config: Config, sources: Mapping[str, OpenSource]) -> Mapping[str, Fraction]:
+    """What the config asks for; by default the same of every source that holds documents out."""
     if config.evaluate.mixture is not None:
         return {name: exact(float(share)) for name, share in config.evaluate.mixture.items()}
-    if config.evaluate.sources is not None:
-        return {name: Fraction(1) for name in config.evaluate.sources}
-    return stage.shares
+    names = config.evaluate.sources
+    if names is None:
+        names = tuple(name for name in config.sources if name in sources and config.sources[name].holds_out)
+    return {name: Fraction(1) for name in names}
 
 
-def validation_batches(
-    plan: CompletePlan, stage: CompleteStage, batch_rows: int, rank: int = 0, num_ranks: int = 1
-) -> Iterator[Batch]:
-    """The batches of one evaluation, each of one source; on many ranks a shard of `batch_rows` rows of each.
-
-    Shards are of one size, since all ranks must pass together: where rows run out, some are read that count for
-    nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 without any target.
-    """
-    for chosen in validation_rows(plan, stage):
-        masks_loss = (stage.config.loss_on or plan.sources[chosen.source].loss_on) != "all"
-        names = tuple(sorted(plan.config.sources))
-        reader = RowReader(chosen.source, chosen.reading, names, masks_loss=masks_loss)
-        for first in range(0, chosen.rows, batch_rows * num_ranks):
-            size = -(-min(batch_rows * num_ranks, chosen.rows - first) // num_ranks)
-            own = min(first + rank * size, chosen.rows)
-            count = min(size, chosen.rows - own)
-            yield _filled(reader.batch(own, count) if count else None, reader, size)
+def refuse_impossible(plan: CompletePlan) -> None:
+    """ConfigError where evaluations are asked for, and there is nothing to evaluate."""
+    found = impossible_evaluations(plan.config, [stage.config for stage in plan.stages])
+    problems = [Problem(where("", path), what) for path, what in found]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _filled(batch: Batch | None, reader: RowReader, size: int) -> Batch:
@@ -111,8 +137,8 @@ def first_batch(batches: Iterator[Batch]) -> Batch:
     first = next(batches, None)
     if first is None:
         raise UsageError(
-            'batch: split is "validation", but no source of this stage holds documents out. '
-            "Set sources.NAME.validation, or name sources in evaluate.sources."
+            'batch: split is "validation", but no source holds documents out. '
+            "Set sources.NAME.validation, or add a source with validation_only = true."
         )
     return first
 
@@ -133,9 +159,13 @@ def _added(one: SourceFigures, other: SourceFigures) -> SourceFigures:
 
 
 def evaluate(
-    step: int, stage: str, batches: Iterator[Batch], val_step: Callable[[Batch], EvalStats]
+    step: int,
+    stage: str,
+    batches: Iterator[Batch],
+    val_step: Callable[[Batch], EvalStats],
+    fingerprints: Mapping[str, str],
 ) -> Evaluated | None:
-    """One evaluation on a stage's rows; None where nothing is held out."""
+    """One evaluation; None where nothing is held out."""
     started = time.perf_counter()
     sums = add_up(val_step(batch) for batch in batches)
     if not sums:
@@ -150,6 +180,8 @@ def evaluate(
         bits_per_byte_by_source={name: _bits_per_byte(figures) for name, figures in sums.items()},
         tokens=whole.tokens,
         seconds=time.perf_counter() - started,
+        fingerprint=_hash(*sorted(fingerprints.items())),
+        fingerprint_by_source=dict(fingerprints),
     )
 
 

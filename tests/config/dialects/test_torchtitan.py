@@ -282,7 +282,7 @@ def test_validation_reads_a_source_of_its_own(file: Path) -> None:
         '[validation]\nenable = true\ndataset = "c4_test"\nfreq = 5\nsteps = 3\nlocal_batch_size = 2\nseq_len = 512\n'
     )
     loaded = read(file, stage("a", 0), table, world_size=4)
-    assert loaded.raw["evaluate"] == {"every": 5, "sources": ["validation"], "tokens": 3 * 2 * 4 * 512}
+    assert loaded.raw["evaluate"] == {"every": 5, "sources": ["validation"], "tokens": 3 * 2 * 4 * 512, "seq_len": 512}
     assert loaded.raw["sources"]["validation"] == {
         "kind": "huggingface",
         "dataset": "tests/assets/c4_test",
@@ -295,10 +295,9 @@ def test_validation_reads_a_source_of_its_own(file: Path) -> None:
 
 def test_validation_by_default_reads_all_of_c4s_validation_split(file: Path) -> None:
     loaded = read(file, stage("a", 0), "[validation]\nenable = true\n")
-    assert loaded.raw["evaluate"] == {"every": 10, "sources": ["validation"], "tokens": 10**15}
+    assert loaded.raw["evaluate"] == {"every": 10, "sources": ["validation"], "tokens": 10**15, "seq_len": 2048}
     assert loaded.raw["sources"]["validation"]["split"] == "validation"
     assert notes(file, stage("a", 0), "[validation]\nenable = true\n") == [
-        "validation.seq_len: is 2,048: rows of a validation are as long as those of its stage.",
         "validation.dataset: allenai/c4 is fetched and tokenised as a whole for a validation, not streamed.",
     ]
     assert notes(file, stage("a", 0), "[validation]\nfreq = 5\n") == [

@@ -324,9 +324,7 @@ def _evaluate(theirs: Theirs, data: DataStages, readers: int) -> dict[str, Any]:
         steps = -1
     rows = theirs.take_whole(table, "local_batch_size", at_least=1, default=8) * readers
     seq_len = theirs.take_whole(table, "seq_len", at_least=1, default=2048)
-    if any(length != seq_len for length in data.seq_lens):
-        theirs.differs((table, "seq_len"), f"is {seq_len:,}: rows of a validation are as long as those of its stage.")
     theirs.without_effect({"dataloader": "the loader is the run's"}, table)
     name = data.validation_source()
     tokens = ALL_TOKENS if steps == -1 else steps * rows * seq_len
-    return {} if name is None else {"every": every, "sources": [name], "tokens": tokens}
+    return {} if name is None else {"every": every, "sources": [name], "tokens": tokens, "seq_len": seq_len}

@@ -43,7 +43,6 @@ class DataStages:
     theirs: Theirs
     family: str
     sources: NamedSources = field(default_factory=NamedSources)
-    seq_lens: list[int] = field(default_factory=list)
     said: set[str] = field(default_factory=set)
 
     @property
@@ -200,7 +199,6 @@ class DataStages:
         stage: dict[str, Any] = {"name": span.name, "steps": min(span.end, steps) - span.start}
         if self.theirs.is_whole((*span.path, "seq_len"), seq_len, at_least=1):
             stage["seq_len"] = seq_len
-            self.seq_lens.append(seq_len)
         stage["seed"] = self._seed(span)
         if kind not in TYPES:
             self.theirs.refuse((*span.path, "dataset_type"), kind, nearest(str(kind), TYPES))
