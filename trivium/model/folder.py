@@ -52,9 +52,13 @@ def read_spec(folder: Path) -> ModelSpec:
 def _refuse_unusable(spec: ModelSpec) -> None:
     """ValueError where a number of a shape is not one that a model can have."""
     for key, value in (asdict(spec) | asdict(spec.rope)).items():
-        if key in ("rope", "scaling") or (value is None and key == "attention_factor"):
+        if key in ("rope", "scaling") or (value is None and key in ("attention_factor", "no_rope_every", "own")):
             continue
-        is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len")
+        if key == "own":
+            if not isinstance(value, str):
+                raise ValueError(f"{key} is {value!r}")
+            continue
+        is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
         if key in ("qk_norm", "tied_embeddings"):
             is_sound = type(value) is bool
         else:
