@@ -12,7 +12,6 @@ import mmap
 import os
 import secrets
 import stat
-import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,8 @@ from typing import Any, BinaryIO, TypedDict
 import platformdirs
 import xxhash
 
-from trivium.errors import SourceError, UsageError
+from trivium.errors import SourceError
+from trivium.screen import UsageError, echo
 
 LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
 DEEPEST_JSON = 64  # tables and lists within one another
@@ -302,7 +302,7 @@ def keep_in_cache(path: Path, content: bytes, *, durable: bool = True) -> None:
 def _tell_of_read_only(folder: Path) -> None:
     """Say it once."""
     what = "may only be read, so that what is computed is not kept, and is computed again next time"
-    sys.stderr.write(f"{folder}: {what}.\n")
+    echo(f"{folder}: {what}.", err=True)
 
 
 def cache_folder() -> Path:

@@ -194,7 +194,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: Is a directory. Give the path of a config."
+    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: it is not a regular file. Give the path of a config."
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(file: Path) -> None:

@@ -67,4 +67,4 @@ def test_a_config_that_was_kept_without_them_asks_for_them(file: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     what = f"is {KEPT}, of which the credentials were not kept. Write it again, with them."
-    assert str(caught.value) == f"run.toml: sources.far.dataset: {what}"
+    assert str(caught.value) == f"run.toml:29: sources.far.dataset: {what}"

@@ -35,7 +35,8 @@ def keep(folder: Path, config: Config, step: int = 10) -> Path:
     write_spec(run.draft_path(step) / "engine", replace(SPEC, rope=trained))
     raw = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     stage = plan.stage_at(min(step, (plan.total_steps or 1) - 1)).index
-    run.commit(step, {"config": raw, "stage": stage, "loader": {"record": plan.record(step)}}, {})
+    loader = {"record": plan.record(step), "fingerprint": plan.fingerprint(step)}
+    run.commit(step, {"config": raw, "stage": stage, "loader": loader, "settings": {}}, {})
     return folder
 
 

@@ -80,7 +80,8 @@ def base_run(folder: Path, spec: ModelSpec) -> Path:
     (run.draft_path(5) / "engine").mkdir()
     write_spec(run.draft_path(5) / "engine", spec)
     raw = plan.config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    run.commit(5, {"config": raw, "stage": 0, "loader": {"record": plan.record(5)}}, {})
+    loader = {"record": plan.record(5), "fingerprint": plan.fingerprint(5)}
+    run.commit(5, {"config": raw, "stage": 0, "loader": loader, "settings": {}}, {})
     return folder
 
 
