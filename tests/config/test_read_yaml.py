@@ -73,7 +73,8 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path / 'x.yaml'}: is not UTF-8 text. Save it as UTF-8."
     with pytest.raises(ConfigError) as caught:
         read_tables(tmp_path / "y.yaml")
-    assert str(caught.value) == f"{tmp_path / 'y.yaml'}: no such file. Did you mean {tmp_path / 'x.yaml'}? Give the path of a config."
+    said = f"{tmp_path / 'y.yaml'}: no such file. Did you mean {tmp_path / 'x.yaml'}? Give the path of a config."
+    assert str(caught.value) == said
 
 
 def test_a_config_of_ours_may_be_yaml(tmp_path: Path) -> None:
