@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TypedDict
 import platformdirs
 import xxhash
 
-from trivium.errors import SourceError
-from trivium.screen import UsageError, echo
+from trivium.errors import SourceError, UsageError
+from trivium.screen import echo
 
 LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
 DEEPEST_JSON = 64  # tables and lists within one another
