@@ -117,15 +117,8 @@ class Transposed(Small):
     ("model", "what"),
     [
         (Bare, "made a Bare, which has no layers (an nnx.List); has no lm_head (the weight from hidden states to"),
-        (
-            Bare,
-            "; has an nnx.Dropout, and the JAX engine's steps draw no random numbers: leave it out; keeps RngCount, ",
-        ),
-        (Bare, "keeps RngCount, RngKey: only nnx.Param is kept from step to step"),
-        (
-            Dropping,
-            "made a Dropping, which has an nnx.Dropout, and the JAX engine's steps draw no random numbers: leave",
-        ),
+        (Bare, "; keeps RngCount, RngKey: only nnx.Param is kept from step to step"),
+        (Dropping, "which has an nnx.Dropout, and the JAX engine's steps draw no random numbers: leave it out."),
         (Empty, "made a Empty, which has an empty list of layers: put one module or more in it."),
         (Cut, "made a Cut, which returned (1, 2, 5) where hidden states (1, 2, 32) are expected: rows, slots, the lm"),
         (Transposed, "which has an lm_head of (32, 50): it must have 50 to 128 rows and the width of the hidden"),
