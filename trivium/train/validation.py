@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -151,6 +152,15 @@ def evaluate(
         tokens=whole.tokens,
         seconds=time.perf_counter() - started,
     )
+
+
+def named_scores(found: Any) -> dict[str, float]:
+    """What the function of `Trainer.evaluator()` returned, checked."""
+    try:
+        return {str(name): float(score) for name, score in found.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        what = f"the function of Trainer.evaluator() returned {found!r}"
+        raise UsageError(f'{what}. Return scores by name, such as {{"accuracy": 0.5}}.') from None
 
 
 def _loss(figures: SourceFigures | EvalStats) -> float:
