@@ -60,16 +60,25 @@ def _load(
     translated = translate(tables, file, dialect, world_size)
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    problems = [*translated.problems, *(key.problem for key in translated.needed if key.is_missing(raw))]
+    missing = [key for key in translated.needed if key.is_missing(raw)]
+    problems = [*translated.problems, *(key.problem for key in missing)]
     try:
         config, warnings = validate(raw, file)
     except ConfigError as error:
         # What could not be translated is missing from the tables: that has been said.
-        rest = error.problems if not translated.problems else [one for one in error.problems if not _is_absence(one)]
+        told = {str(path[0]) for key in missing for path in key.ours}
+        rest = [
+            one for one in error.problems if not (_is_absence(one) and (translated.problems or _table(one) in told))
+        ]
         raise ConfigError([*problems, *rest]) from None
     if problems:
         raise ConfigError(problems)
     return Loaded(config, raw, tuple(warnings), translated.notes)
+
+
+def _table(problem: Problem) -> str:
+    """The table that a problem is in: `model` of `run.toml: model.width`."""
+    return problem.where.rpartition(": ")[2].split(".")[0]
 
 
 def _is_absence(problem: Problem) -> bool:
