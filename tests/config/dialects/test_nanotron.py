@@ -290,8 +290,8 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         True,
         (
             "model.model_config.rope_interleaved: is true. "
-            "A head's two halves are rotated here, as in Llama, not its neighbours. Write false: that is another model, "
-            "and weights that were trained with true do not fit it."
+            "A head's two halves are rotated here, as in Llama, not its neighbours. Write false: that is another "
+            "model, and weights that were trained with true do not fit it."
         ),
     ),
     (
@@ -396,8 +396,8 @@ def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...]
             ("checkpoints", "resume_checkpoint_path"),
             "s3://old",
             (
-                'is "s3://old": another run, and theirs goes on at its step. Continue a run of trivium with trivium fork '
-                "RUN CONFIG, or begin at step 0 with model.init=RUN model.init_optimizer=true."
+                'is "s3://old": another run, and theirs goes on at its step. Continue a run of trivium with trivium '
+                "fork RUN CONFIG, or begin at step 0 with model.init=RUN model.init_optimizer=true."
             ),
         ),
         (("model", "model_config", "is_mamba_config"), True, "is true: a Mamba, which is not built here. "),
@@ -433,8 +433,8 @@ def test_other_weights_in_hugging_face_form_are_where_the_model_starts(
 ) -> None:
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/config.json").write_text("{}")
-    alone = {("checkpoints", "load_optimizer"): False, ("checkpoints", "load_lr_scheduler"): False}
-    written(file, {**alone, key: str(tmp_path / "weights")})
+    alone = {"load_optimizer": False, "load_lr_scheduler": False}
+    written(file, {("checkpoints",): alone, key: str(tmp_path / "weights")})
     assert load(file).raw["model"] == {"init": str(tmp_path / "weights")}
 
 

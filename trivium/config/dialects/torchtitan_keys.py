@@ -294,7 +294,9 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ("api_url", "poll_interval", "timeout", "distill_kl_coef"), "atropos_api.enabled is false"
     ),
     "fault_tolerance": dict.fromkeys(FAULTS, "fault_tolerance.enable is false"),
-    **dict.fromkeys(("deepep", "llep", "mx_moe"), {"*": NO_EXPERTS}),
+    "deepep": {"*": NO_EXPERTS},
+    "llep": {"*": NO_EXPERTS},
+    "mx_moe": {"*": NO_EXPERTS},
     "lm_eval": {"*": "lm-evaluation-harness scores what trivium export writes"},
     "offloading": {"*": "it decides where activations are kept, and no number"},
     "liger_kernel": {"*": "the loss is taken in slices"},
