@@ -25,7 +25,8 @@ def test_without_stages_there_is_one_stage_default_from_training(file: Path) -> 
     (only,) = loaded.config.stages
     assert (only.name, only.steps, only.seq_len, only.seed) == ("default", 20, 128, 7)
     assert loaded.raw["sources"] == {"c4": C4}
-    assert loaded.notes == Notes()
+    assert [note.where for note in loaded.notes.differs] == ["their.toml: model.flavor"]
+    assert loaded.notes.decides_nothing == ()
 
 
 def test_a_first_stage_after_step_0_gets_a_default_stage_from_training_before_it(file: Path) -> None:
@@ -354,3 +355,17 @@ def test_a_field_that_a_dataset_type_does_not_read_decides_nothing(file: Path) -
 
 def test_a_folder_that_several_stages_read_is_one_source(file: Path) -> None:
     assert list(read(file, stage("a", 0, end=5), stage("b", 5)).config.sources) == ["web"]
+
+
+def test_an_empty_list_of_weights_is_told_beside_a_blank_folder(file: Path) -> None:
+    said = refusal(file, stage("a", 0, 'dataset_folders = [" "]', "dataset_weights = []"))
+    assert said == [
+        (
+            'training.data_stages[0].dataset_folders: is [" "]. It must be a list of folders. '
+            'Write dataset_folders = ["/data/web"].'
+        ),
+        (
+            "training.data_stages[0].dataset_weights: is []. "
+            "Write a list with one weight for each source, or leave it out."
+        ),
+    ]
