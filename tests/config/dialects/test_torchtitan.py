@@ -309,7 +309,10 @@ def test_llama_3_has_scaled_positions_where_a_key_is_newer_than_these(file: Path
     assert newer.config.model.rope == given
     assert given is not None
     assert (given.scaling, given.factor, given.original_seq_len) == ("llama3", 8.0, 8192)
-    assert "scaling" not in read(file, stage("a", 0), model, "[debug]\nseed = 5\n").raw["model"]["rope"]
+    for known in ('dataset_type = "huggingface"', "batch_size = 8"):
+        either = read(file, model, "[debug]\nseed = 5\n", training=f"{plain}{known}\n")
+        assert either.raw["model"]["rope"] == {"theta": 500_000.0}
+        assert either.notes == Notes()
 
 
 @pytest.mark.parametrize("flavor", ["8B_flex_attn", "8B_varlen"])

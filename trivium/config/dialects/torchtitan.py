@@ -10,6 +10,7 @@ from typing import Any
 from trivium.config.dialects import theseus
 from trivium.config.dialects.torchtitan_data import DataStages
 from trivium.config.dialects.torchtitan_keys import (
+    BEFORE_JUNE_2025,
     DION,
     DOCUMENT_MASKS,
     EXPERTS,
@@ -17,6 +18,7 @@ from trivium.config.dialects.torchtitan_keys import (
     HOLDS,
     LLAMA3_SCALING,
     NOT_HERE,
+    OF_THE_FORK,
     ONE_OF_ADAM,
     SINCE_SCALING,
     TOKENIZER,
@@ -103,8 +105,8 @@ def _model(theirs: Theirs) -> tuple[dict[str, Any], bool]:
 
 
 def _scaling(theirs: Theirs) -> dict[str, Any]:
-    """Llama 3's scaled positions, where a key shows that the file is newer than these; data stages come without."""
-    if theirs.has("training", "data_stages"):
+    """Llama 3's scaled positions, where a key shows that the file is newer than these; the fork has none."""
+    if any(theirs.has("training", key) for key in (*OF_THE_FORK, *BEFORE_JUNE_2025)):
         return {}
     if any(theirs.has(table, key) for table, keys in SINCE_SCALING.items() for key in keys):
         return LLAMA3_SCALING
@@ -185,7 +187,7 @@ def _schedule(theirs: Theirs, run_steps: int | None) -> dict[str, Any]:
     shapes = {"linear": "linear", "cosine": "cosine", "sqrt": "1-sqrt"}
     shape = theirs.take_choice(table, "decay_type", choices=shapes, default="linear")
     to = theirs.take_first((table, "min_lr_factor"), (table, "lr_min"), default=0.0)
-    old = _is_old(theirs)
+    old = any(theirs.has("training", key) for key in BEFORE_JUNE_2025)
     if steps is not None and warmup > steps:
         if not old:
             found = "is" if theirs.has(*at) else "is absent, which means"
@@ -201,11 +203,6 @@ def _schedule(theirs: Theirs, run_steps: int | None) -> dict[str, Any]:
         return {**schedule, "shape": shape}
     decay = _decay_steps(theirs, ratio, warmup, warmup if steps is None else steps)
     return {**schedule, "shape": "wsd", "decay": {"steps": decay}, "decay_shape": shape}
-
-
-def _is_old(theirs: Theirs) -> bool:
-    """Whether a key shows that a file is older than June 2025, when warm-ups became one step shorter."""
-    return any(theirs.has("training", key) for key in ("warmup_steps", "batch_size"))
 
 
 def _decay_steps(theirs: Theirs, ratio: Any, warmup: int, steps: int) -> int:

@@ -53,6 +53,9 @@ FLAVORS: dict[str, dict[str, dict[str, Any]]] = {
 }
 EXPERTS = ("moe", "-A")  # in the flavors of models that have experts: debugmodel_moe, 30B-A3B
 DOCUMENT_MASKS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen")  # flavors that keep documents apart
+# Keys of `[training]` that only NousResearch's fork has, and that only files from before June 2025 have.
+OF_THE_FORK = ("data_stages", "dataset_type", "dataset_folders", "dataset_weights", "dataset_random_seed")
+BEFORE_JUNE_2025 = ("warmup_steps", "batch_size")
 # Keys that upstream has had only since 9 October 2025, the day after it gave Llama 3 scaled positions.
 SINCE_SCALING: dict[str, tuple[str, ...]] = {
     "job": ("print_config", "save_config_file", "custom_config_module"),
