@@ -15,11 +15,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "nanochat.md"
 STEPS = 1000
 
 
+def shown() -> list[dict[str, Any]]:
+    """The page's configs: midtraining, and the tables of today's fine-tuning."""
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [tomllib.loads(block) for block in blocks]
+
+
 def planned(width: int = 1280) -> Plan:
     """The page's first config, for a model of its own instead of a checkpoint, and of a length that is known."""
-    block = re.search(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert block is not None
-    raw: dict[str, Any] = tomllib.loads(block[1])
+    raw, _ = shown()
     raw["model"] = {"layers": 2, "width": width, "vocab": 65_536}
     raw["sources"] = {name: {"kind": "tokens", "path": f"nowhere/{name}"} for name in raw["sources"]}
     raw["stages"][0] |= {"mixture": {"mid": 1.0}, "steps": STEPS}
@@ -59,3 +63,15 @@ def test_the_page_has_their_optimizer() -> None:
     (stage,) = plan.stages
     assert stage.batch_size * stage.seq_len == 524_288
     assert (plan.config.evaluate.every, plan.config.evaluate.at_start) == (150, True)
+
+
+def test_todays_fine_tuning_is_one_source_of_repeated_tasks_with_the_same_adam_and_momentum() -> None:
+    mid, sft = shown()
+    raw: dict[str, Any] = {**mid, **sft, "sources": {**mid["sources"], **sft["sources"]}}
+    config = validate(raw, "run.toml")[0]
+    optimizer = config.optimizer
+    assert (optimizer.betas, optimizer.eps) == ((0.8, 0.95), 1e-10)
+    assert optimizer.momentum == validate(mid, "run.toml")[0].optimizer.momentum
+    tasks = sft["sources"]["sft"]["tasks"]
+    assert tasks == ["smoltalk", {"task": "mmlu", "repeat": 3}, {"task": "gsm8k", "repeat": 4}]
+    assert config.stages[0].sources == ("sft",)

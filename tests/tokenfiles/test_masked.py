@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.writers import documents_of
 from trivium.errors import SourceError
-from trivium.tokenfiles.open import open_source
+from trivium.tokenfiles.manifest import manifest_of
+from trivium.tokenfiles.masked import Padding
+from trivium.tokenfiles.open import TokenFileSettings, open_source
 
 TOKENS = [5, 6, 7, 8, 9, 3, 4]
 DOCUMENTS = [[5, 6, 7], [8, 9], [3, 4]]
@@ -160,6 +162,25 @@ def test_padded_rows_whose_cached_files_are_truncated_are_computed_again(
     for name in ("tokens", "ends", "loss"):
         assert np.array_equal(getattr(again, name), getattr(whole, name))
     assert cached.read_bytes() == content
+
+
+def test_the_config_may_give_the_side_of_the_padding(tmp_path: Path) -> None:
+    """No row tells the sides apart: a zero at its start, and masked tokens at both ends."""
+    np.array([[0, 3, 4, 5], [0, 0, 6, 7]], np.uint32).tofile(tmp_path / "train.bin")
+    np.array([[0, 0, 1, 0], [0, 0, 1, 1]], np.bool_).tofile(tmp_path / "train.bin.mask")
+    (tmp_path / "shape.json").write_text(json.dumps({"train": [2, 4]}))
+    ways: dict[Padding | None, list[list[int]]] = {
+        None: [[0, 3, 4], [0, 0, 6, 7]],
+        "right": [[0, 3, 4], [0, 0, 6, 7]],
+        "left": [[3, 4, 5], [6, 7]],
+    }
+    for padding, documents in ways.items():
+        files = open_source(tmp_path, TokenFileSettings(padding=padding), tmp_path / "cache")
+        assert documents_of(files[0]) == documents
+        assert manifest_of(files, cache=tmp_path / "cache").tokens == sum(map(len, documents))
+    (tmp_path / "config.json").write_text(json.dumps({"pad_token": 6}))  # which is that of the left side
+    (file,) = open_source(tmp_path, TokenFileSettings(padding="right"), tmp_path / "cache")
+    assert documents_of(file) == ways["right"]
 
 
 def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A model and a loss of one's own, trained without a stop, and in two processes one after the other.
+"""A model and a loss of one's own, trained without a stop, in two processes one after the other, and in bfloat16.
 
 Executed by itself: `python -m tests.train.own_ranks FOLDER ENGINE DEVICES`, in a folder with a run.toml. Prints what a
 test compares, as JSON.
@@ -18,7 +18,7 @@ from trivium.run.events import read_events
 STOP_AT, NEVER = 5, 10_000
 
 
-def run(engine: str, name: str, stop_at: int) -> None:
+def run(engine: str, name: str, stop_at: int, *overrides: str) -> None:
     """One rank of one launch."""
     own = import_module(f"tests.support.own_{engine}")
 
@@ -26,7 +26,7 @@ def run(engine: str, name: str, stop_at: int) -> None:
         """Its model is one's own, and so is its loss."""
 
     asks = ['evaluate.prompts=["ab"]', "evaluate.max_new_tokens=3", "engine.activation_checkpointing=true"]
-    trainer = Both("run.toml", [f"run.name={name}", f"engine.name={engine}", *asks], show=False)
+    trainer = Both("run.toml", [f"run.name={name}", f"engine.name={engine}", *asks, *overrides], show=False)
     trainer.stop_at = stop_at
     trainer.run()
 
@@ -41,12 +41,16 @@ def asked(run: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, engine: str, devices: int) -> dict[str, Any]:
-    """A run without a stop; on several devices the same in two launches too."""
+    """A run without a stop; on several devices the same in two launches too, and with ranks in bfloat16."""
     os.chdir(folder)
     ranks = devices if engine == "torch" else 1  # in JAX one process has all devices
-    launches = [("whole", NEVER), ("parts", STOP_AT), ("parts", NEVER)]
-    for name, stop_at in launches if devices > 1 else launches[:1]:
-        codes = launch(ranks, lambda: run(engine, name, stop_at))  # noqa: B023
+    launches: list[tuple[str, int, *tuple[str, ...]]] = [("whole", NEVER)]
+    if devices > 1:
+        launches += [("parts", STOP_AT), ("parts", NEVER)]
+    if ranks > 1:
+        launches += [("bfloat16", NEVER, "engine.precision=bfloat16")]
+    for each in launches:
+        codes = launch(ranks, lambda: run(engine, *each))  # noqa: B023
         assert codes == [0] * ranks, codes
     return {path.name: outcome(path) | asked(path) for path in Path("runs").iterdir()}
 

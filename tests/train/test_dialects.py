@@ -62,9 +62,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def train(file: str) -> list[dict[str, Any]]:
+def train(file: str, *overrides: str) -> list[dict[str, Any]]:
     """Train a config to its end; the events of its steps."""
-    trainer = Trainer(file, ["run.name=theirs", "run.folder=runs", "engine.device=cpu"], world_size=1, show=False).run()
+    here = ["run.name=theirs", "run.folder=runs", "engine.device=cpu", *overrides]
+    trainer = Trainer(file, here, world_size=1, show=False).run()
     assert trainer.finished
     return [event for event in read_events(Path("runs/theirs/events.jsonl")) if event["event"] == "step"]
 
@@ -115,7 +116,7 @@ def test_stages_of_theseus_train_on_both_of_its_forms(folder: Path) -> None:
     (folder / "data/mnli/shape.json").write_text(json.dumps({"train": [40, 32]}))
     (folder / "their.yaml").write_text(
         """
-architecture: {n_embd: 32, n_layers: 1, n_head: 2, block_size: 32, vocab_size: 512}
+architecture: {block_size: 32, vocab_size: 512}
 training/batch_size: 4
 training/per_device_batch_size: 2
 training/tokens: [512, 512]
@@ -125,6 +126,6 @@ training/dataset:
 optimization: {lr: 0.001, kl: {beta: 0.1}}
 """
     )
-    steps = train("their.yaml")
+    steps = train("their.yaml", "model.layers=1", "model.width=32", "model.heads=2")
     assert sources(steps) == [["fineweb"]] * 4 + [["mnli"]] * 4
     assert ["kl" in step["extra"] for step in steps] == [False] * 4 + [True] * 4

@@ -118,6 +118,9 @@ def test_a_model_of_ones_own_resumes_to_the_bit_and_learns_the_same_on_two_devic
     assert whole["validation"] == pytest.approx(one["whole"]["validation"], rel=1e-5)
     assert whole["texts"] == one["whole"]["texts"]
     assert len(whole["texts"]) == 3
+    if engine == "torch":
+        losses = {step: loss for step, (loss, *_) in whole["steps"].items()}
+        assert {step: loss for step, (loss, *_) in two["bfloat16"]["steps"].items()} == pytest.approx(losses, rel=3e-2)
 
 
 def play(folder: Path, engine: str, devices: int) -> Any:
@@ -219,6 +222,36 @@ def test_what_a_schedule_gives_must_be_a_number(folder: Path) -> None:
             train(returning(schedule=lambda step: given), "torch")  # noqa: B023
         what = f"the function of Trainer.schedule() returned {shown} at step 0, not a number."
         assert str(refusal.value) == what
+
+
+def test_a_schedule_that_does_not_multiply_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        train(returning(schedule=lambda step: -1.0), "torch")
+    assert str(refusal.value) == (
+        "the function of Trainer.schedule() returned -1 at step 0. It multiplies the learning rate: return 0 or more."
+    )
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR
+    for schedule in (scheduler, partial(scheduler, T_max=8)):
+        with pytest.raises(UsageError, match=r"returned .*Return a shape's name, a function of the step or None\."):
+            train(returning(schedule=schedule), "torch")
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        train(returning(optimizer=torch.optim.LBFGS), "torch")
+    assert str(refusal.value) == (
+        "Trainer.optimizer() made a LBFGS, whose step needs a closure that computes the loss. The engine takes one "
+        "pass a step: return an optimizer that needs none."
+    )
+
+
+def test_scores_that_have_no_names_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        train(type("Scored", (Stopping,), {"evaluator": lambda self: lambda trainer: 3}), "torch", "evaluate.every=1")
+    what = 'the function of Trainer.evaluator() returned 3. Return scores by name, such as {"accuracy": 0.5}.'
+    assert str(refusal.value) == what
+    with pytest.raises(UsageError, match=r"^Trainer\.evaluator\(\) returned 3\. Return a function of the trainer or"):
+        train(type("Scored", (Stopping,), {"evaluator": lambda self: 3}), "torch", "evaluate.every=1", name="other")
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, partial(torch.optim.SGD, lr=1e-3)], ids=["class", "partial"])

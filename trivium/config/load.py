@@ -66,8 +66,8 @@ def _load(
     try:
         config, warnings = validate(raw, file)
     except ConfigError as error:
-        # What could not be translated is missing from the tables: that has been said.
-        rest = error.problems if not translated.problems else [one for one in error.problems if not _is_absence(one)]
+        # What could not be translated, or is needed, is missing from the tables: that has been said.
+        rest = error.problems if not problems else [one for one in error.problems if not _is_absence(one)]
         raise ConfigError([*problems, *rest]) from None
     if problems:
         raise ConfigError(problems)

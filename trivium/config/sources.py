@@ -73,6 +73,8 @@ class TokensSource(BaseSource):
     """In flat files: the token that ends a document."""
     bos: Whole | None = Field(None, examples=[1])
     """In flat files: the token that begins a document."""
+    padding: Literal["left", "right"] | None = Field(None, examples=["left"])
+    """In rows with a mask: the side of their padding; absent: found from the mask."""
 
 
 class PreparedSource(BaseSource):

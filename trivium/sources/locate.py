@@ -81,7 +81,8 @@ def locate_tokens(_name: str, source: TokensSource, _settings: LocateSettings) -
         return not_there(source.path)
     paths = [Path(path) for path in source.path]
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
-    return LocatedSource(open_source(source.path, TokenFileSettings(source.dtype, source.eos, source.bos)), folder)
+    settings = TokenFileSettings(source.dtype, source.eos, source.bos, source.padding)
+    return LocatedSource(open_source(source.path, settings), folder)
 
 
 def locate_text(name: str, source: TextSource, settings: LocateSettings) -> LocatedSource:

@@ -81,7 +81,9 @@ def manifest_of(
         _check_fits(manifest, files, folder / MANIFEST_NAME)
         return manifest
     parts = tuple(part for file in files for part in file.parts)
-    readings = [(file.name, file.dtype.name, file.settings.eos, file.settings.bos) for file in files]
+    readings = [
+        (file.name, file.dtype.name, file.settings.eos, file.settings.bos, file.settings.padding) for file in files
+    ]
     kept = (cache or cache_folder()) / "manifests" / f"{cache_key('manifest', parts, readings)}.json"
     if kept.is_file():
         return read_manifest(kept)

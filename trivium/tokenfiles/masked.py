@@ -6,18 +6,18 @@
 |        |                                           | line, or (start, length) pairs | labels, -100 is ignored  |
 | padded | a.bin, a.bin.mask (or a.mask), shape.json | a row each, without padding    | 1 counts in the loss     |
 
-Rows are padded on the right where one of them ends masked: what is masked after its last token that counts is padding,
-before the first a prompt. Else they are padded on the left with token 0, as theseus writes them; its config.json
-beside them, where it is, gives another `pad_token`.
+Rows are padded on the side that the config gives. Else they are padded on the right where one of them ends masked: what
+is masked after its last token that counts is padding, before the first a prompt; and on the left where none does, or
+where theseus's config.json beside them gives their `pad_token`. Padding on the left is that token, or 0.
 
 What has to be computed is kept in the cache folder: document ends, loss bytes, and of padded rows the tokens without
 padding. Arrays are read by their headers alone; nothing is ever unpickled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -32,6 +32,7 @@ SHAPE = "shape.json"
 WRITTEN_BY = "config.json"  # how theseus wrote the rows
 IGNORED_LABEL = -100  # in a mask file of labels
 Loss = NDArray[np.uint8]
+Padding = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class PaddedRows:
     width: int
     pad_token: int | None = None  # on the left; None: it is not known
     config: Path | None = None  # where the pad token is given
+    padding: Padding | None = None  # the side that the user gives
 
     @property
     def beside(self) -> tuple[Path, ...]:
@@ -123,14 +125,21 @@ class PaddedRows:
             slice(first * self.width, min(first + step, self.rows) * self.width) for first in range(0, self.rows, step)
         ]
         masks = [mask[part].reshape(-1, self.width) for part in parts]  # nothing is read yet
-        pad_token = self.pad_token
-        if pad_token is None and not any(np.any(each.any(axis=1) & (each[:, -1] == 0)) for each in masks):
-            pad_token = 0
+        pad_token = self._left_token(masks)
         for part, bytes_of_rows in zip(parts, masks, strict=True):
             rows, loss_mask = tokens[part].reshape(-1, self.width), bytes_of_rows != 0
             kept = _text(rows, loss_mask, pad_token)
             lengths = kept.sum(axis=1)
             yield rows[kept], lengths[lengths > 0].astype(np.int64), loss_mask[kept].astype(np.uint8)
+
+    def _left_token(self, masks: Sequence[Loss]) -> int | None:
+        """The token that pads rows on the left; None where they are padded on the right."""
+        if self.padding is not None:
+            return (self.pad_token or 0) if self.padding == "left" else None
+        if self.pad_token is not None:
+            return self.pad_token
+        ends_masked = any(np.any(each.any(axis=1) & (each[:, -1] == 0)) for each in masks)
+        return None if ends_masked else 0
 
 
 def _text(rows: Tokens, loss_mask: NDArray[np.bool_], pad_token: int | None) -> NDArray[np.bool_]:

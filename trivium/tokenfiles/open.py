@@ -7,7 +7,7 @@ flat file of 0 bytes declares nothing, and is refused.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import ENOMEM
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from trivium.tokenfiles.dtypes import TokenMetadata, agreed_dtype
 from trivium.tokenfiles.ends import Ends, Tokens, cached_ends, ends_by_mark, map_ends
 from trivium.tokenfiles.find import find_files
 from trivium.tokenfiles.formats import TokenFileDescription, describe
-from trivium.tokenfiles.masked import cached_documents, cached_loss
+from trivium.tokenfiles.masked import Padding, cached_documents, cached_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class TokenFileSettings:
     dtype: str | None = None
     eos: int | None = None  # a document of a flat file ends after this id
     bos: int | None = None  # a document of a flat file starts at this id
+    padding: Padding | None = None  # the side of padded rows; None: found from their mask
 
     def __post_init__(self) -> None:
         if self.eos is not None and self.bos is not None:
@@ -96,8 +97,9 @@ def _open(
         ends_at: Path | None
         loss_at: Path | None
         if description.padded:
-            key = cache_key("unpadded", parts, str(tokens.dtype), "either side")
-            tokens_at, ends_at, loss_at = cached_documents(cache, key, description.padded, tokens)
+            padded = replace(description.padded, padding=settings.padding)
+            key = cache_key("unpadded", parts, str(tokens.dtype), settings.padding or "either side")
+            tokens_at, ends_at, loss_at = cached_documents(cache, key, padded, tokens)
             mapped = tuple(map(stamp_of, (tokens_at, ends_at, loss_at)))
             tokens = np.frombuffer(map_file(tokens_at), tokens.dtype)
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
@@ -56,7 +57,10 @@ class Own:
             ("loss", ()),
         ):
             returned = getattr(self, method)
-            if returned is not None and not isinstance(returned, usable) and not callable(returned):
+            is_usable = isinstance(returned, usable) or callable(returned)
+            if method == "schedule":  # a class, such as a torch scheduler, gives no multiplier
+                is_usable &= not isinstance(returned.func if isinstance(returned, partial) else returned, type)
+            if returned is not None and not is_usable:
                 raise UsageError(f"Trainer.{method}() returned {returned!r}. Return {KINDS[method]} or None.")
 
     def configured(self, config: Config) -> Config:
@@ -95,6 +99,9 @@ class Own:
             multiplier = float("nan")
         if not isfinite(multiplier):
             raise UsageError(f"the function of Trainer.schedule() returned {found!r} at step {step:,}, not a number.")
+        if multiplier < 0:
+            what = f"the function of Trainer.schedule() returned {multiplier:g} at step {step:,}"
+            raise UsageError(f"{what}. It multiplies the learning rate: return 0 or more.")
         rates = {group: multiplier * peak for group, peak in plan.peak_lr.items()}
         return replace(now, lr_multiplier=multiplier, lr=rates)
 

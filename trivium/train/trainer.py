@@ -30,7 +30,14 @@ from trivium.train.loop import train
 from trivium.train.resume import restore, save_checkpoint
 from trivium.train.session import Session, open_session
 from trivium.train.setup import GivenOptimizer, GivenSchedule, Own
-from trivium.train.validation import ValidationSet, evaluate, first_batch, refuse_impossible, validation_set
+from trivium.train.validation import (
+    ValidationSet,
+    evaluate,
+    first_batch,
+    named_scores,
+    refuse_impossible,
+    validation_set,
+)
 
 EVALUATION_TOKENS = 16_384  # in one pass of an evaluation, where no micro-batch says otherwise
 
@@ -171,7 +178,7 @@ class Trainer:
         event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, of)
         if self._evaluator is not None:
             event = event or Evaluated.without_validation(self.step, self.stage.name)
-            event = replace(event, scores={name: float(score) for name, score in self._evaluator(self).items()})
+            event = replace(event, scores=named_scores(self._evaluator(self)))
         if event is not None:
             self.session.evaluated(event)
         return event
@@ -195,7 +202,10 @@ class Trainer:
 
     @cached_property
     def _evaluator(self) -> Callable[["Trainer"], Mapping[str, float]] | None:
-        return self.evaluator()
+        found = self.evaluator()
+        if found is not None and not callable(found):
+            raise UsageError(f"Trainer.evaluator() returned {found!r}. Return a function of the trainer or None.")
+        return found
 
     def open_model(self, step: int | None = None) -> LoadedModel:
         """The model of a checkpoint, by default the last one, to write texts or to be scored; needs no session."""

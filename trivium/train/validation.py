@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
@@ -183,6 +184,15 @@ def evaluate(
         fingerprint=_hash(*sorted(fingerprints.items())),
         fingerprint_by_source=dict(fingerprints),
     )
+
+
+def named_scores(found: Any) -> dict[str, float]:
+    """What the function of `Trainer.evaluator()` returned, checked."""
+    try:
+        return {str(name): float(score) for name, score in found.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        what = f"the function of Trainer.evaluator() returned {found!r}"
+        raise UsageError(f'{what}. Return scores by name, such as {{"accuracy": 0.5}}.') from None
 
 
 def _loss(figures: SourceFigures | EvalStats) -> float:

@@ -30,7 +30,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def written(file: Path, *parts: str, train: str = TRAIN) -> Path:
-    file.write_text(train + "\n".join(parts))
+    """A config; in float32 unless it says otherwise, for bfloat16 is theirs alone."""
+    text = train + "\n".join(parts)
+    if "mixed_precision" not in text:
+        text = text.replace("[train]\n", '[train]\nmixed_precision = "fp32"\n', 1)
+    file.write_text(text)
     return file
 
 
@@ -167,14 +171,14 @@ def test_ranks_that_are_not_said_are_one_and_it_is_said(file: Path) -> None:
     assert notes(file) == [f"train.batch_size: {said}"]
     assert plan_of(file).stages[0].batch_size == 8
     written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ntp = 3\n")
-    said = "3 ranks (dp_replicate, tp, pp, cp and ep), which does not divide --world-size 8. Change one of them."
+    said = "3 ranks (dp_replicate, tp, pp and ep), which does not divide --world-size 8. Change one of them."
     assert refusal(file, world_size=8) == [f"distributed: {said}"]
 
 
 def their_multiplier(step: int, name: str, warmup: int, stable: int, decay: int, to: float) -> float:
-    """Their schedule as they write it; but a warm-up's first step is not zero here, and its last is 1."""
+    """Their schedule as they write it."""
     if step < warmup:
-        return (step + 1) / warmup
+        return min(1.0, step / warmup)
     if name in ("constant", "none") or step < warmup + stable:
         return 1.0
     part = min(1.0, (step - warmup - stable) / decay)
@@ -340,22 +344,47 @@ def test_values_that_hold_here_anyway_are_taken(file: Path) -> None:
     ],
 )
 def test_what_changes_the_numbers_is_refused(file: Path, table: str, line: str, what: str) -> None:
-    assert refusal(with_line(file, table, line)) == [f"{table}.{what}"]
+    assert refusal(with_line(file, table, line), overrides=["optimizer.name=muon"]) == [f"{table}.{what}"]
 
 
-def test_muon_is_ours_and_that_is_said(file: Path) -> None:
+def test_muon_must_be_asked_for(file: Path) -> None:
     muon = '[optimizer]\nname = "muon"\nmuon_ns_steps = 5\n'
-    said = 'optimizer.name: is "muon", which has Nesterov\'s momentum here, and theirs has not.'
-    assert notes(written(file, WEB, muon)) == [said]
+    what = "trivium's has Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs))."
+    said = f'is "muon": {what} To train with it, give optimizer.name=muon; or write adamw.'
+    assert refusal(written(file, WEB, muon)) == [f"optimizer.name: {said}"]
+    loaded = load(file, ["optimizer.name=muon"])
+    assert (loaded.config.optimizer.name, loaded.raw["optimizer"]["momentum"]["end"]) == ("muon", 0.95)
     assert notes(written(file, WEB, "[optimizer]\nmuon_ns_steps = 7\n")) == [
         "optimizer.muon_ns_steps: has no effect here (it is 7): the optimizer is not muon."
     ]
 
 
-def test_layers_and_rows_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
-    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\npp = 2\ncp = 2\n")
+@pytest.mark.parametrize(
+    ("line", "found"), [('mixed_precision = "bf16"', 'is "bf16"'), ("", 'is absent, which means "bf16"')]
+)
+def test_weights_in_bfloat16_are_refused_unless_float32_is_accepted(file: Path, line: str, found: str) -> None:
+    file.write_text(f"[train]\nmax_steps = 3000\n{line}\n[distributed]\ndp_shard = 2\n{WEB}")
+    what = "theirs keeps the weights and the optimizer's state in bfloat16, and trivium in float32."
+    rule = 'To train with bfloat16 matrices and float32 weights, give engine.precision=bfloat16; or write "fp32".'
+    assert refusal(file) == [f"train.mixed_precision: {found}: {what} {rule}"]
+    assert load(file, ["engine.precision=bfloat16"]).config.engine.precision == "bfloat16"
+
+
+def test_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
+    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\npp = 2\n")
     what = "are not split over ranks here; ranks share the parameters (FSDP)."
-    assert notes(file, world_size=8) == [f"distributed.pp: is 2: layers {what}", f"distributed.cp: is 2: rows {what}"]
+    assert notes(file, world_size=8) == [f"distributed.pp: is 2: layers {what}"]
+
+
+def test_rows_that_theirs_splits_over_ranks_are_refused(file: Path) -> None:
+    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ncp = 3\n")
+    assert refusal(file, world_size=8) == ["distributed.cp: is 3. Rows are not split over ranks here. Write 1."]
+
+
+@pytest.mark.parametrize("table", ["adapter", "profiling", "train", "model", "metrics"])
+def test_a_key_that_is_not_known_is_refused(file: Path, table: str) -> None:
+    unknown = "trivium does not know this key. Remove it to train without what it does."
+    assert refusal(with_line(file, table, 'odd = "x"')) == [f'{table}.odd: is "x". {unknown}']
 
 
 def test_validation_reads_a_source_of_its_own(file: Path) -> None:
@@ -368,7 +397,8 @@ def test_validation_reads_a_source_of_its_own(file: Path) -> None:
 
 
 def test_the_other_tables_are_carried_over(file: Path) -> None:
-    tables = load(EXAMPLES / "kempnerforge.toml", world_size=8).raw
+    asked = ["optimizer.name=muon", "engine.precision=bfloat16"]
+    tables = load(EXAMPLES / "kempnerforge.toml", asked, world_size=8).raw
     assert tables["model"]["ffn"] == 2048
     assert tables["optimizer"]["lr"] == {"matrix": 0.003, "rest": 3e-4}
     assert tables["optimizer"]["momentum"] == {"start": 0.95, "end": 0.95, "steps": 0}

@@ -148,6 +148,15 @@ def test_the_learning_rate_is_theirs_at_every_step(
     assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
 
 
+def test_a_decay_without_a_length_ends_with_the_run_and_both_readings_are_told(file: Path) -> None:
+    table = ("optimizer", "learning_rate_scheduler")
+    keys = {"lr_warmup_steps": 4, "lr_decay_starting_step": 12, "lr_decay_steps": None, "min_decay_lr": 1e-4}
+    what = "is absent, taken as 8, from lr_decay_starting_step to the last step. Newer versions of nanotron take 16"
+    said = f"lr_decay_steps: {what}, train_steps minus lr_warmup_steps: write the number that is meant."
+    written(file, {(*table, key): value for key, value in keys.items()})
+    assert notes(file) == [f"{'.'.join(table)}.{said}"]
+
+
 def test_without_a_lowest_rate_it_is_constant(file: Path) -> None:
     assert {plan_of(written(file)).lr_multiplier(step) for step in range(20)} == {1.0}
 
@@ -156,6 +165,9 @@ def test_documents_are_kept_apart_where_theirs_are(file: Path) -> None:
     assert not plan_of(written(file)).stages[0].config.document_mask
     masked = written(file, {("model", "model_config", "_use_doc_masking"): True})
     assert plan_of(masked).stages[0].config.document_mask
+    for mask, apart in (("document", True), ("causal", False)):
+        written(file, {("model", "model_config", "flex_attention_mask"): mask})
+        assert plan_of(file).stages[0].config.document_mask is apart
 
 
 def test_a_vocabulary_is_rounded_up_for_the_tensor_ranks(file: Path) -> None:
@@ -271,17 +283,15 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (
         ("parallelism", "context_parallel_size"),
         4,
-        (
-            "parallelism.context_parallel_size: is 4. Rows are not split over ranks here. "
-            "Write context_parallel_size: 1, with recompute_layer: true where memory is short."
-        ),
+        "parallelism.context_parallel_size: is 4. Rows are not split over ranks here. Write 1.",
     ),
     (
         ("model", "model_config", "rope_interleaved"),
         True,
         (
             "model.model_config.rope_interleaved: is true. "
-            "A head's two halves are rotated here, as in Llama, not its neighbours. Write false."
+            "A head's two halves are rotated here, as in Llama, not its neighbours. Write false: that is another "
+            "model, and weights that were trained with true do not fit it."
         ),
     ),
     (
@@ -297,7 +307,20 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         "sliding_window_document",
         (
             'model.model_config.flex_attention_mask: is "sliding_window_document". Attention here has no window. '
-            "Write flex_attention_mask: document."
+            "Write flex_attention_mask: document, or causal."
+        ),
+    ),
+    (
+        ("model", "model_config", "flex_attention_mask"),
+        "documents",
+        'model.model_config.flex_attention_mask: is "documents". Write flex_attention_mask: document, or causal.',
+    ),
+    (
+        ("model", "model_config", "no_rope_layer"),
+        3,
+        (
+            "model.model_config.no_rope_layer: is 3. It must divide the number of layers, 4, in nanotron too. "
+            "Write one that does."
         ),
     ),
     (
@@ -372,7 +395,10 @@ def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...]
         (
             ("checkpoints", "resume_checkpoint_path"),
             "s3://old",
-            'is "s3://old": other weights, and not a Hugging Face folder that is there. Give one: model.init=FOLDER.',
+            (
+                'is "s3://old": another run, and theirs goes on at its step. Continue a run of trivium with trivium '
+                "fork RUN CONFIG, or begin at step 0 with model.init=RUN model.init_optimizer=true."
+            ),
         ),
         (("model", "model_config", "is_mamba_config"), True, "is true: a Mamba, which is not built here. "),
         (
@@ -396,8 +422,8 @@ def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...]
 )
 def test_a_model_that_is_not_known_asks_for_one(file: Path, path: tuple[str, ...], value: Any, what: str) -> None:
     written(file, {path: value})
-    more = "" if what.endswith("FOLDER.") else "Give a model of ours: model.size=1b."
-    assert refusal(file)[0] == f"{'.'.join(path)}: {what}{more}"
+    more = "" if "model.init=" in what else "Give a model of ours: model.size=1b."
+    assert refusal(file) == [f"{'.'.join(path)}: {what}{more}"]
     assert load(file, ["model.size=1b"]).config.model.size == "1b"
 
 
@@ -407,7 +433,47 @@ def test_other_weights_in_hugging_face_form_are_where_the_model_starts(
 ) -> None:
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/config.json").write_text("{}")
-    assert load(written(file, {key: str(tmp_path / "weights")})).raw["model"] == {"init": str(tmp_path / "weights")}
+    alone = {"load_optimizer": False, "load_lr_scheduler": False}
+    written(file, {("checkpoints",): alone, key: str(tmp_path / "weights")})
+    assert load(file).raw["model"] == {"init": str(tmp_path / "weights")}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step", "what"),
+    [
+        (False, False, "other weights, and not a Hugging Face folder that is there. Give one: model.init=FOLDER."),
+        (
+            True,
+            False,
+            "other weights, with their optimizer's state. Give model.init=RUN model.init_optimizer=true.",
+        ),
+        (
+            False,
+            True,
+            (
+                "another run, and theirs goes on at its step. Continue a run of trivium with trivium fork RUN CONFIG, "
+                "or begin at step 0 with model.init=FOLDER."
+            ),
+        ),
+    ],
+    ids=["weights", "with the optimizer", "at its step"],
+)
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/smollm2-135m", "checkpoints/10"])
+def test_weights_without_their_state_are_never_the_runs_own(
+    file: Path, place: str, optimizer: bool, step: bool, what: str
+) -> None:
+    keys = {"checkpoints_path": "checkpoints", "resume_checkpoint_path": place, "checkpoint_interval": 10}
+    written(file, {("checkpoints",): {**keys, "load_optimizer": optimizer, "load_lr_scheduler": step}})
+    assert refusal(file) == [f'checkpoints.resume_checkpoint_path: is "{place}": {what}']
+
+
+def test_another_folder_below_that_of_the_checkpoints_is_another_run(file: Path) -> None:
+    keys = {"checkpoints_path": "checkpoints", "checkpoint_interval": 10}
+    written(file, {("checkpoints",): {**keys, "resume_checkpoint_path": "checkpoints/other"}})
+    (said,) = refusal(file)
+    start = 'checkpoints.resume_checkpoint_path: is "checkpoints/other": another run, and theirs goes on at its step.'
+    assert said.startswith(start)
+    assert load(file, ["model.init=runs/a", "model.init_optimizer=true"]).config.model.init_optimizer
 
 
 @pytest.mark.parametrize("place", ["checkpoints/run", "checkpoints/run/2000", "s3://bucket/run"])
@@ -459,6 +525,8 @@ def test_patterns_name_what_is_not_decayed(file: Path) -> None:
 def test_positions_are_stretched_as_theirs(file: Path, config: dict[str, Any], rope: dict[str, Any]) -> None:
     written(file, {("model", "model_config", key): value for key, value in config.items()})
     assert load(file).raw["model"]["rope"] == {"theta": 10_000.0, **rope}
+    what = "is applied here; no model in nanotron's own code reads it. Remove it to train without."
+    assert notes(file) == ([f"model.model_config.rope_scaling: {what}"] if "rope_scaling" in config else [])
 
 
 def test_norms_and_layers_without_rotary_positions_are_theirs(file: Path) -> None:

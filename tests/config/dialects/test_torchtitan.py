@@ -91,19 +91,57 @@ def test_a_batch_per_rank_takes_one_rank_where_none_are_given_and_says_so(file: 
     thirds = "[parallelism]\ntensor_parallel_degree = 3\n"
     assert refusal(file, stage("a", 0), thirds, training=training, world_size=8) == [
         (
-            "parallelism: 3 ranks share each row (tensor, context and pipeline degrees), which does not divide "
+            "parallelism: 3 ranks share each row (tensor and pipeline degrees), which does not divide "
             "--world-size 8. Change one of them."
         )
     ]
 
 
-def test_rows_and_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
-    both = "[parallelism]\ncontext_parallel_degree = 2\npipeline_parallel_degree = 2\n"
+def test_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
+    pipeline = "[parallelism]\npipeline_parallel_degree = 2\n"
     what = "are not split over ranks here; ranks share the parameters (FSDP)."
-    assert notes(file, stage("a", 0), both, world_size=8) == [
-        f"parallelism.context_parallel_degree: is 2: rows {what}",
-        f"parallelism.pipeline_parallel_degree: is 2: layers {what}",
-    ]
+    said = f"parallelism.pipeline_parallel_degree: is 2: layers {what}"
+    assert notes(file, stage("a", 0), pipeline, world_size=8) == [said]
+
+
+def test_rows_that_theirs_splits_over_ranks_are_refused(file: Path) -> None:
+    context = "[parallelism]\ncontext_parallel_degree = 3\n"
+    said = "parallelism.context_parallel_degree: is 3. Rows are not split over ranks here. Write 1."
+    assert refusal(file, stage("a", 0), context, world_size=8) == [said]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[experimental]\nrope_theta = 123",
+        "[parallelism]\ntensor_paralel_degree = 4",
+        "[compile]\nenabel = true",
+        "[metrics]\nenable_wanbd = true",
+        "[debug]\nfreeze_embeddings = true",
+        "[peft]\nlora_rank = 8",
+        "[qat]\nbits = 8",
+        "[activation_checkpoint]\nmodee = true",
+        "[profiling]\nodd = true",
+        "[fault_tolerance]\nenabled = true",
+    ],
+)
+def test_a_key_that_is_not_known_is_refused_in_tables_that_mostly_decide_nothing(file: Path, line: str) -> None:
+    (said,) = refusal(file, stage("a", 0), line + "\n")
+    assert said.endswith("trivium does not know this key. Remove it to train without what it does.")
+
+
+@pytest.mark.parametrize("table", ["peft", "qat"])
+def test_what_trains_only_a_part_of_the_weights_is_refused(file: Path, table: str) -> None:
+    (said,) = refusal(file, stage("a", 0), f"[{table}]\nenabled = true\n")
+    assert said == f"{table}.enabled: is true. {NOT_HERE[table]['enabled']}"
+
+
+def test_extra_losses_hold_only_where_there_are_none(file: Path) -> None:
+    none = "steps = 20\nglobal_batch_size = 8\nextra_losses = []\n"
+    assert read(file, stage("a", 0), training=f"[training]\n{none}").config
+    said = 'training.extra_losses: is ["mtp"]. The loss is the cross-entropy, with z_loss beside it. Remove it.'
+    some = none.replace("[]", '["mtp"]')
+    assert refusal(file, stage("a", 0), training=f"[training]\n{some}") == [said]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +149,13 @@ def test_rows_and_layers_that_theirs_splits_over_ranks_are_not_split_here(file: 
     [
         ("steps = 20\nlocal_batch_size = 'x'", 'local_batch_size: is "x". It must be a whole number, at least 1.'),
         ("steps = 20\nglobal_batch_size = 0", "global_batch_size: is 0. It must be a whole number, at least 1."),
+        (
+            'steps = 20\nglobal_batch_size = 8\nmixed_precision_param = "float16"',
+            'mixed_precision_param: is "float16". Write "bfloat16" or "float32".',
+        ),
     ],
 )
-def test_a_batch_size_that_is_none_is_refused_by_their_key(file: Path, lines: str, what: str) -> None:
+def test_a_batch_size_or_precision_that_is_none_is_refused_by_their_key(file: Path, lines: str, what: str) -> None:
     assert refusal(file, stage("a", 0), training=f"[training]\n{lines}\n", world_size=2) == [f"training.{what}"]
 
 
@@ -139,6 +181,26 @@ def test_the_learning_rate_is_theirs_at_every_step(file: Path, shape: str, ratio
     training = f"{scheduler}[training]\nsteps = 20\nglobal_batch_size = 8\n"
     plan = plan_of(file, stage("a", 0), training=training)
     expected = [their_multiplier(step, 20, 3, ratio, shape, to) for step in range(20)]
+    assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "warmup_steps = {}\nsteps = 20\nbatch_size = 8",
+        "steps = 20\nbatch_size = 8\n[lr_scheduler]\nwarmup_steps = {}",
+        "warmup_steps = {}\nsteps = 20\nglobal_batch_size = 8",
+    ],
+    ids=["2024", "spring of 2025", "the key alone"],
+)
+@pytest.mark.parametrize("warmup", [0, 1, 4, 30])
+def test_a_warm_up_of_an_old_file_has_one_step_more(file: Path, keys: str, warmup: int) -> None:
+    """Theirs then: step n of a warm-up over w steps has n / (w + 1), and what follows falls to zero."""
+    data = 'dataset_type = "nanoset"\ndataset_folders = ["data/web"]\n'
+    plan = plan_of(file, training=f"[training]\n{data}{keys.format(warmup)}\n", world_size=1)
+    expected = [
+        (step + 1) / (warmup + 1) if step < warmup else 1 - (step - warmup) / max(1, 20 - warmup) for step in range(20)
+    ]
     assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
 
 
@@ -230,9 +292,27 @@ def test_rotary_positions_are_those_of_the_family(file: Path) -> None:
         bases[name] = (rope.theta, rope.scaling, rope.factor, rope.original_seq_len)
     assert bases == {
         "llama2": (10_000.0, None, 1.0, 0),
-        "llama3": (500_000.0, "llama3", 8.0, 8192),
+        "llama3": (500_000.0, None, 1.0, 0),
         "qwen3": (1_000_000.0, None, 1.0, 0),
     }
+
+
+def test_llama_3_has_scaled_positions_where_a_key_is_newer_than_these(file: Path) -> None:
+    plain = '[training]\nsteps = 300\nglobal_batch_size = 8\ndataset = "c4"\n'
+    model = flavored("llama3", "8B")
+    what = "rotary positions are not scaled, as in torchtitan before October 2025. For those after it, give"
+    rope = '{ theta = 500000, scaling = "llama3", factor = 8, original_seq_len = 8192 }'
+    assert notes(file, model, training=plain) == [f"model.flavor: {what} model.rope='{rope}'."]
+    given = read(file, model, training=plain, overrides=[f"model.rope={rope}"]).config.model.rope
+    newer = read(file, model, "[debug]\nseed = 5\n", training=plain)
+    assert newer.notes == Notes()
+    assert newer.config.model.rope == given
+    assert given is not None
+    assert (given.scaling, given.factor, given.original_seq_len) == ("llama3", 8.0, 8192)
+    for known in ('dataset_type = "huggingface"', "batch_size = 8"):
+        either = read(file, model, "[debug]\nseed = 5\n", training=f"{plain}{known}\n")
+        assert either.raw["model"]["rope"] == {"theta": 500_000.0}
+        assert either.notes == Notes()
 
 
 @pytest.mark.parametrize("flavor", ["8B_flex_attn", "8B_varlen"])
@@ -258,7 +338,6 @@ def test_a_flavor_that_is_not_known_asks_for_a_size_on_the_command_line(file: Pa
     model = flavored("llama3", "1B")
     assert refusal(file, stage("a", 0), model) == [
         'model.flavor: no shape is known for "llama3" "1B". Give one on the command line: model.size=1b.',
-        'model: has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".',
     ]
     assert read(file, stage("a", 0), model, overrides=["model.size=1b"]).config.model.size == "1b"
 

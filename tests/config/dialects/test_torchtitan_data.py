@@ -354,3 +354,17 @@ def test_a_field_that_a_dataset_type_does_not_read_decides_nothing(file: Path) -
 
 def test_a_folder_that_several_stages_read_is_one_source(file: Path) -> None:
     assert list(read(file, stage("a", 0, end=5), stage("b", 5)).config.sources) == ["web"]
+
+
+def test_an_empty_list_of_weights_is_told_beside_a_blank_folder(file: Path) -> None:
+    said = refusal(file, stage("a", 0, 'dataset_folders = [" "]', "dataset_weights = []"))
+    assert said == [
+        (
+            'training.data_stages[0].dataset_folders: is [" "]. It must be a list of folders. '
+            'Write dataset_folders = ["/data/web"].'
+        ),
+        (
+            "training.data_stages[0].dataset_weights: is []. "
+            "Write a list with one weight for each source, or leave it out."
+        ),
+    ]

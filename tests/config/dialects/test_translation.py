@@ -23,6 +23,8 @@ FILES = {
     "nanotron": EXAMPLES / "nanotron.yaml",
 }
 TITAN = """
+[model]
+name = "llama2"
 [lr_scheduler]
 warmup_steps = 2
 [job]
@@ -80,8 +82,9 @@ def test_problems_of_all_layers_come_at_once(tmp_path: Path) -> None:
     file = tmp_path / "their.toml"
     stage = '[[training.data_stages]]\nname = "a"\nstart_step = 0\ndataset_type = "nanoset"\nseq_len = 16\n'
     weights = 'dataset_folders = ["a", "b"]\ndataset_weights = [0.5, 0.4]\n'
-    rest = '[model]\nflavor = "1B"\n[optimizer]\nlr = -1.0\nodd_key = 1\n'
-    file.write_text(f"{TITAN.split('dataset_type')[0]}{stage}{weights}{rest}")
+    rest = "[optimizer]\nlr = -1.0\nodd_key = 1\n"
+    head = TITAN.split("dataset_type")[0].replace("[model]", '[model]\nflavor = "3B"')
+    file.write_text(f"{head}{stage}{weights}{rest}")
     code, out, err = trivium(tmp_path, "plan", "their.toml")
     assert (code, out) == (2, "")
     assert [line.split(": ")[1] for line in err.splitlines()] == [

@@ -82,6 +82,22 @@ class Bare(nnx.Module):
         self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
 
 
+class Dropping(Small):
+    """Has a Dropout without a key."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.dropout = nnx.Dropout(0.5)
+
+
+class Empty(Small):
+    """Has no layer in its list."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.layers = nnx.List([])
+
+
 class Cut(Small):
     """Hidden states are narrower than the lm_head."""
 
@@ -102,6 +118,8 @@ class Transposed(Small):
     [
         (Bare, "made a Bare, which has no layers (an nnx.List); has no lm_head (the weight from hidden states to"),
         (Bare, "; keeps RngCount, RngKey: only nnx.Param is kept from step to step"),
+        (Dropping, "which has an nnx.Dropout, and the JAX engine's steps draw no random numbers: leave it out."),
+        (Empty, "made a Empty, which has an empty list of layers: put one module or more in it."),
         (Cut, "made a Cut, which returned (1, 2, 5) where hidden states (1, 2, 32) are expected: rows, slots, the lm"),
         (Transposed, "which has an lm_head of (32, 50): it must have 50 to 128 rows and the width of the hidden"),
     ],

@@ -1,16 +1,17 @@
 """Models and losses of one's own in torch: the decoder's numbers where they are the decoder's, refusals where not."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, dropout
 
-from tests.engine.own import OwnContract, steps
+from tests.engine.own import OwnContract, steps, written
 from tests.support.batches import TINY, make_batch
 from tests.support.own_torch import Small, nats
-from trivium.engine.base import Engine, EngineSettings, LossBatch
+from trivium.engine.base import Engine, EngineSettings, KlSettings, LossBatch, StageSettings
 from trivium.engine.torch.attention import Masked
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
@@ -90,6 +91,60 @@ def test_a_model_that_lacks_something_is_refused_with_all_that_it_lacks() -> Non
         "Trainer.model(): refusal.make made a Linear, which has a forward that does not take tokens, positions, "
         "documents; has no layers (an nn.ModuleList); has no lm_head (a module whose weight has 50 to 128 rows and the "
         "width of the hidden states)"
+    )
+
+
+def test_an_empty_list_of_layers_is_refused_as_empty() -> None:
+    class Empty(Small):
+        def __init__(self, spec: ModelSpec) -> None:
+            super().__init__(spec)
+            self.layers = nn.ModuleList()
+
+    what = "made a Empty, which has an empty list of layers: put one module or more in it"
+    assert refusal(Empty) == f"Trainer.model(): refusal.make {what}"
+
+
+class Dropping(Small):
+    """Half of its hidden states are zeros while it trains."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return dropout(super().forward(*inputs), 0.5, self.training)
+
+
+def test_dropout_acts_in_steps_alone(tmp_path: Path) -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Dropping, activation_checkpointing=True))
+    plain = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Small))
+    plain_first, dropped_first = steps(plain)[0], steps(engine)[0]
+    assert dropped_first.loss != pytest.approx(plain_first.loss, rel=1e-4)
+    engine.save(tmp_path / "saved").wait()
+    batch = make_batch(seed=7)
+    found = engine.evaluate(batch)
+    assert engine.evaluate(batch) == found
+    assert engine.nats(batch).sum() == pytest.approx(found.nats, rel=1e-5)
+    assert written(engine) == written(engine)
+    asked = [step.loss for step in steps(engine)]
+    engine.load(tmp_path / "saved")
+    assert [step.loss for step in steps(engine)] == asked  # evaluations drew nothing
+
+
+def test_a_frozen_reference_does_not_drop(tmp_path: Path) -> None:
+    engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Dropping))
+    engine.save(tmp_path / "saved").wait()
+    frozen = [float(engine.nats(make_batch(seed=seed)).sum()) for seed in range(3)]
+    engine.enter(StageSettings(16, kl=KlSettings(0.5, tmp_path / "saved")))
+    for step, nats_of_batch in zip(steps(engine), frozen, strict=True):
+        assert step.extra["reference_loss"] * step.loss_tokens == pytest.approx(nats_of_batch, rel=1e-5)
+
+
+def test_losses_without_a_gradient_are_refused() -> None:
+    def detached(hidden: Tensor, lm_head: Tensor, batch: LossBatch) -> Tensor:
+        return own_cross_entropy(hidden, lm_head, batch).detach()
+
+    with pytest.raises(UsageError) as refused:
+        steps(TorchEngine(EngineSettings(TINY, device="cpu", token_losses=detached)))
+    assert str(refused.value) == (
+        "the function of Trainer.loss() returned losses without a gradient. Compute them from hidden and lm_head, "
+        "without detach() and torch.no_grad()."
     )
 
 

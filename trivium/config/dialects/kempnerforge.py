@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects.kempnerforge_data import ForgeData
-from trivium.config.dialects.translation import ALL_OF_THEM, Theirs, Translation, is_number
+from trivium.config.dialects.translation import ALL_OF_THEM, NO_CODE, WHOLE_ROWS, Theirs, Translation, is_number
 
 MARKS = ("train", "data", "distributed", "scheduler")
 IMAGES = ("vlm", "video", "vision_encoder", "time_embedding")
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", "hf_dataset_name", "hf_dataset_config")
-SPLITS = {"pp": "layers", "cp": "rows"}
-SHARED_ROWS = ("tp", *SPLITS, "ep")
+SHARED_ROWS = ("tp", "pp", "ep")
 NO_EXPERTS = "the model has no experts"
 NO_IMAGES = "there are no images"
 LAUNCHER = "ranks are started by the launcher"
@@ -42,7 +41,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         ),
         "exclude_from_loading": "A run resumes with all of its state. Remove it; model.init=PATH takes weights alone.",
     },
-    "": {"plugins": "No code is loaded from a config. Remove it, and what it adds."},
+    "": {"plugins": NO_CODE},
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "model": {
@@ -80,14 +79,14 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("wandb_project", "wandb_run_name", "wandb_run_id"), "a run is tracked under its own name"),
         "tensorboard_dir": "figures are written into the run's folder",
     },
-    "profiling": {"*": "nothing is profiled by the config"},
+    "profiling": dict.fromkeys(("enable", "start_step", "end_step", "trace_dir"), "nothing is profiled by the config"),
     "data": {
         "pin_memory": "the engine copies batches to the device in its own way",
         **dict.fromkeys(("hf_dataset_image_field", "hf_dataset_prompt_field", "hf_image_size"), NO_IMAGES),
         **dict.fromkeys(("file_pattern", "hf_dataset_split", "hf_dataset_text_field", "hf_dataset_config"), UNREAD),
     },
     "eval": dict.fromkeys(("file_pattern", "hf_dataset_name", "hf_dataset_config", "hf_dataset_split"), UNREAD),
-    "": {"adapter": NO_IMAGES},
+    "adapter": dict.fromkeys(("type", "hidden_dim", "activation", "pool_window", "pool_heads"), NO_IMAGES),
 }
 
 
@@ -141,11 +140,11 @@ def _run(theirs: Theirs) -> dict[str, Any]:
 def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     """Ranks that read rows of their own: as the file has it, or the ranks that remain."""
     table = "distributed"
-    for key, split in SPLITS.items():
-        degree = theirs.take_whole(table, key, at_least=1, default=1)
-        if degree > 1:
-            what = f"is {degree}: {split} are not split over ranks here; ranks share the parameters (FSDP)."
-            theirs.differs((table, key), what)
+    if (layers := theirs.take_whole(table, "pp", at_least=1, default=1)) > 1:
+        what = f"is {layers}: layers are not split over ranks here; ranks share the parameters (FSDP)."
+        theirs.differs((table, "pp"), what)
+    if (rows := theirs.take_whole(table, "cp", at_least=1, default=1)) > 1:
+        theirs.refuse((table, "cp"), rows, WHOLE_ROWS)
     shard = theirs.take(table, "dp_shard", default=-1)
     replicate = theirs.take_whole(table, "dp_replicate", at_least=1, default=1)
     if shard != -1:
@@ -155,7 +154,7 @@ def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
     together = math.prod(degree for key in SHARED_ROWS if isinstance(degree := theirs.look(table, key, default=1), int))
     if together < 1 or world_size % (together * replicate):
-        what = f"{together * replicate} ranks (dp_replicate, tp, pp, cp and ep), which does not divide"
+        what = f"{together * replicate} ranks (dp_replicate, tp, pp and ep), which does not divide"
         theirs.problem((table,), f"{what} --world-size {world_size}. Change one of them.")
         return 1
     return world_size // together
@@ -198,11 +197,11 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
         muon = {"momentum": {"start": end, "end": end, "steps": 0}}
         if theirs.has(table, "muon_adam_lr"):
             lr = {"matrix": lr, "rest": theirs.take(table, "muon_adam_lr")}
-        theirs.differs((table, "name"), 'is "muon", which has Nesterov\'s momentum here, and theirs has not.')
+        theirs.need_muon((table, "name"), "adamw")
         theirs.holds({"muon_ns_steps": 5}, table)
         theirs.not_here({"muon_ns_steps": "Muon here has 5 steps of Newton-Schulz. Write 5."}, table)
     return {
-        "name": name,
+        **({} if muon else {"name": "adamw"}),
         "lr": lr,
         "betas": theirs.take(table, "betas", default=[0.9, 0.95]),
         "eps": theirs.take(table, "eps", default=1e-8),
@@ -221,7 +220,7 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
     if shape == "none":
         return {"shape": "constant"}
     warmup = theirs.take_whole(table, "warmup_steps", at_least=0, default=2000)
-    schedule: dict[str, Any] = {"shape": shape, "warmup": {"steps": warmup}}
+    schedule: dict[str, Any] = {"shape": shape, **({"warmup": {"steps": warmup}, "warmup_from": 0} if warmup else {})}
     if shape == "constant":
         return schedule if warmup <= steps else {**schedule, "horizon": {"steps": warmup}}
     schedule["to"] = to = theirs.take(table, "min_lr_ratio", default=0.1)
@@ -243,8 +242,13 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
 def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     table = "train"
     precision = theirs.take_choice(table, "mixed_precision", choices=PRECISIONS, default="bf16")
+    if str(theirs.look(table, "mixed_precision", default="bf16")).lower() == "bf16":
+        found = 'is "bf16"' if theirs.has(table, "mixed_precision") else 'is absent, which means "bf16"'
+        what = "theirs keeps the weights and the optimizer's state in bfloat16, and trivium in float32."
+        rule = 'To train with bfloat16 matrices and float32 weights, give engine.precision=bfloat16; or write "fp32".'
+        theirs.need((table, "mixed_precision"), f"{found}: {what} {rule}", ("engine", "precision"))
     engine: dict[str, Any] = {
-        "precision": precision,
+        **({"precision": precision} if precision == "float32" else {}),
         "compile": theirs.take(table, "compile_model", default=True),
         "micro_batch_size": local,
     }

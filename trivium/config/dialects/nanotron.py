@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trivium.config.dialects.nanotron_data import NanotronData
-from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation
+from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, WHOLE_ROWS, Theirs, Translation
 from trivium.config.problems import show_value
 
 NO_END = 10**12  # steps where they are missing, so that no stage starts too late beside that problem
@@ -18,7 +18,10 @@ PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32"}
 FAST = "the fastest that a device has is taken"
 RUNS = "a run has a name and a folder"
 RESUMES = "a run resumes by itself, with all of its state"
-HALVES = "A head's two halves are rotated here, as in Llama, not its neighbours. Write false."
+HALVES = (
+    "A head's two halves are rotated here, as in Llama, not its neighbours. Write false: that is another model, "
+    "and weights that were trained with true do not fit it."
+)
 NO_WINDOW = "Attention here has no window."
 # Of their parameters, one of each kind; what is excluded from weight decay is told by their names.
 EMBEDDING = "model.token_position_embeddings.pp_block.token_embedding.weight"
@@ -63,10 +66,7 @@ HOLDS: dict[str, dict[str, Any]] = {
     "checkpoints": {"save_final_state": True, "save_initial_state": False},
 }
 NOT_HERE: dict[str, dict[str, str]] = {
-    "parallelism": {
-        "context_parallel_size": "Rows are not split over ranks here. Write context_parallel_size: 1, with "
-        "recompute_layer: true where memory is short."
-    },
+    "parallelism": {"context_parallel_size": WHOLE_ROWS},
     "model.init_method": {
         "scaling_method": "What writes into the residual stream starts smaller here, by depth. Write NUM_LAYERS."
     },
@@ -189,25 +189,44 @@ def _model(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
 
 
 def _weights(theirs: Theirs) -> dict[str, Any] | None:
-    """`model.init` for weights of another run's; None where it begins with its own, or resumes."""
-    for path in (("model", "init_method", "path"), ("checkpoints", "resume_checkpoint_path")):
-        given = theirs.take_text(*path)
-        if given is None:
-            continue
-        own = [theirs.look("checkpoints", "checkpoints_path"), theirs.look("s3_upload", "upload_s3_path")]
-        if path[0] == "checkpoints" and any(_is_within(given, place) for place in own):
-            theirs.decides_nothing(path, f"is {show_value(given)}, where the run itself saves: {RESUMES}.")
-            continue
-        if (Path(given) / "config.json").is_file():
-            return {"init": given}
-        what = f"is {show_value(given)}: other weights, and not a Hugging Face folder that is there."
-        theirs.need(path, f"{what} Give one: model.init=FOLDER.", *MODEL_SIZES)
-        return {}
-    return None
+    """`model.init` for other weights; None where the run begins with its own, or resumes."""
+    path: tuple[str, ...] = ("model", "init_method", "path")
+    given = theirs.take_text(*path)
+    if given is not None:
+        return _other_weights(theirs, path, given)
+    path = ("checkpoints", "resume_checkpoint_path")
+    given = theirs.take_text(*path)
+    if given is None:
+        return None
+    optimizer, step = (theirs.take(path[0], f"load_{part}", default=True) for part in ("optimizer", "lr_scheduler"))
+    own = [theirs.look("checkpoints", "checkpoints_path"), theirs.look("s3_upload", "upload_s3_path")]
+    if not optimizer and not step:
+        return _other_weights(theirs, path, given)
+    if optimizer and step and any(_is_run(given, place) for place in own):
+        theirs.decides_nothing(path, f"is {show_value(given)}, where the run itself saves: {RESUMES}.")
+        return None
+    what = "another run, and theirs goes on at its step" if step else "other weights, with their optimizer's state"
+    rule = "Continue a run of trivium with trivium fork RUN CONFIG, or begin at step 0 with" if step else "Give"
+    init = "model.init=RUN model.init_optimizer=true" if optimizer else "model.init=FOLDER"
+    theirs.need(path, f"is {show_value(given)}: {what}. {rule} {init}.", *MODEL_SIZES)
+    return {}
 
 
-def _is_within(place: str, folder: object) -> bool:
-    return isinstance(folder, str) and PurePath(place).is_relative_to(PurePath(folder))
+def _other_weights(theirs: Theirs, path: tuple[str, ...], given: str) -> dict[str, Any]:
+    """`model.init`, where there is such a folder; else the user must give one."""
+    if (Path(given) / "config.json").is_file():
+        return {"init": given}
+    what = f"is {show_value(given)}: other weights, and not a Hugging Face folder that is there."
+    theirs.need(path, f"{what} Give one: model.init=FOLDER.", *MODEL_SIZES)
+    return {}
+
+
+def _is_run(place: str, folder: object) -> bool:
+    """Whether a place is the folder of a run's checkpoints, or one of these: `run` or `run/2000`."""
+    if not isinstance(folder, str):
+        return False
+    there, ours = PurePath(place), PurePath(folder)
+    return there == ours or (there.parent == ours and there.name.isdecimal())
 
 
 def _shape(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
@@ -220,9 +239,12 @@ def _shape(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
     if theirs.take("model", "init_method", "use_mup", default=False):
         what = "is true: widths are not scaled here. Write init_method: { std: 0.02 }."
         theirs.problem(("model", "init_method", "use_mup"), what)
-    without_rope = take("no_rope_layer", None)
+    layers, without_rope = take("num_hidden_layers", 32), take("no_rope_layer", None)
+    if isinstance(layers, int) and isinstance(without_rope, int) and without_rope > 0 and layers % without_rope:
+        rule = f"It must divide the number of layers, {layers}, in nanotron too. Write one that does."
+        theirs.refuse((*config, "no_rope_layer"), without_rope, rule)
     return {
-        "layers": take("num_hidden_layers", 32),
+        "layers": layers,
         "width": take("hidden_size", 4096),
         "heads": heads,
         "kv_heads": take("num_key_value_heads", heads),
@@ -270,6 +292,7 @@ def _scaling(theirs: Theirs) -> dict[str, Any]:
         known = ", ".join(SCALING)
         theirs.problem(path, f"is {show_value(given)}. Write rope_type: linear, yarn or llama3, with some of {known}.")
         return {}
+    theirs.differs(path, "is applied here; no model in nanotron's own code reads it. Remove it to train without.")
     return {"scaling": kind} | {ours: given[key] for key, ours in SCALING.items() if given.get(key) is not None}
 
 
@@ -325,6 +348,12 @@ def _schedule(theirs: Theirs, steps: int) -> dict[str, Any]:
         what = f"is {lowest:g}, over the learning_rate of {lr:g}. Lower it."
         theirs.problem((*table, "min_decay_lr"), what)
         lowest = lr
+    if lowest < lr and start != warmup and theirs.look(*table, "lr_decay_steps") is None:
+        what = (
+            f"is absent, taken as {decay:,}, from lr_decay_starting_step to the last step. Newer versions of nanotron"
+        )
+        what = f"{what} take {steps - warmup:,}, train_steps minus lr_warmup_steps: write the number that is meant."
+        theirs.differs((*table, "lr_decay_steps"), what)
     if start < warmup:
         what = f"is {start:,}, but the warm-up ends at {warmup:,}. Write lr_decay_starting_step: {warmup}."
         theirs.problem((*table, "lr_decay_starting_step"), what)
@@ -357,9 +386,10 @@ def _defaults(theirs: Theirs, batch_size: int) -> dict[str, Any]:
     config = ("model", "model_config")
     apart = theirs.take(*config, "_use_doc_masking", default=False)
     mask = str(theirs.take(*config, "flex_attention_mask", default=""))
-    if "sliding_window" in mask:
-        theirs.refuse((*config, "flex_attention_mask"), mask, f"{NO_WINDOW} Write flex_attention_mask: document.")
+    if mask not in ("", "causal", "document"):
+        why = f"{NO_WINDOW} " if "sliding_window" in mask else ""
+        theirs.refuse((*config, "flex_attention_mask"), mask, f"{why}Write flex_attention_mask: document, or causal.")
     weight = theirs.take_number(*config, "z_loss_coefficient", default=1e-4)
     z_loss = {"z_loss": weight} if theirs.take(*config, "z_loss_enabled", default=False) else {}
-    masked = bool(apart or "document" in mask)
+    masked = bool(apart or mask == "document")
     return {"packing": "concat", "document_mask": masked, "batch_size": batch_size, **z_loss}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.config.dialects.theseus_data import Samplings
-from trivium.config.dialects.theseus_jobs import Job, job_of
+from trivium.config.dialects.theseus_jobs import Job, Sizes, job_of
 from trivium.config.dialects.theseus_schedule import schedule_of
 from trivium.config.dialects.translation import MODEL_SIZES, Theirs, Translation
 from trivium.config.keys import Path
@@ -31,6 +31,13 @@ HOLDS: dict[str, dict[str, Any]] = {
         "num_experts": 0,
     },
     "architecture.dtype": {"param": "float32"},
+}
+NO_BIAS = "is missing, and attention there has biases unless it is false. Write attention_bias: false."
+NO_THETA = "is missing: a Llama's is 10000 there, but its attention takes 1000000. Write rope_theta: 1000000.0."
+# Keys that a config must write: what theirs does without them is not built here, or not what its model says.
+ABSENT_KEYS = {
+    "llama": {"attention_bias": NO_BIAS, "rope_theta": NO_THETA},
+    "qwen": {"attention_bias": NO_BIAS},
 }
 NO_LORA = "LoRA is not built here: all parameters are trained. Remove it to train them."
 NO_MUON = "None of theseus's jobs trains with Muon. Remove it; Muon itself is optimizer.name=muon, in a config of ours."
@@ -103,7 +110,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     job = job_of(theirs)
     seq_len = theirs.take_whole("architecture", "block_size", at_least=1, default=512)
     batch_size = theirs.take_whole("training", "batch_size", at_least=1, default=512)
-    samplings = Samplings(theirs, step_tokens=seq_len * batch_size)
+    samplings = Samplings(theirs, job, step_tokens=seq_len * batch_size)
     stages = samplings.stages()
     ours: dict[str, Any] = {
         "run": {"name": file.rpartition(".")[0] or file},
@@ -122,7 +129,10 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": samplings.sources.tables,
         "stages": stages,
     }
-    _resets(theirs, stages)
+    if job.model == "refused":  # that has been said: these keys say it again
+        theirs.taken.update(
+            (*table.split("."), key) if table else (key,) for table in NOT_HERE for key in NOT_HERE[table]
+        )
     return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
 
 
@@ -157,6 +167,9 @@ def nested(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 def _model(theirs: Theirs, job: Job, seq_len: int) -> dict[str, Any]:
     """The sizes; where there are none, or the job's layers are not ours, the command line must give a model."""
+    if job.model == "refused":
+        theirs.take("architecture")
+        return {}
     if job.model == "backbone":
         return _weights(theirs)
     sizes = job.sizes
@@ -165,36 +178,46 @@ def _model(theirs: Theirs, job: Job, seq_len: int) -> dict[str, Any]:
         "max_seq_len": seq_len,
         "tied_embeddings": sizes.tied,
     }
-    width, layers = (theirs.take("architecture", key) for key in ("n_embd", "n_layers"))
-    heads = theirs.take("architecture", "n_head", default=sizes.heads)
-    ffn = theirs.take("architecture", "intermediate_size", default=sizes.ffn)
-    kv_heads = -1
-    if job.model != "gpt":
-        kv_heads = theirs.take("architecture", "n_kv_head", default=-1)
-        model["norm_eps"] = theirs.take("architecture", "rms_norm_eps", default=1e-6)
-        model["rope"] = {"theta": theirs.take("architecture", "rope_theta", default=sizes.theta)}
-    elif _has_other_layers(theirs):
+    if job.model == "gpt":
+        _need_a_decoder(theirs, sizes)
         return model
+    width, layers = (theirs.take("architecture", key) for key in ("n_embd", "n_layers"))
+    kv_heads = theirs.take("architecture", "n_kv_head", default=-1)
+    shape = {
+        "heads": theirs.take("architecture", "n_head", default=sizes.heads),
+        "ffn": theirs.take("architecture", "intermediate_size", default=sizes.ffn),
+        **({} if kv_heads == -1 else {"kv_heads": kv_heads}),
+    }
+    model["norm_eps"] = theirs.take("architecture", "rms_norm_eps", default=1e-6)
+    model["rope"] = {"theta": theirs.take("architecture", "rope_theta", default=sizes.theta)}
+    for key, what in ABSENT_KEYS[job.model].items():
+        if not theirs.has("architecture", key):
+            theirs.problem(("architecture", key), what)
     if width is None or layers is None:
         what = "has no n_embd and n_layers. Give a size on the command line: model.size=125m."
         theirs.need(("architecture",), what, *MODEL_SIZES)
         return model
-    model |= {"layers": layers, "width": width, "heads": heads}
-    model["ffn"] = 4 * width if ffn == -1 and isinstance(width, int) else ffn
-    return model if kv_heads == -1 else {**model, "kv_heads": kv_heads}
+    return {**model, "layers": layers, "width": width, **shape}
 
 
-def _has_other_layers(theirs: Theirs) -> bool:
-    """Whether a GPT's keys ask for layers that are not ours; then the command line must give a model of ours."""
-    other = {}
-    if theirs.look("architecture", "bias") is True:
-        other["bias"] = "is true, but layers here have no biases. Write bias: false"
-    if theirs.has("architecture", "layer_norm_eps"):
-        other["layer_norm_eps"] = "is that of a LayerNorm, but norms here are RMSNorms. Remove it"
-    for key, what in other.items():
-        theirs.take("architecture", key)
-        theirs.need(("architecture", key), f"{what}, or give a model of ours: model.size=125m.", *MODEL_SIZES)
-    return bool(other)
+def _need_a_decoder(theirs: Theirs, sizes: Sizes) -> None:
+    """Their GPT is not built here: the command line must give a model of ours, for which it is told the sizes."""
+    shape = {
+        "layers": theirs.take("architecture", "n_layers", default=32),
+        "width": theirs.take("architecture", "n_embd", default=2048),
+        "heads": theirs.take("architecture", "n_head", default=sizes.heads),
+        "ffn": theirs.take("architecture", "intermediate_size", default=sizes.ffn),
+    }
+    overrides = " ".join(f"model.{key}={size}" for key, size in shape.items() if size != -1)
+    what = "is" if theirs.has("job") else "is absent, which is"
+    what = f"{what} a GPT there: LayerNorm, an ungated GELU and biases, which are not built here."
+    theirs.need(
+        ("job",), f"{what} For our decoder in its sizes add {overrides}; for another, model.size=125m.", *MODEL_SIZES
+    )
+    note = "is a GPT there: LayerNorm, an ungated GELU and biases. The overrides give another model:"
+    theirs.differs(("job",), f"{note} RMSNorm, a gated SiLU and no biases.")
+    unread = dict.fromkeys(("bias", "layer_norm_eps"), "the overrides give a model without it")
+    theirs.without_effect(unread, "architecture")
 
 
 def _weights(theirs: Theirs) -> dict[str, Any]:
@@ -216,19 +239,6 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     path = ("architecture", "dtype", "activation")
     precision = theirs.take_choice(*path, choices=PRECISIONS, default="bfloat16")
     return {"precision": precision, **({"micro_batch_size": micro} if micro != -1 else {})}
-
-
-def _resets(theirs: Theirs, stages: list[dict[str, Any]]) -> None:
-    """Moments that begin again with every stage but the first."""
-    path = ("optimization", "reset_optimizer")
-    given = theirs.take(*path, default=False)
-    if not isinstance(given, bool):
-        theirs.refuse(path, given, "It must be true or false.")
-    elif given:
-        for stage in stages[1:]:
-            stage["reset_optimizer"] = True
-        what = "is true: the schedule goes on here, where theirs counts its steps from the reset again."
-        theirs.differs(path, what)
 
 
 def _tokenizer(theirs: Theirs) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trivium.config.dialects.theseus_jobs import FADE, KL, Job
 from trivium.config.dialects.translation import NamedSources, Theirs, is_number
 from trivium.config.keys import Path, nearest
 
@@ -20,6 +21,8 @@ WITH_BETAS = "continual/train/abcd_kl"
 BETAS = [0.0, 0.1, 0.1, 0.1, 0.1]
 DEFAULT_TOKENS = 1_000_000_000
 DEFAULT_DATASET = [{"name": "fineweb", "rate": 1, "style": "PMD"}]
+FIVE_TOKENS = [DEFAULT_TOKENS, *[100_000_000] * 4]
+FIVE_DATASETS = [DEFAULT_DATASET, *([{"name": name, "rate": 1}] for name in ("mnli", "qqp", "sst2", "siqa"))]
 SPLITS = {"train": {}, "val": {"validation_only": True}}
 
 
@@ -28,10 +31,11 @@ class Samplings:
     """Reads their tokens and datasets once; `sources` fills up as stages name them."""
 
     theirs: Theirs
+    job: Job
     step_tokens: int
     sources: NamedSources = field(default_factory=NamedSources)
     budgets: list[int] = field(default_factory=list)
-    folders: dict[str, str] = field(default_factory=dict)
+    folders: dict[str, tuple[str, str]] = field(default_factory=dict)  # a source's folder and its style
 
     @property
     def their_steps(self) -> int:
@@ -61,17 +65,21 @@ class Samplings:
             {"name": f"stage-{number}", "steps": steps, **mixture}
             for number, (steps, mixture) in enumerate(zip(self.steps, mixtures, strict=True))
         ]
-        self._fade(stages)
-        self._kl(stages)
+        if FADE in self.job.reads:
+            self._fade(stages)
+        if KL in self.job.reads:
+            self._kl(stages)
         if self.folders and not self.theirs.problems:
             what = f'their data folder is not in the config: taken as "{FOLDER}". Elsewhere: sources.'
             first = next(iter(self.sources.tables))
-            where = f"{what}{first}.path=/path/{next(iter(self.folders.values()))}/train.bin."
+            where = f"{what}{first}.path=/path/{next(iter(self.folders.values()))[0]}/train.bin."
             self.theirs.differs(("training", "dataset"), where)
         return stages
 
     def _budgets(self) -> list[int]:
-        given = self.theirs.take("training", "tokens", default=DEFAULT_TOKENS)
+        given = self.theirs.take(
+            "training", "tokens", default=FIVE_TOKENS if self.job.has_five_stages else DEFAULT_TOKENS
+        )
         budgets = []
         for number, tokens in enumerate(given if isinstance(given, list) else [given]):
             path: Path = ("training", "tokens", number) if isinstance(given, list) else ("training", "tokens")
@@ -82,7 +90,8 @@ class Samplings:
     def _datasets(self) -> list[tuple[Path, list[Any]]]:
         """Each stage's samplings and their paths; a list of samplings alone is one stage."""
         path = ("training", "dataset")
-        given = self.theirs.take(*path, default=[DEFAULT_DATASET] * len(self.budgets))
+        usual = FIVE_DATASETS if self.job.has_five_stages else [DEFAULT_DATASET] * len(self.budgets)
+        given = self.theirs.take(*path, default=usual)
         if isinstance(given, list) and given and all(isinstance(one, Mapping) for one in given):
             return [(path, given)]
         if not isinstance(given, list) or not given or not all(isinstance(one, list) and one for one in given):
@@ -92,15 +101,17 @@ class Samplings:
         return [((*path, number), one) for number, one in enumerate(given)]
 
     def _mixture(self, path: Path, samplings: list[Any]) -> dict[str, Any]:
+        """A stage's shares and packing; no shares where they are refused, so that nothing else is said of them."""
         shares: dict[str, float] = {}
-        styles = set()
+        styles, told = set(), len(self.theirs.problems)
         for number, sampling in enumerate(samplings):
             here = (*path, number)
             if not isinstance(sampling, Mapping):
                 self.theirs.refuse(here, sampling, "Write { name: fineweb, rate: 1.0, style: PMD }.")
                 continue
             self._refuse_others(here, sampling)
-            name, style, rate = self._name(here, sampling), self._style(here, sampling), sampling.get("rate")
+            style, rate = self._style(here, sampling), sampling.get("rate")
+            name = self._name(here, sampling, style)
             if not is_number(rate) or not 0 <= float(rate or 0) <= 1:
                 self.theirs.refuse((*here, "rate"), rate, "It must be a number between 0 and 1.")
             elif name in shares:
@@ -111,7 +122,8 @@ class Samplings:
         total = sum(shares.values())
         if len(shares) == len(samplings) > 0 and abs(total - 1) > TOLERANCE:
             self.theirs.problem(path, f"has rates that add up to {total:.9g}, not 1. Change them, so that they do.")
-        return {"mixture": shares, "packing": "concat" if styles == {"PMD"} else "pad"}
+        packing = {"packing": "concat" if styles == {"PMD"} else "pad"}
+        return packing if len(self.theirs.problems) > told or not shares else {"mixture": shares, **packing}
 
     def _refuse_others(self, path: Path, sampling: Mapping[str, Any]) -> None:
         for key in sampling:
@@ -119,7 +131,7 @@ class Samplings:
                 what = "trivium does not know this key. Remove it to train without what it does."
                 self.theirs.refuse((*path, key), sampling[key], what)
 
-    def _name(self, path: Path, sampling: Mapping[str, Any]) -> str | None:
+    def _name(self, path: Path, sampling: Mapping[str, Any], style: str) -> str | None:
         """The source of a sampling: the train split of its folder, whose variant the suffix selects."""
         name, suffix = sampling.get("name"), sampling.get("suffix", "")
         if not isinstance(name, str) or not name or not isinstance(suffix, str):
@@ -127,8 +139,8 @@ class Samplings:
             self.theirs.refuse((*path, key), value, f"It must be text. Write {key}: fineweb.")
             return None
         folder = f"{name}_{suffix}" if suffix else name
-        source = self.sources.name_of(_table(folder, "train"), folder)
-        self.folders[source] = folder
+        source = self.sources.name_of(_table(folder, "train", style), folder)
+        self.folders[source] = folder, style
         return source
 
     def _style(self, path: Path, sampling: Mapping[str, Any]) -> str:
@@ -144,7 +156,10 @@ class Samplings:
         rows = self.theirs.take_whole("training", "validation_steps", at_least=0, default=2048)
         if not self.theirs.take("training", "validation", default=True) or not rows:
             return {}
-        names = [self.sources.name_of(_table(folder, "val"), f"{folder}-val") for folder in self.folders.values()]
+        names = [
+            self.sources.name_of(_table(folder, "val", style), f"{folder}-val")
+            for folder, style in self.folders.values()
+        ]
         return {"every": every, "tokens": rows * seq_len, "sources": names} if names else {}
 
     def _fade(self, stages: list[dict[str, Any]]) -> None:
@@ -205,5 +220,6 @@ class Samplings:
             self.theirs.differs(kl, f"{what} KL itself: stages.1.kl.direction=forward.")
 
 
-def _table(folder: str, split: str) -> dict[str, Any]:
-    return {"kind": "tokens", "path": f"{FOLDER}/{folder}/{split}.bin", "dtype": "uint32", **SPLITS[split]}
+def _table(folder: str, split: str, style: str) -> dict[str, Any]:
+    table = {"kind": "tokens", "path": f"{FOLDER}/{folder}/{split}.bin", "dtype": "uint32", **SPLITS[split]}
+    return table if style == "PMD" else {**table, "padding": "left"}

@@ -10,23 +10,27 @@ from typing import Any
 from trivium.config.dialects import theseus
 from trivium.config.dialects.torchtitan_data import DataStages
 from trivium.config.dialects.torchtitan_keys import (
+    BEFORE_JUNE_2025,
     DION,
     DOCUMENT_MASKS,
     EXPERTS,
     FLAVORS,
     HOLDS,
+    LLAMA3_SCALING,
     NOT_HERE,
+    OF_THE_FORK,
     ONE_OF_ADAM,
+    SINCE_SCALING,
     TOKENIZER,
     VALIDATION,
     WITHOUT_EFFECT,
 )
-from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
+from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, WHOLE_ROWS, Theirs, Translation, is_number
 from trivium.config.keys import Path, listed
 from trivium.config.problems import show_value
 
 ALL_TOKENS = 10**15  # of a validation that reads all there is
-SPLITS = {"context": "rows", "pipeline": "layers"}
+PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32"}
 ACTIVATIONS = {"none": False, "full": True, "selective": True}
 
 
@@ -96,7 +100,20 @@ def _model(theirs: Theirs) -> tuple[dict[str, Any], bool]:
     if shape is None:
         what = f'no shape is known for "{name}" "{flavor}". Give one on the command line: model.size=1b.'
         theirs.need(("model", "flavor"), what, *MODEL_SIZES)
-    return shape or {}, masked
+        return {}, masked
+    return {**shape, "rope": {**shape["rope"], **(_scaling(theirs) if name == "llama3" else {})}}, masked
+
+
+def _scaling(theirs: Theirs) -> dict[str, Any]:
+    """Llama 3's scaled positions, where a key shows that the file is newer than these; the fork has none."""
+    if any(theirs.has("training", key) for key in (*OF_THE_FORK, *BEFORE_JUNE_2025)):
+        return {}
+    if any(theirs.has(table, key) for table, keys in SINCE_SCALING.items() for key in keys):
+        return LLAMA3_SCALING
+    rope = '{ theta = 500000, scaling = "llama3", factor = 8, original_seq_len = 8192 }'
+    what = "rotary positions are not scaled, as in torchtitan before October 2025. For those after it, give"
+    theirs.differs(("model", "flavor"), f"{what} model.rope='{rope}'.")
+    return {}
 
 
 def _init(theirs: Theirs) -> str | None:
@@ -148,8 +165,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 def _muon(theirs: Theirs) -> dict[str, Any]:
     """Muon's momentum; what else theirs has of it is refused."""
     table = "optimizer"
-    what = "is \"Muon\": trivium's has Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs)). "
-    theirs.need((table, "name"), f"{what}To train with it, give optimizer.name=muon; or write AdamW.", (table, "name"))
+    theirs.need_muon((table, "name"), "AdamW")
     momentum = theirs.take(table, "mu", default=0.95)
     theirs.holds({"nesterov": True, "flatten": False, "algorithm": "muon"}, table)
     theirs.not_here(dict.fromkeys(DION, "trivium's Muon has no such choice. Remove it."), table)
@@ -163,20 +179,26 @@ def _schedule(theirs: Theirs, run_steps: int | None) -> dict[str, Any]:
     if total is not None and not theirs.is_whole((table, "total_steps"), total, at_least=1):
         total = None
     steps = run_steps if total is None else total
-    old = not theirs.has(table, "warmup_steps") and theirs.has("training", "warmup_steps")
-    rise: Path = ("training" if old else table, "warmup_steps")
-    warmup = theirs.take_whole(*rise, at_least=0, default=200)
+    at: Path = (table, "warmup_steps")
+    if not theirs.has(*at) and theirs.has("training", "warmup_steps"):
+        at = ("training", "warmup_steps")
+    warmup = theirs.take_whole(*at, at_least=0, default=200)
     ratio = theirs.take(table, "decay_ratio")
     shapes = {"linear": "linear", "cosine": "cosine", "sqrt": "1-sqrt"}
     shape = theirs.take_choice(table, "decay_type", choices=shapes, default="linear")
     to = theirs.take_first((table, "min_lr_factor"), (table, "lr_min"), default=0.0)
+    old = any(theirs.has("training", key) for key in BEFORE_JUNE_2025)
     if steps is not None and warmup > steps:
-        found = "is" if theirs.has(*rise) else "is absent, which means"
-        theirs.differs(rise, f"{found} {warmup:,}, over the schedule's {steps:,} steps: taken as {steps:,}.")
-        warmup = steps
+        if not old:
+            found = "is" if theirs.has(*at) else "is absent, which means"
+            theirs.differs(at, f"{found} {warmup:,}, over the schedule's {steps:,} steps: taken as {steps:,}.")
+            warmup = steps
+        steps = warmup
     schedule: dict[str, Any] = {"warmup": {"steps": warmup}, "to": to}
-    if total is not None and total != run_steps:
-        schedule["horizon"] = {"steps": total}
+    if old and warmup:  # step n of it, from 1 on, has n / (warmup + 1)
+        schedule["warmup_from"] = 1 / (warmup + 1)
+    if steps != run_steps:
+        schedule["horizon"] = {"steps": steps}
     if ratio is None and shape != "1-sqrt":
         return {**schedule, "shape": shape}
     decay = _decay_steps(theirs, ratio, warmup, warmup if steps is None else steps)
@@ -202,9 +224,9 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     engine: dict[str, Any] = {}
     if theirs.take_first(("compile", "enable"), ("training", "compile"), default=False):
         engine["compile"] = True
-    precision = theirs.take("training", "mixed_precision_param")
-    if precision is not None:
-        engine["precision"] = precision
+    if theirs.has("training", "mixed_precision_param"):
+        path = ("training", "mixed_precision_param")
+        engine["precision"] = theirs.take_choice(*path, choices=PRECISIONS, default="bfloat16")
     deterministic = theirs.take_first(("debug", "deterministic"), ("training", "deterministic"))
     if deterministic is not None:
         engine["deterministic"] = deterministic
@@ -245,16 +267,19 @@ def _degree_paths(way: str) -> list[Path]:
 def _readers(theirs: Theirs, world_size: int | None) -> int:
     """Ranks that read rows of their own; those that share one model read the same: 4 ranks in pairs -> 2."""
     ranks = 1
-    for way in ("tensor", *SPLITS):
+    for way in ("tensor", "pipeline"):
         degree = _degree(theirs, f"{way}_parallel")
         ranks *= degree if isinstance(degree, int) else 1
-        if way in SPLITS and degree != 1:
-            what = f"{SPLITS[way]} are not split over ranks here; ranks share the parameters (FSDP)."
-            theirs.differs(_degree_paths(f"{way}_parallel")[0], f"is {show_value(degree)}: {what}")
+        if way == "pipeline" and degree != 1:
+            what = "layers are not split over ranks here; ranks share the parameters (FSDP)."
+            theirs.differs(_degree_paths("pipeline_parallel")[0], f"is {show_value(degree)}: {what}")
+    context = _degree(theirs, "context_parallel")
+    if context != 1:
+        theirs.refuse(_degree_paths("context_parallel")[0], context, WHOLE_ROWS)
     if world_size is None:
         return 1
     if ranks < 1 or world_size % ranks:
-        what = f"{ranks} ranks share each row (tensor, context and pipeline degrees), which does not divide"
+        what = f"{ranks} ranks share each row (tensor and pipeline degrees), which does not divide"
         theirs.problem(("parallelism",), f"{what} --world-size {world_size}. Change one of them.")
         return 1
     return world_size // ranks

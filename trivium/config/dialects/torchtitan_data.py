@@ -205,7 +205,10 @@ class DataStages:
             self.theirs.taken.update((*span.path, key) for key in FIELDS)
             return None
         names = self._sources_of(span, kind)
-        self._take(span, "dataset_weights")
+        weights = self._take(span, "dataset_weights")
+        if not names and weights == []:
+            what = "Write a list with one weight for each source, or leave it out."
+            self.theirs.refuse((*span.path, "dataset_weights"), weights, what)
         unread = f"dataset_type = {show_value(kind)} does not read it"
         self.theirs.without_effect(dict.fromkeys(("dataset", "dataset_path", "dataset_folders"), unread), *span.path)
         return {**stage, **self._shares(span, names)} if names else None

@@ -6,11 +6,13 @@ has the data stages. A key that is neither translated nor listed here is refused
 
 from typing import Any
 
-LLAMA3_ROPE = {"theta": 500_000.0, "scaling": "llama3", "factor": 8.0, "original_seq_len": 8192}
+from trivium.config.dialects.translation import NO_CODE
+
+LLAMA3_SCALING = {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192}  # of Llama 3.1
 
 
 def _llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int = 128_256) -> dict[str, Any]:
-    rope: dict[str, Any] = {"theta": 10_000.0} if vocab == 32_000 else LLAMA3_ROPE
+    rope: dict[str, Any] = {"theta": 10_000.0 if vocab == 32_000 else 500_000.0}
     shape = {"layers": layers, "width": width, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
     return {**shape, "norm_eps": 1e-5, "rope": rope}
 
@@ -51,6 +53,20 @@ FLAVORS: dict[str, dict[str, dict[str, Any]]] = {
 }
 EXPERTS = ("moe", "-A")  # in the flavors of models that have experts: debugmodel_moe, 30B-A3B
 DOCUMENT_MASKS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen")  # flavors that keep documents apart
+# Keys of `[training]` that only NousResearch's fork has, and that only files from before June 2025 have.
+OF_THE_FORK = ("data_stages", "dataset_type", "dataset_folders", "dataset_weights", "dataset_random_seed")
+BEFORE_JUNE_2025 = ("warmup_steps", "batch_size")
+# Keys that upstream has had only since 9 October 2025, the day after it gave Llama 3 scaled positions.
+SINCE_SCALING: dict[str, tuple[str, ...]] = {
+    "job": ("print_config", "save_config_file", "custom_config_module"),
+    "debug": ("seed", "deterministic", "deterministic_warn_only", "moe_force_load_balance"),
+    "activation_checkpoint": ("memory_budget", "preserve_rng_state", "determinism_check", "debug"),
+    "checkpoint": ("enable_ft_dataloader_checkpoints",),
+    "comm": ("mode",),
+    "parallelism": ("context_parallel_load_balancer", "expert_parallel_comm_backend"),
+    "training": ("dataloader",),
+    "lr_scheduler": ("total_steps",),
+}
 ADDED = {"qwen3": ["eos"]}  # around each text; a tokenizer of Qwen3 has no bos, and the others have both
 
 # The datasets that they register by name, as our sources; `dataset_path` takes the place of `dataset`.
@@ -63,12 +79,15 @@ DATASETS: dict[str, dict[str, str]] = {
 TOKENIZER = "./tests/assets/tokenizer"  # where none is named
 
 NO_EXPERTS = "the model has no experts"
+NO_FLOAT8 = "matrices are not multiplied in float8"
+LAYERS_WHOLE = "layers are not split over ranks"
+REHEARSED = "trivium rehearse measures the memory"
 NO_NUMBER = "it decides no number of the run"
 SHIPPED = "trivium export writes the weights of any checkpoint"
 RANKS = "how ranks talk to each other decides no number"
 WATCHED = "nothing is measured or profiled by the config"
+EXTRA_LOSSES = "The loss is the cross-entropy, with z_loss beside it. Remove it."
 FLOAT8 = "Remove it: matrices are multiplied in bfloat16 or float32 here."
-NO_CODE = "No code is loaded from a config. Remove it, and what it adds."
 ONE_OF_ADAM = "the optimizer is AdamW"
 DION = (
     *("mu", "rank_fraction", "rank_multiple_of", "rank_factor", "algorithm", "power_iters", "qr_method"),
@@ -78,6 +97,33 @@ DION = (
     *("routing_lr_factor", "nesterov", "adjust_lr", "flatten", "use_triton", "muon_split", "is_light", "norm_factor"),
     *("zeropower_backend", "backend_steps", "momentum", "extra_param_group_split_rules", "muon_fallback_algorithm"),
     "extra_splits_rules",
+)
+SHOWN = ("print_args", "print_config", "save_config_file")
+PROFILING = (
+    *("enable_profiling", "run_profiler", "save_traces_folder", "profile_freq", "profile_every_x_iter"),
+    *("profiler_active", "profiler_warmup", "with_stack", "with_modules"),
+    *("enable_memory_snapshot", "save_memory_snapshot_folder"),
+)
+TRACES = ("save_traces_file_prefix",)
+PIPELINES = (
+    *("pipeline_parallel_split_points", "pipeline_parallel_split_mode", "pipeline_parallel_layers_per_stage"),
+    *("pipeline_parallel_schedule", "pipeline_parallel_schedule_csv", "pipeline_parallel_microbatches"),
+    *("pipeline_parallel_microbatch_size", "pipeline_parallel_first_stage_less_layers"),
+    *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_expert_parallel_overlap"),
+    "module_fqns_per_model_part",
+)
+MESSAGES = (
+    *("enable_compiled_autograd", "fsdp_reshard_after_forward", "disable_loss_parallel"),
+    *("enable_async_tensor_parallel", "context_parallel_rotate_method", "context_parallel_load_balancer", "torch_spmd"),
+)
+AGAIN = ("visualize_memory_budget_pareto", "preserve_rng_state", "determinism_check", "debug")
+QUANTIZED = ("recipe_name", "filter_fqns", "emulate", "moe_fqns_prototype", "force_recompute_fp8_weight_in_bwd")
+SCALINGS = ("scaling_type_input", "scaling_type_weight", "scaling_type_grad_output")
+LORA = ("train_embeddings", "train_output_layer")
+FAULTS = (
+    *("process_group", "process_group_timeout_ms", "replica_id", "group_size", "min_replica_size", "semi_sync_method"),
+    *("sync_steps", "should_quantize", "fragment_sync_delay", "fragment_update_alpha", "num_fragments"),
+    "module_fqns_per_model_fragment",
 )
 VALIDATION = (
     *("dataset", "dataset_path", "local_batch_size", "seq_len", "freq", "val_freq", "steps", "val_steps"),
@@ -105,8 +151,9 @@ HOLDS: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("initial_load_dequantize", "load_seed_checkpoint_only", "model_weights_only"), False),
     },
     "float8": {"enable_float8_linear": False},
-    "peft": {"enable_peft": False, "use_lora": False},
-    "qat": {"enable": False},
+    "comm": {"mode": "default"},
+    "peft": dict.fromkeys(("enable_peft", "use_lora", "enable", "enabled"), False),
+    "qat": dict.fromkeys(("enable", "enabled"), False),
     "atropos_api": {"enabled": False},
     "gcs_dataset": {"enable": False},
     "fault_tolerance": {"enable": False},
@@ -115,6 +162,7 @@ HOLDS: dict[str, dict[str, Any]] = {
 NOT_HERE: dict[str, dict[str, str]] = {
     "model": {
         "converters": FLOAT8,
+        "extra_losses": EXTRA_LOSSES,
         "norm_type": 'Norms are RMSNorm here. Write norm_type = "rmsnorm".',
     },
     "optimizer": {
@@ -135,6 +183,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "add_bos_eos": "Write true, or give sources.c4.add=[] instead.",
         "synthetic_data": "There are no random tokens to read. Write false.",
         "subset_size": "A source is read whole. Remove it.",
+        "extra_losses": EXTRA_LOSSES,
         "max_seq_len": "Remove it: seq_len is the row length.",
         "data": "Remove it, and write dataset and dataset_path.",
         **dict.fromkeys(("fp8_linear", "enable_float8_linear", "enable_fp8_linear"), FLOAT8),
@@ -159,8 +208,9 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "experimental": dict.fromkeys(("custom_import", "custom_args_module", "custom_model_path"), NO_CODE),
     "job": {"custom_config_module": NO_CODE},
     "float8": {"enable_float8_linear": FLOAT8},
-    "peft": dict.fromkeys(("enable_peft", "use_lora"), "All weights are trained. Write false."),
-    "qat": {"enable": FLOAT8},
+    "comm": {"mode": 'Ranks really talk to each other here. Write "default"; trivium train --dry-run tries a config.'},
+    "peft": dict.fromkeys(("enable_peft", "use_lora", "enable", "enabled"), "All weights are trained. Write false."),
+    "qat": dict.fromkeys(("enable", "enabled"), FLOAT8),
     "atropos_api": {"enabled": "Rows come from sources, not from a server. Write false."},
     "gcs_dataset": {"enable": "Write false, and give dataset_path."},
     "fault_tolerance": {"enable": "All ranks take every step together. Write false; the launcher resumes the run."},
@@ -172,17 +222,27 @@ NOT_HERE: dict[str, dict[str, str]] = {
 }
 
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
-    "job": {"*": NO_NUMBER},
-    "profiling": {"*": WATCHED},
-    "memory_estimation": {"*": "trivium rehearse measures the memory"},
-    "estimate": {"*": "trivium rehearse measures the memory"},
-    "metrics": {"*": "figures are written into the run's folder"},
-    "comm": {"*": RANKS},
-    "experimental": {"*": RANKS},
-    "parallelism": {"*": RANKS},
+    "job": dict.fromkeys(("config_file", "description", "use_for_integration_test", *SHOWN), NO_NUMBER),
+    "profiling": dict.fromkeys(PROFILING, WATCHED),
+    "memory_estimation": dict.fromkeys(("enable", "enabled", "disable_fake_mode"), REHEARSED),
+    "estimate": dict.fromkeys(("memory", "mode"), REHEARSED),
+    "metrics": dict.fromkeys(
+        ("disable_color_printing", "enable_color_printing", "save_tb_folder", "save_for_all_ranks", "rank_0_only"),
+        "figures are written into the run's folder",
+    ),
+    "comm": dict.fromkeys(
+        ("init_timeout_seconds", "train_timeout_seconds", "trace_buf_size", "save_traces_folder", *TRACES), RANKS
+    ),
+    "experimental": {**dict.fromkeys(PIPELINES, LAYERS_WHOLE), **dict.fromkeys(MESSAGES, RANKS)},
+    "parallelism": {
+        **dict.fromkeys(PIPELINES, LAYERS_WHOLE),
+        **dict.fromkeys(MESSAGES, RANKS),
+        **dict.fromkeys(
+            ("expert_parallel_degree", "expert_tensor_parallel_degree", "expert_parallel_comm_backend"), NO_EXPERTS
+        ),
+    },
     "model": {
         "print_after_conversion": WATCHED,
-        "extra_losses": NO_EXPERTS,
         "use_flex_attn": "the fastest attention that a device has is taken",
     },
     "optimizer": {
@@ -195,7 +255,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("aggressive_memory_mode", "aggressive_memory_verbose", "enable_cpu_offload"), NO_NUMBER),
         **dict.fromkeys(("enable_loss_parallel", "disable_loss_parallel", "fsdp_reshard_after_forward"), RANKS),
         **dict.fromkeys(("freeze_router_bias", "freeze_expert_bias", "expert_orthogonality_coeff"), NO_EXPERTS),
-        **dict.fromkeys(("debug_moe_force_load_balance", "extra_losses"), NO_EXPERTS),
+        "debug_moe_force_load_balance": NO_EXPERTS,
         **dict.fromkeys(
             ("dynamic_batch_alignment", "dynamic_batch_max_levels", "dynamic_batch_buckets"), "dynamic_batch is false"
         ),
@@ -219,21 +279,32 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(("enable_ft_dataloader_checkpoints", "enable_ft", "enable_fail_fast"), RANKS),
     },
-    "activation_checkpoint": {"*": "activations that are computed again decide no number"},
-    "compile": {"*": "how the model is compiled is torch's choice"},
-    "quantize": {"*": "it belongs to model.converters, which is empty"},
-    "float8": {"*": "matrices are not multiplied in float8"},
-    "mx": {"*": "matrices are not multiplied in float8"},
-    "mx_moe": {"*": NO_EXPERTS},
-    "peft": {"*": "all weights are trained"},
-    "qat": {"*": "qat.enable is false"},
-    "atropos_api": {"*": "atropos_api.enabled is false"},
-    "gcs_dataset": {"*": "gcs_dataset.enable is false"},
-    "fault_tolerance": {"*": "fault_tolerance.enable is false"},
+    "activation_checkpoint": dict.fromkeys(
+        ("selective_ac_option", "per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop", "memory_budget", *AGAIN),
+        "activations that are computed again decide no number",
+    ),
+    "compile": dict.fromkeys(
+        ("components", "backend", "fullgraph", "max_autotune", "prune_configs_by_shared_mem", "triton_cudagraphs"),
+        "how the model is compiled is torch's choice",
+    ),
+    "quantize": dict.fromkeys(("linear", "grouped_mm", "dense", "moe"), "it belongs to model.converters"),
+    "float8": dict.fromkeys(
+        ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp", *QUANTIZED, *SCALINGS), NO_FLOAT8
+    ),
+    "mx": dict.fromkeys(("use_fp8_dim1_cast_triton_kernel", "mxfp8_dim1_cast_kernel_choice", *QUANTIZED), NO_FLOAT8),
+    "peft": dict.fromkeys(LORA, "all weights are trained"),
+    "atropos_api": dict.fromkeys(
+        ("api_url", "poll_interval", "timeout", "distill_kl_coef"), "atropos_api.enabled is false"
+    ),
+    "fault_tolerance": dict.fromkeys(FAULTS, "fault_tolerance.enable is false"),
     "deepep": {"*": NO_EXPERTS},
     "llep": {"*": NO_EXPERTS},
+    "mx_moe": {"*": NO_EXPERTS},
     "lm_eval": {"*": "lm-evaluation-harness scores what trivium export writes"},
     "offloading": {"*": "it decides where activations are kept, and no number"},
     "liger_kernel": {"*": "the loss is taken in slices"},
-    "debug": {"*": NO_NUMBER},
+    "debug": {
+        **dict.fromkeys(("deterministic_warn_only", "enable_nan_tracker", "nan_tracker_verbose"), NO_NUMBER),
+        "moe_force_load_balance": NO_EXPERTS,
+    },
 }

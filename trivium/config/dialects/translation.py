@@ -19,6 +19,8 @@ from trivium.errors import Problem
 
 ALL_OF_THEM = 1_000_000  # checkpoints that are kept where theirs are never removed
 ABSENT: tuple[Any, ...] = (None, "", [], {})  # as good as a key that is not written
+WHOLE_ROWS = "Rows are not split over ranks here. Write 1."  # instead of a degree of context parallelism
+NO_CODE = "No code is loaded from a config. Remove it, and what it adds."
 MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model", "init"))
 
 
@@ -164,6 +166,12 @@ class Theirs:
     def need(self, path: Path, what: str, *ours: Path) -> None:
         """Something that theirs does not have and an override of ours must give."""
         self.needed.append(NeededKey(Problem(self.where(path), what), ours))
+
+    def need_muon(self, path: Path, mine: str) -> None:
+        """Muon differs from tool to tool: ours must be asked for, by those who know how it differs from theirs."""
+        what = "trivium's has Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs))"
+        rule = f"To train with it, give optimizer.name=muon; or write {mine}."
+        self.need(path, f"is {show_value(self.look(*path))}: {what}. {rule}", ("optimizer", "name"))
 
     def without_effect(self, reasons: Mapping[str, str], *table: str | int) -> None:
         """Name the keys of a table that decide nothing here, each with the reason; the key "*" is all of them."""

@@ -159,11 +159,15 @@ def _own_module(model: Any, spec: ModelSpec) -> Any:
     if not isinstance(model, nnx.Module):
         problems.append("is not an nnx.Module")
     else:
-        if not getattr(model, "layers", ()):
+        if not hasattr(model, "layers"):
             problems.append("has no layers (an nnx.List)")
+        elif not len(model.layers):
+            problems.append("has an empty list of layers: put one module or more in it")
         if not hasattr(model, "lm_head"):
             problems.append("has no lm_head (the weight from hidden states to logits: vocabulary, width)")
         others = {type(part).__name__ for _, part in nnx.to_flat_state(nnx.state(model)) if type(part) is not nnx.Param}
+        if any(isinstance(module, nnx.Dropout) and not module.deterministic for _, module in nnx.iter_modules(model)):
+            problems.append("has an nnx.Dropout, and the JAX engine's steps draw no random numbers: leave it out")
         if others:
             problems.append(f"keeps {', '.join(sorted(others))}: only nnx.Param is kept from step to step")
     if problems:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.errors import UsageError
 
 SLICE_LOGITS = 2**23
 MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -153,6 +154,9 @@ def own_losses(
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
     found = objective.token_losses(hidden[at], lm_head.to(hidden.dtype)[:vocab], batch)
     losses, figures = losses_and_figures(found, len(loss_targets.tokens))
+    if torch.is_grad_enabled() and not losses.requires_grad:
+        what = "the function of Trainer.loss() returned losses without a gradient"
+        raise UsageError(f"{what}. Compute them from hidden and lm_head, without detach() and torch.no_grad().")
     nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
     nats[at] = losses.detach().float()
     by_token = {name: figure.detach().float() for name, figure in figures.items()}

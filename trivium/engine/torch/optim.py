@@ -10,6 +10,7 @@ rank makes it orthogonal while the others do the same for other matrices, and ea
 update are torch's, so that either continues what the other began; they differ by the rounding of bfloat16.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -144,6 +145,11 @@ def made_by(own: OwnOptimizer, weights: Mapping[str, nn.Parameter]) -> Optimizer
     made = own(list(weights.values() if isinstance(inner, type) else weights.items()))
     if not isinstance(made, Optimizer):
         raise UsageError(f"Trainer.optimizer() returned {WRONG_KIND.format(f'what makes a {type(made).__name__}')}")
+    try:
+        inspect.signature(made.step).bind()
+    except TypeError:
+        what = f"Trainer.optimizer() made a {type(made).__name__}, whose step needs a closure that computes the loss"
+        raise UsageError(f"{what}. The engine takes one pass a step: return an optimizer that needs none.") from None
     return made
 
 

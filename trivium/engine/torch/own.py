@@ -47,9 +47,10 @@ class OwnModel(LanguageModel):
         return head
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
-        """Hidden states (B, T, width), in the precision that flows."""
+        """Hidden states (B, T, width), in the precision that flows; in training mode where gradients are recorded."""
         places = batch.places
         assert places is not None, "a model of one's own is given places"
+        self.inner.train(torch.is_grad_enabled())
         with torch.autocast(batch.tokens.device.type, self.precision, enabled=self.precision != torch.float32):
             hidden = self.inner(batch.tokens, places.positions, places.documents)
         expected = (*batch.tokens.shape, self.head_weight.shape[1])
@@ -87,8 +88,10 @@ def _problems(model: Any, spec: ModelSpec) -> Iterator[str]:
     except TypeError:
         yield f"has a forward that does not take {', '.join(ARGUMENTS)}"
     layers, head = getattr(model, "layers", None), getattr(model, "lm_head", None)
-    if not isinstance(layers, nn.ModuleList) or not len(layers):
+    if not isinstance(layers, nn.ModuleList):
         yield "has no layers (an nn.ModuleList)"
+    elif not len(layers):
+        yield "has an empty list of layers: put one module or more in it"
     weight = getattr(head, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.ndim != 2 or not spec.vocab <= len(weight) <= spec.padded_vocab:
         rows = f"{spec.vocab:,} to {spec.padded_vocab:,} rows"
