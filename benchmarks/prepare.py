@@ -88,7 +88,7 @@ def trivium(folder: Path, out: Path, workers: int) -> tuple[float, float]:
     from trivium.sources.commands import prepare_paths
 
     begin = now()
-    prepare_paths([str(folder / "*.jsonl")], out, str(folder / "tokenizer.json"), "text", None, None, workers)
+    prepare_paths([str(folder / "*.jsonl")], out, str(folder / "tokenizer.json"), "text", None, None, workers, "ds")
     return since(begin)
 
 

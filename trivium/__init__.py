@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trivium.config.schema import Config as Config
     from trivium.engine.base import Engine as Engine
     from trivium.engine.base import EvalStats as EvalStats
+    from trivium.engine.base import LossBatch as LossBatch
     from trivium.engine.base import OptimizerSettings as OptimizerSettings
     from trivium.engine.base import StageSettings as StageSettings
     from trivium.engine.base import StepSettings as StepSettings
@@ -44,7 +45,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "trivium.config.load": ("load_config",),
     "trivium.config.schema": ("Config",),
-    "trivium.engine.base": ("Engine", "EvalStats", "OptimizerSettings", "StageSettings", "StepSettings", "StepStats"),
+    "trivium.engine.base": (
+        "Engine",
+        "EvalStats",
+        "LossBatch",
+        "OptimizerSettings",
+        "StageSettings",
+        "StepSettings",
+        "StepStats",
+    ),
     "trivium.errors": (
         "ConfigError",
         "GuardError",

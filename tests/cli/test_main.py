@@ -95,10 +95,11 @@ def test_a_plan_is_plain_text_of_80_columns_when_piped(folder: Path) -> None:
     assert names_in(folder) == ["run.toml"]
 
 
-def test_a_plan_of_theirs_says_what_was_not_carried_over(folder: Path) -> None:
-    ran = trivium("plan", THEIRS, "--world-size", "2", folder=folder)
+def test_a_plan_of_theirs_says_what_differs_and_what_decides_nothing(folder: Path) -> None:
+    ran = trivium("plan", THEIRS, "--verbose", folder=folder)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "job.description: not carried over" in ran.stdout
+    assert "differs from theirs\n  data_stages_test.toml: training.local_batch_size: is 4 rows" in ran.stdout
+    assert "decides nothing\n  data_stages_test.toml: job.description: has no effect here" in ran.stdout
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
 
 
@@ -126,22 +127,15 @@ def test_the_schema_is_one_that_accepts_the_example(folder: Path) -> None:
     assert list(schema.iter_errors(tomllib.loads(EXAMPLE.read_text(encoding="utf-8")))) == []
 
 
-def test_convert_prints_a_config_that_loads_with_its_notes_as_comments(folder: Path) -> None:
-    ran = trivium("convert", THEIRS, "--world-size", "2", folder=folder)
+@pytest.mark.parametrize("world_size", [None, 2])
+def test_convert_prints_a_config_that_loads_with_its_notes_as_comments(folder: Path, world_size: int | None) -> None:
+    ranks = [] if world_size is None else ["--world-size", str(world_size)]
+    ran = trivium("convert", THEIRS, *ranks, folder=folder)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines()[0] == (
-        '# data_stages_test.toml: job.description: not carried over (it is "three stages"): nothing here takes it.'
-    )
+    assert ("taken as 1 rank" in ran.stdout) is (world_size is None)
     ours = folder / "ours.toml"
     ours.write_text(ran.stdout)
-    assert load_config(ours) == load_config(THEIRS, world_size=2)
-
-
-def test_convert_without_the_world_size_says_that_it_is_needed(folder: Path) -> None:
-    ran = trivium("convert", THEIRS, folder=folder)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    what = "4 rows on each rank: how many ranks? Give --world-size 8, or training.global_batch_size."
-    assert ran.stderr == f"data_stages_test.toml: training.local_batch_size: {what}\n"
+    assert load_config(ours) == load_config(THEIRS, world_size=world_size)
 
 
 HEAVY = ("torch", "jax", "flax", "datasets", "transformers")

@@ -22,6 +22,7 @@ from trivium.engine.base import (
     StageSettings,
 )
 from trivium.errors import ResumeError, UsageError
+from trivium.model.folder import read_spec, write_spec
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import IGNORED, PADDING, Batch
 
@@ -280,16 +281,19 @@ class EngineContract(ABC):
 
     def test_a_reference_keeps_its_own_rotary_positions(self, tmp_path: Path) -> None:
         batch, other = make_batch(), RopeSpec(theta=50.0)
-        own = self.anchored(tmp_path / "own").step(batch, settings_at())
-        kept = self.anchored(tmp_path / "kept", rope=other)
-        kept_stats = kept.step(batch, settings_at())
         first = self.tiny()
-        first.enter(replace(STAGE, rope=other))
-        assert kept_stats.extra["reference_loss"] == pytest.approx(
-            nats_of(first, batch) / batch.loss_tokens(), rel=1e-6
-        )
-        assert kept_stats.loss == pytest.approx(own.loss, rel=1e-6)
-        assert kept_stats.extra["kl"] > 1e-4
+        first.save(tmp_path).wait()
+        plain = first.step(batch, settings_at())
+        write_spec(tmp_path, replace(read_spec(tmp_path), rope=other))  # as if it had been trained with these
+        kept = self.tiny()
+        kept.start_from(tmp_path)
+        kept.enter(replace(STAGE, rope=other))
+        expected = nats_of(kept, batch) / batch.loss_tokens()
+        kept.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
+        stats = kept.step(batch, settings_at())
+        assert stats.extra["reference_loss"] == pytest.approx(expected, rel=1e-6)
+        assert stats.loss == pytest.approx(plain.loss, rel=1e-6)
+        assert stats.extra["kl"] > 1e-4
 
     def test_a_reference_of_less_precision_is_near(self, tmp_path: Path) -> None:
         batch = make_batch()
@@ -521,6 +525,21 @@ class EngineContract(ABC):
         longer.load(tmp_path)
         longer.enter(replace(STAGE, rope=TINY.rope))
         assert nats_of(longer, make_batch()) == nats_of(engine, make_batch())
+
+    def test_saved_weights_keep_the_rotary_positions_of_the_last_update(self, tmp_path: Path) -> None:
+        engine, asked = self.tiny(), RopeSpec(5e5)
+        engine.enter(StageSettings(SEQ_LEN, asked))
+        engine.save(tmp_path / "0").wait()
+        engine.step(make_batch(), settings_at())
+        engine.enter(StageSettings(SEQ_LEN, RopeSpec(2e5)))
+        engine.save(tmp_path / "1").wait()
+        engine.export(tmp_path / "exported")
+        again = self.tiny()
+        again.load(tmp_path / "1")
+        again.save(tmp_path / "2").wait()
+        assert read_spec(tmp_path / "0").rope == RopeSpec()
+        assert read_spec(tmp_path / "1").rope == read_spec(tmp_path / "2").rope == asked
+        assert read_spec(tmp_path / "exported").rope == asked
 
     def test_an_exported_model_is_the_same_model(self, tmp_path: Path) -> None:
         engine, other = self.tiny(), self.tiny(seed=2)

@@ -1,6 +1,7 @@
 """Names and hashes of functions of one's own: the same in every launch, others when the function is another."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,13 @@ class Model:
         return halve(3)
 
 
+@dataclass
+class Numbers:
+    """A config of one's own."""
+
+    width: int
+
+
 class Tuned(Model):
     """Another model."""
 
@@ -62,6 +70,7 @@ def test_the_same_function_has_the_same_hash() -> None:
         (optax.adam(1e-3), optax.adam(2e-3)),
         (optax.cosine_decay_schedule(1.0, 10), optax.cosine_decay_schedule(1.0, 11)),
         (Model, Tuned),
+        (partial(halve, Numbers(3)), partial(halve, Numbers(4))),
     ],
 )
 def test_another_function_has_another_hash(one: Any, other: Any) -> None:

@@ -26,6 +26,13 @@ from trivium.tokenfiles.open import open_source
 FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size=1, max_size=3).filter(
     lambda files: all(any(lengths) for lengths in files)
 )
+
+
+def has_room_for_two_halves(stages: list[dict[str, Any]]) -> bool:
+    """Whether every stage has a row for either of two centred fades."""
+    return all(stage["steps"] * stage["batch_size"] > 1 for stage in stages)
+
+
 STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.fixed_dictionaries(
         {
@@ -48,7 +55,7 @@ STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     ),
     min_size=1,
     max_size=4,
-).filter(lambda stages: all(stage["steps"] * stage["batch_size"] > 1 for stage in stages))  # room for two half fades
+).filter(has_room_for_two_halves)
 SMALL = {"block_tokens": 32, "window_blocks": 2}
 
 

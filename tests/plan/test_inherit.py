@@ -14,6 +14,7 @@ from trivium.config.schema import Config
 from trivium.errors import PlanError
 from trivium.model.folder import write_spec
 from trivium.model.huggingface import write_config
+from trivium.model.spec import RopeSpec
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
@@ -30,7 +31,8 @@ def keep(folder: Path, config: Config, step: int = 10) -> Path:
     run = RunFolder(folder)
     run.fresh_draft(step)
     (run.draft_path(step) / "engine").mkdir()
-    write_spec(run.draft_path(step) / "engine", SPEC)
+    trained = plan.stage_at(step - 1).rope or SPEC.rope
+    write_spec(run.draft_path(step) / "engine", replace(SPEC, rope=trained))
     raw = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     stage = plan.stage_at(min(step, (plan.total_steps or 1) - 1)).index
     run.commit(step, {"config": raw, "stage": stage, "loader": {"record": plan.record(step)}}, {})
@@ -61,8 +63,8 @@ def test_what_is_not_said_is_the_base_runs_last_stages(base: Path) -> None:
     assert plan.peak_lr == {"matrix": 0.02, "embedding": 0.004, "unembedding": 0.004, "rest": 0.004}
     assert plan.config.optimizer.grad_clip == 1.0
     assert plan.config.tokenizer is not None
-    assert plan.config.model.rope is not None
-    assert plan.config.model.rope.theta == 500_000
+    assert stage.rope is not None
+    assert stage.rope.theta == 500_000
     assert plan.config.engine.micro_batch_size == 2
 
 
@@ -72,7 +74,7 @@ def test_what_is_said_stays_and_a_checkpoint_within_a_stage_has_that_stages(base
     said = {"steps": 5, "seq_len": 8}, {"steps": 5, "batch_size": 7}
     plan = midtraining(base, *said, model={"init_step": 6}, optimizer={"lr": {"rest": 1e-3}})
     assert [(stage.seq_len, stage.batch_size) for stage in plan.stages] == [(8, 4), (16, 7)]
-    assert plan.config.model.rope is None
+    assert [stage.rope for stage in plan.stages] == [RopeSpec(), RopeSpec()]
     assert plan.peak_lr["matrix"] == 1e-3
     assert plan.config.optimizer.name == "muon"
 
@@ -99,7 +101,7 @@ def test_the_plan_shows_what_was_inherited(base: Path) -> None:
     show_plan(plan, Console(file=shown, width=400))
     taken = (
         f'from {base} at step 10: tokenizer = {{ kind = "bytes" }}, defaults.batch_size = 3, '
-        'model.rope = { theta = 500000.0 }, optimizer.name = "muon", '
+        'optimizer.name = "muon", '
         "optimizer.lr = { matrix = 0.02, rest = 0.004 }, optimizer.grad_clip = 1.0, engine.micro_batch_size = 2."
     )
     assert taken in shown.getvalue()
@@ -108,7 +110,6 @@ def test_the_plan_shows_what_was_inherited(base: Path) -> None:
         "keys": {
             "tokenizer": {"kind": "bytes"},
             "defaults.batch_size": 3,
-            "model.rope": {"theta": 500_000.0},
             "optimizer.name": "muon",
             "optimizer.lr": {"matrix": 0.02, "rest": 0.004},
             "optimizer.grad_clip": 1.0,
@@ -167,6 +168,6 @@ def test_what_the_base_stretched_is_inherited_with_its_scaling(tmp_path: Path) -
     ]
     base = keep(tmp_path / "base", config_of(stages, tokenizer={"kind": "bytes"}))
     plan = midtraining(base)
-    assert plan.config.model.rope is not None
-    assert plan.config.model.rope.original_seq_len == 16
+    assert plan.stages[0].rope is not None
+    assert plan.stages[0].rope.original_seq_len == 16
     assert plan.stages[0].rope == make_plan(config_of(stages)).stages[1].rope

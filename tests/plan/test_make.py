@@ -91,6 +91,20 @@ def test_a_centred_fade_is_half_in_the_stage_before(tmp_path: Path) -> None:
     batch = plan.stages[0].batch_size
     assert rows[0]["code"] == pytest.approx(batch / 2, abs=1)  # an eighth of four steps
     assert rows[1]["web"] == pytest.approx(batch / 2, abs=1)
+    mixtures = [stage.mixture for stage in plan.stages]
+    assert mixtures[0] is not None
+    assert mixtures[1] is not None
+    assert (mixtures[1].new_given, mixtures[1].old_rows) == (rows[0]["code"], rows[0]["web"])  # both go on
+
+
+def test_an_anneal_may_begin_with_a_centred_fade() -> None:
+    anneal = {"start": 0.5, "mixture": {"code": 1.0}, "fade": {"steps": 4, "center": True}}
+    plan = plan_of({"steps": 20, "mixture": {"web": 1.0}}, run={"name": "test", "anneal": anneal})
+    first, last = (stage.mixture for stage in plan.stages)
+    assert first is not None
+    assert last is not None
+    assert first.out is not None
+    assert (first.out.first, last.fade.before) == (8 * 4, 2 * 4)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def test_a_later_stage_changes_no_earlier_stages_rotary_positions() -> None:
         ([{}, {"seq_len": 32}, {"seq_len": 128, "rope": YARN}], {}, [0, 0, 32]),
         # Rows of a stage that stretches are longer than what it stretches: they are not the original context.
         ([{}, {"seq_len": 64, "rope": YARN}, {"seq_len": 256, "rope": YARN}], {}, [0, 16, 16]),
-        ([{"seq_len": 64, "rope": YARN}, {"seq_len": 128}], {}, [64, 0]),
+        ([{"seq_len": 64, "rope": YARN}, {"seq_len": 128}], {}, [64, 64]),
+        ([{"seq_len": 64, "rope": YARN}, {"seq_len": 32, "rope": {"theta": 1e4}}], {}, [64, 64]),
         ([{}, {"seq_len": 64}], {"rope": YARN}, [16, 16]),
         ([{}, {"seq_len": 64, "rope": YARN}], {"max_seq_len": 48}, [0, 48]),
         ([{}, {"seq_len": 64, "rope": {**YARN, "original_seq_len": 24}}], {"max_seq_len": 48}, [0, 24]),
@@ -200,3 +201,18 @@ def test_the_record_has_the_resolved_shape_and_rotary_positions() -> None:
         "stages[1].rope.beta_slow": 1.0,
     }
     assert not [key for key in record if "max_seq_len" in key]
+
+
+def test_a_stage_that_asks_for_no_rope_keeps_that_of_the_stage_before() -> None:
+    stages = (
+        {"steps": 5},
+        {"steps": 5, "rope": {"theta": 5e5}},
+        {"steps": 5},
+        {"steps": 5, "seq_len": 64, "rope": YARN},
+        {"steps": 5},
+        {"steps": 5, "rope": {"theta": 1e4}},
+    )
+    found = ropes(plan_of(*stages))
+    assert [rope.theta for rope in found] == [1e4, 5e5, 5e5, 5e5, 5e5, 1e4]
+    assert [rope.scaling for rope in found] == [None, None, None, "yarn", "yarn", None]
+    assert found[4] == found[3]

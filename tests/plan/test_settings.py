@@ -9,8 +9,8 @@ from trivium.config.stages import Kl, Stage
 from trivium.engine.base import KlSettings, StageSettings
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError
-from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.plan.settings import FrozenModel, engine_settings, mesh_shape, stage_settings
+from trivium.model.spec import ModelSpec
+from trivium.plan.settings import engine_settings, mesh_shape, stage_settings
 
 SPEC = ModelSpec(layers=1, width=64, heads=1, kv_heads=1, head_dim=64, ffn=192, vocab=256, max_seq_len=128)
 
@@ -41,8 +41,8 @@ def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
 
 def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
     stage = Stage(name="chat", kl=Kl(beta=0.1, direction="reverse", precision="bfloat16"))
-    frozen = FrozenModel(Path("folder"), RopeSpec(5e5))
-    expected = KlSettings(0.1, Path("folder"), "reverse", "bfloat16", RopeSpec(5e5))
+    frozen = Path("folder")
+    expected = KlSettings(0.1, frozen, "reverse", "bfloat16")
     assert stage_settings(stage, SPEC.rope, begins=True, reference=frozen).kl == expected
     assert stage_settings(stage, SPEC.rope, begins=True).kl is None
     assert stage_settings(Stage(name="chat"), SPEC.rope, begins=True, reference=frozen).kl is None

@@ -422,6 +422,18 @@ def test_a_generated_task_is_a_source(own_cache: Path) -> None:
     assert len(prepared(own_cache)) == 2
 
 
+def test_a_task_that_makes_other_conversations_than_before_is_prepared_again(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"kind": "chat", "task": "spelling", "size": 12}
+    with monkeypatch.context() as older:
+        older.setattr("trivium.sources.chat.TASKS_VERSION", 1)
+        plan_of(source)
+    assert "web" not in unprepared_plan(source).sources
+    plan_of({**source, "split_by": "rows"})
+    assert len(prepared(own_cache)) == 2
+
+
 def test_a_task_may_read_a_path(tmp_path: Path) -> None:
     rows = [{"question": f"what is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(5)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

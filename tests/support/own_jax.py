@@ -54,7 +54,9 @@ class Small(nnx.Module):
 
 
 def nats(hidden: Array, lm_head: Array, targets: Array) -> Array:
-    return optax.softmax_cross_entropy_with_integer_labels((hidden @ lm_head.T).astype(jnp.float32), targets)
+    logits = (hidden @ lm_head.T).astype(jnp.float32)
+    losses: Array = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return losses
 
 
 class OwnModelTrainer(Trainer):

@@ -20,9 +20,12 @@ import torch
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
 from tests.support.events import steps_taken
+from tests.support.own_torch import Small
 from tests.support.scripts import ROOT
 from trivium.engine.base import EvalStats, StepSettings, StepStats, figures_by_source
-from trivium.errors import ConfigError, ResumeError, UsageError
+from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
+from trivium.errors import ConfigError, PlanError, ResumeError, UsageError
+from trivium.model.spec import ModelSpec
 from trivium.rows.batch import Batch
 from trivium.train.trainer import Trainer
 
@@ -157,10 +160,7 @@ def test_a_checkpoint_of_ones_own_model_is_opened_by_its_trainer_alone(folder: P
         session.engine.export(Path("out"))
 
 
-def test_matrices_of_ones_own_model_are_not_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
-    from trivium.model.spec import ModelSpec
-
+def test_matrices_of_ones_own_model_are_not_split() -> None:
     spec = ModelSpec(2, 32, 4, 2, 8, 64, 50, 16, own="Small")
     refuse_uneven_matrices(MeshShape(shard=2), spec)
     with pytest.raises(ConfigError) as refusal:
@@ -258,6 +258,31 @@ def test_an_optax_transformation_updates_and_resumes(folder: Path) -> None:
     )
 
 
+def build(extra: bool, spec: ModelSpec) -> torch.nn.Module:
+    model = Small(spec)
+    if extra:
+        model.register_parameter("extra", torch.nn.Parameter(torch.ones(3)))
+    return model
+
+
+def test_a_model_that_has_changed_is_refused(folder: Path) -> None:
+    before, after = partial(build, False), partial(build, True)
+    train(returning(2, model=before), "torch")
+    with pytest.raises(ResumeError, match=r"Trainer\.model\.source was "):
+        train(returning(4, model=after), "torch")
+    with pytest.raises(
+        ResumeError, match=r"holds other parameters: extra was absent and is now 3\. Put the model back"
+    ):
+        train(returning(2, model=after), "torch", "model={init = 'runs/run'}", name="other")
+    train(returning(2), "torch", name="plain")
+    given = "stages.1.kl={beta = 0.5, reference = {path = 'runs/plain'}}"
+    with pytest.raises(PlanError) as refusal:
+        train(returning(2, model=before), "torch", given, name="given")
+    what = "holds a decoder, and this run trains a model that build made. Give a reference of the same kind."
+    assert what in str(refusal.value)
+    assert len(train(returning(4, model=before), "torch")) == 4
+
+
 def test_an_optimizer_of_the_other_engine_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError) as refusal:
         train(returning(optimizer=optax.sgd(1e-3)), "torch")
@@ -270,7 +295,7 @@ def test_an_optimizer_of_the_other_engine_is_refused(folder: Path) -> None:
 def test_stages_that_ones_own_parts_would_pass_over_are_refused(folder: Path) -> None:
     small, loss = own("torch", "OwnModelTrainer"), own("torch", "KlTrainer")
     for kind, override, what in (
-        (small, "stages.0.rope.theta=50000", "Trainer.model() makes the model, which is not told of them"),
+        (small, "stages.0.rope.theta=50000", "Trainer.model() makes the model, which does not see them"),
         (loss, "stages.0.z_loss=0.1", "Trainer.loss() is the whole objective, but the stage has z_loss"),
         (loss, 'stages.1.kl={beta = 1.0, direction = "reverse"}', 'the stage has kl.direction = "reverse"'),
     ):
@@ -301,13 +326,22 @@ def test_the_evaluator_is_built_once(folder: Path) -> None:
     assert trainer.session.last_evaluation.scores == {"step": 4.0}
 
 
+def test_a_run_is_done_when_its_trainer_is(folder: Path) -> None:
+    class Early(Trainer):
+        @property
+        def done(self) -> bool:
+            return self.step == 3
+
+    assert len(train(Early, "torch")) == 3
+
+
 class OwnSteps(Stopping):
     """Its steps are written with the engine's weights: a sign descent of the rate of the step."""
 
     stop_at = 4
 
     def val_step(self, batch: Batch) -> EvalStats:
-        return EvalStats(figures_by_source(batch, self.engine.nats(batch).sum(axis=1, dtype=np.float64)))
+        return EvalStats(figures_by_source(batch, self.engine.nats(batch)))
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         before = self.engine.evaluate(batch)

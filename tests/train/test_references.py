@@ -21,9 +21,9 @@ from tests.support.scripts import ROOT
 from tests.support.training import write_references
 from trivium.ask.export import export_checkpoint
 from trivium.errors import PlanError, ResumeError
+from trivium.model.folder import read_spec
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
-from trivium.train.references import trained_rope
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
@@ -114,11 +114,11 @@ def test_each_stage_has_the_reference_it_asks_for_and_none_is_held_where_none_is
 def test_a_reference_keeps_the_rotary_positions_of_the_stage_that_trained_it(trained: tuple[Path, Watched]) -> None:
     held = trained[1].held
     assert held["anchored"].rope.theta == 10_000
-    assert held["fresh"].rope.theta == 10_000
+    assert held["fresh"].rope.theta == 50_000  # of the stage before it, which asks for none
     assert extras("base")[6]["kl"] > 1e-6
-    assert trained_rope(step_folder(5, "base") / "engine").theta == 10_000
-    assert trained_rope(step_folder(10, "base") / "engine").theta == 50_000
-    assert trained_rope(step_folder(14, "base") / "engine").theta == 10_000
+    assert read_spec(step_folder(5, "base") / "engine").rope.theta == 10_000
+    assert read_spec(step_folder(10, "base") / "engine").rope.theta == 50_000
+    assert read_spec(step_folder(14, "base") / "engine").rope.theta == 50_000  # the stage asks for none
 
 
 def test_validation_is_plain_cross_entropy(folder: Path) -> None:

@@ -14,8 +14,8 @@ from trivium.engine.base import Engine, EngineSettings, MakeModel, StageSettings
 from trivium.engine.make import make_engine
 from trivium.engine.ranks import Ranks
 from trivium.model.folder import is_saved, read_spec, saved_by
+from trivium.plan.inherit import begun_stages
 from trivium.plan.make import stage_configs
-from trivium.plan.model import stage_rope
 from trivium.plan.settings import stage_settings
 from trivium.run.folder import Checkpoint, RunFolder
 
@@ -23,7 +23,7 @@ from trivium.run.folder import Checkpoint, RunFolder
 def checkpoint_engine(
     checkpoint: Checkpoint, device: str | None = "cpu", make_model: MakeModel | None = None
 ) -> Engine:
-    """An engine with a checkpoint's weights, in the stage that it was saved in: to export, evaluate or sample.
+    """An engine with a checkpoint's weights, in the stage that it was last trained in: to export, evaluate or sample.
 
     A model that a Trainer's own function made is made by that function again, and refused without it.
     """
@@ -37,13 +37,10 @@ def checkpoint_engine(
 
 
 def checkpoint_stage(checkpoint: Checkpoint) -> StageSettings:
-    """The settings of the stage that a checkpoint was saved in."""
+    """The settings of the stage that a checkpoint's model was last trained in; its rotary positions are the model's."""
     state = checkpoint.state()
-    config = Config.model_validate(state["config"])
-    stages = stage_configs(config)
-    number = min(state["stage"], len(stages) - 1)
-    rope = stage_rope(stages, number, config.model, read_spec(checkpoint.engine))
-    return stage_settings(stages[number], rope, begins=False)
+    stages = begun_stages(state) or stage_configs(Config.model_validate(state["config"]))[:1]
+    return stage_settings(stages[-1], None, begins=False)
 
 
 def is_foreign(folder: Path, engine: str) -> bool:

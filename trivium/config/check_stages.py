@@ -287,10 +287,11 @@ def rope_rules(view: View) -> Iterator[Finding]:
     model = view.config.model
     if model.rope is not None:
         yield from _scaling_rules(view, ("model", "rope"), model.rope)
+    rope = model.rope
     for number, stage in enumerate(view.stages):
         if stage.rope is not None:
             yield from _scaling_rules(view, view.stage_path(number, "rope"), stage.rope)
-        rope = stage.rope if stage.rope is not None else model.rope
+        rope = stage.rope or rope
         if model.max_seq_len is None or view.unsound(number, "seq_len", "rope"):
             continue
         trained = rope.original_seq_len if rope is not None and rope.original_seq_len else model.max_seq_len

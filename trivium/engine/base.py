@@ -117,7 +117,6 @@ class KlSettings:
     reference: Path  # what `save` wrote, or a Hugging Face folder: a model of the same shape
     direction: Direction = "forward"
     precision: Precision | None = None  # in which the reference is held; absent: the engine's
-    rope: RopeSpec | None = None  # the reference's own; absent: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +295,14 @@ class Engine(Protocol):
         """The device's FLOP/s at its best; None where that is not known, as of a CPU."""
 
     def export(self, folder: Path) -> None:
-        """Write the weights in Hugging Face form, with the entered stage's rotary positions."""
+        """Write the weights in Hugging Face form, with the rotary positions that they were last trained with."""
 
 
 def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     """A stage cannot have what a model or a loss of the user's own would pass over in silence."""
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
-        raise UsageError(f"{what}, which is not told of them. Leave out the stage's rope.")
+        raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
     if settings.token_losses is None:
         return
     if stage.z_loss is not None:

@@ -10,6 +10,8 @@ import inspect
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -64,6 +66,8 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from _of_function(value)
     elif isinstance(value, type):
         yield from _of_class(value)
+    elif is_dataclass(value):
+        yield from (getattr(value, each.name) for each in fields(value))
     elif callable(getattr(value, "tolist", None)):  # an array of any framework
         yield repr(value.tolist())
     elif callable(value) and hasattr(value, "__dict__"):
@@ -72,7 +76,8 @@ def _inside(value: Any) -> Iterator[Any]:
 
 def _of_function(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
-        yield cell.cell_contents
+        with suppress(ValueError):  # a name that has no value yet
+            yield cell.cell_contents
     yield from (function.__defaults__, function.__kwdefaults__)
     if not function.__code__.co_filename.startswith(LIBRARIES) and not _is_ours(function):
         yield _source(function) or repr((function.__code__.co_code, function.__code__.co_names))

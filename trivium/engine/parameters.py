@@ -19,7 +19,7 @@ class ParameterGroup:
 
 
 def parameter_group(name: str, no_decay: tuple[NoDecay, ...], dimensions: int = 2) -> ParameterGroup:
-    """By the name of the module that owns a parameter; what has not two dimensions is no matrix, whatever its name."""
+    """By the name of the module that owns a parameter; only what has two dimensions counts as a matrix."""
     owner, kind = _owner(name), name.rpartition(".")[2]
     if owner == "embedding":
         return ParameterGroup("embedding", "embeddings" not in no_decay)

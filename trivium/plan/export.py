@@ -1,5 +1,6 @@
 """A plan for machines: the JSON that `trivium plan --json` prints and a run folder keeps."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel
 
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
+from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
@@ -26,7 +28,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
         "peak_lr": plan.peak_lr,
         "lr_curve": _lr_curve(plan),
-        "stages": [_stage_json(plan, stage) for stage in plan.stages],
+        "stages": [stage_json(plan, stage) for stage in plan.stages],
         "sources": {
             name: {"kind": source.kind}
             | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
@@ -63,7 +65,8 @@ def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
     return [(step, plan.lr_multiplier(step)) for step in sorted(steps)]
 
 
-def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
+def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
+    """One stage: its length, its rows, its objective, its learning rate, and what it reads."""
     first, last = plan.lr_ends(stage)
     asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.config, key)) is not None}
     if stage.config.epochs is not None:
@@ -79,6 +82,9 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "batch_size": stage.batch_size,
         "packing": stage.config.packing,
         "document_mask": stage.config.document_mask,
+        "rope": None if stage.rope is None else stage.rope.deciding(),
+        "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
+        "loss_on": stage.config.loss_on,
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         **_fade_json(stage),
@@ -95,6 +101,29 @@ def _stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
             for name, use in stage.uses.items()
         },
     }
+
+
+def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`chat: kl 0.1, loss on assistant`: what stages of a plan's JSON have beside their rows; rope where it changes."""
+    lines: list[str] = []
+    before = None
+    for stage in stages:
+        rope, kl, loss_on = (stage.get(key) for key in ("rope", "kl", "loss_on"))
+        parts = []
+        if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
+            theta = f"theta {rope['theta']:,g}"
+            scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
+            original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
+            parts.append(f"rope {theta}{scaling}{original}")
+        if kl is not None:
+            reference = kl.get("reference") or {}
+            to = reference.get("path") or reference.get("stage") or "the model as the stage begins"
+            parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
+        if loss_on is not None:
+            parts.append(f"loss on {loss_on}")
+        before = rope
+        lines += [f"{stage['name']}: {', '.join(parts)}"] * bool(parts)
+    return lines
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

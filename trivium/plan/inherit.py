@@ -12,10 +12,7 @@ from typing import Any
 from trivium.config.schema import Config, Tokenizer
 from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem, ResumeError
-from trivium.model.folder import read_spec
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.model.spec import RopeSpec
-from trivium.plan.model import stage_rope
 from trivium.run.folder import find_checkpoint
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -51,7 +48,7 @@ def inherited(config: Config) -> Inherited:
     updates: dict[str, Any] = {}
     if config.tokenizer is None and base.tokenizer is not None:
         updates["tokenizer"] = base.tokenizer
-    updates |= _rows(config, state) | _rotary(config, state, checkpoint.engine) | _optimizer(config, base)
+    updates |= _rows(config, state) | _optimizer(config, base)
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
@@ -66,13 +63,6 @@ def begun_stages(state: Mapping[str, Any]) -> tuple[Stage, ...]:
     begun = sum(start in state["loader"]["record"] for start in starts)
     config = Config.model_validate(state["config"])
     return merged_stages(config.stages, config.defaults)[:begun]
-
-
-def last_rope(state: Mapping[str, Any], weights: Path) -> RopeSpec:
-    """The rotary positions that a checkpoint's model was last trained with; `weights` is its engine's folder."""
-    spec, stages = read_spec(weights), begun_stages(state)
-    model = Config.model_validate(state["config"]).model
-    return stage_rope(stages, len(stages) - 1, model, spec) if stages else spec.rope
 
 
 def _from_hugging_face(config: Config, folder: Path) -> Inherited:
@@ -96,19 +86,6 @@ def _rows(config: Config, state: Mapping[str, Any]) -> dict[str, Any]:
     lacks_size = any(not {"batch_size", "batch_tokens"} & (each.model_fields_set | given) for each in config.stages)
     taken: dict[str, Any] = {"defaults.seq_len": stages[-1].seq_len} if lacks_length else {}
     return taken | ({"defaults.batch_size": stages[-1].rows_of_step} if lacks_size else {})
-
-
-def _rotary(config: Config, state: Mapping[str, Any], weights: Path) -> dict[str, Any]:
-    """Rotary positions of the base's last stage, with the context that it stretched, where the config gives none."""
-    stages, model = begun_stages(state), Config.model_validate(state["config"]).model
-    if not stages or config.model.rope is not None:
-        return {}
-    rope = model.rope if stages[-1].rope is None else stages[-1].rope
-    if rope is None:
-        return {}
-    if rope.scaling is not None:
-        rope = rope.model_copy(update={"original_seq_len": last_rope(state, weights).original_seq_len})
-    return {"model.rope": rope}
 
 
 def _optimizer(config: Config, base: Config) -> dict[str, Any]:

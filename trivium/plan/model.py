@@ -1,6 +1,7 @@
 """`[model]`, the tokenizer and the weights it starts from -> the model's shape, and the rotary positions of each stage.
 
-A stage that scales its positions stretches the context that the model was trained with until then. Nothing that comes
+Rotary positions are the model's: a stage that asks for none keeps those that it was last trained with. A stage that
+scales them stretches the context that the model was trained with until then. Nothing that comes
 after a stage decides its positions, so that a longer stage may be appended to a run under way.
 """
 
@@ -33,7 +34,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     if config.model.init is not None and weights is None:
         return PlannedModel(None)
     spec = _shape(config.model, stages, weights)
-    ropes = tuple(stage_rope(stages, number, config.model, spec) for number in range(len(stages)))
+    ropes = stage_ropes(stages, config.model, spec)
     vocab = _vocab(config, largest_id)
     if isinstance(vocab, Problem):
         return PlannedModel(None, vocab, ropes)
@@ -45,19 +46,22 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     return PlannedModel(spec, None, ropes)
 
 
-def stage_rope(stages: Sequence[Stage], number: int, model: Model, spec: ModelSpec) -> RopeSpec:
-    """The rotary positions of a stage, of a model with this shape."""
+def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:
+    """The rotary positions of each stage; one that asks for none keeps those of the stage before."""
+    ropes: list[RopeSpec] = []
+    last = spec.rope
     # Where a stage stretches its positions, its rows are longer than the context that it stretches.
-    plain = [each for each in stages[:number] if (spec.rope if each.rope is None else each.rope).scaling is None]
-    before = [each.seq_len for each in plain]
-    if model.init is not None:
-        before.append(spec.max_seq_len)
-    context = model.max_seq_len or max(before, default=stages[0].seq_len)
-    return _rope(stages[number].rope, spec.rope, context)
+    trained = [spec.max_seq_len] if model.init is not None else []
+    for stage in stages:
+        last = _rope(stage.rope, last, model.max_seq_len or max(trained, default=stages[0].seq_len))
+        ropes.append(last)
+        if last.scaling is None:
+            trained.append(stage.seq_len)
+    return tuple(ropes)
 
 
 def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
-    """Rotary positions as asked for; a base and an original context that are not given are the model's own."""
+    """Rotary positions as asked for; a base and an original context that are not given are those so far."""
     if asked is None:
         return own
     return RopeSpec(

@@ -1,6 +1,5 @@
 """A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,6 @@ from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, S
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenModel:
-    """A reference model: its weights' folder, and the rotary positions it was trained with."""
-
-    folder: Path
-    rope: RopeSpec
 
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
@@ -40,11 +31,11 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
 
 
 def stage_settings(
-    stage: Stage, rope: RopeSpec | None, *, begins: bool, reference: FrozenModel | None = None
+    stage: Stage, rope: RopeSpec | None, *, begins: bool, reference: Path | None = None
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
-    Without a reference the stage's `kl` is ignored: enough to evaluate and to export.
+    `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export.
     """
     return StageSettings(
         seq_len=stage.seq_len,
@@ -56,9 +47,9 @@ def stage_settings(
     )
 
 
-def _kl_settings(kl: Kl, reference: FrozenModel) -> KlSettings:
+def _kl_settings(kl: Kl, reference: Path) -> KlSettings:
     assert kl.beta is not None, "a checked stage has a beta"
-    return KlSettings(kl.beta, reference.folder, kl.direction, kl.precision, reference.rope)
+    return KlSettings(kl.beta, reference, kl.direction, kl.precision)
 
 
 def mesh_shape(parallel: Parallel, ranks: int, local_devices: int | None = None) -> MeshShape:

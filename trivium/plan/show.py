@@ -11,7 +11,7 @@ from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.stages import CROPPING
-from trivium.plan.export import inherited_values
+from trivium.plan.export import inherited_values, objective_lines, stage_json
 from trivium.plan.plan import Plan
 from trivium.plan.rates import SCALED
 from trivium.plan.stage import PlannedStage, SourceUse
@@ -23,6 +23,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     """Print the plan: stages, what each reads, totals, notes, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), *rates_line(plan)]
     parts += [Text(), stage_table(plan)]
+    parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
     notes, warnings = (loaded.notes, loaded.warnings) if loaded is not None else (Notes(), ())

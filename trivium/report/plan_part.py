@@ -8,6 +8,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.config.stages import CROPPING
+from trivium.plan.export import objective_lines
 from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
 from trivium.report.run import ShownRun
 
@@ -25,7 +26,8 @@ def plan_section(runs: list[ShownRun]) -> Section:
         Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", "batch_size"), scale="zero", small=True),
     ]
     lead = "What each step reads and its learning rate, as planned before the first step."
-    note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage."
+    note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage"
+    note = f"{note}; a centred one begins in the last steps of the stage before."
     panel = Panel("plan-picture", "", charts, note)
     blocks: list[Block] = [panel]
     for run in runs:
@@ -36,7 +38,11 @@ def plan_section(runs: list[ShownRun]) -> Section:
 def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
+    objectives = "\n".join(objective_lines(run.plan["stages"]))
     texts = [
+        Text(f"plan-objectives{key}", f"Positions and objectives{of}", objectives, plain=True),
+    ]
+    texts += [
         Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
         for kind, title in (
             ("differs", "Differs from theirs"),

@@ -66,11 +66,13 @@ def _njit(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
-def _is_cached(folder: str, function: Callable[..., Any]) -> bool:
+def _is_cached(folder: str | None, function: Callable[..., Any]) -> bool:
     """Whether a compiled function is on disk and newer than its source."""
     source = Path(function.__code__.co_filename)
     try:
-        newest = max(file.stat().st_mtime for file in Path(folder).glob(f"{source.stem}.{function.__name__}-*.nbi"))
+        newest = max(
+            file.stat().st_mtime for file in Path(folder or "").glob(f"{source.stem}.{function.__name__}-*.nbi")
+        )
         return newest >= source.stat().st_mtime
     except (OSError, ValueError):  # there is none
         return False

@@ -171,18 +171,18 @@ class Mixture:
 
 
 # What the kernels know of a stage's fades, in one small array: rows that the old and the new tree gave before; rows of
-# the fade from the old mixture, how many of them the stage before had, and its curve; the row at which the next
-# mixture begins to fade in, the rows of that fade and its curve. (An array, for numba takes a tuple of arguments apart
-# in slow motion; and so the kernels below take their arguments one by one.)
+# the fade from the old mixture, how many of them the stage before had, how many of these were the new mixture's, and
+# its curve; the row at which the next mixture begins to fade in, the rows of that fade and its curve. (An array, for
+# numba takes a tuple of arguments apart in slow motion; and so the kernels below take their arguments one by one.)
 Fades = NDArray[np.int64]
-_OLD_GIVEN, _NEW_GIVEN, _FADE_ROWS, _ROWS_BEFORE, _CURVE, _NEXT_FIRST, _NEXT_ROWS, _NEXT_CURVE = range(8)
+_OLD_GIVEN, _NEW_GIVEN, _FADE_ROWS, _ROWS_BEFORE, _NEW_BEFORE, _CURVE, _NEXT_FIRST, _NEXT_ROWS, _NEXT_CURVE = range(9)
 
 
 @formula
 def _not_old(num_rows: int, fades: Fades, table: CurveTable) -> np.int64:
     """How many of a stage's first rows the old mixture does not give; each row adds 0 or 1."""
-    fade_rows, before, curve = fades[_FADE_ROWS], fades[_ROWS_BEFORE], fades[_CURVE]
-    return new_rows(num_rows + before, fade_rows, curve, table) - new_rows(before, fade_rows, curve, table)
+    since_its_start = num_rows + fades[_ROWS_BEFORE]
+    return np.int64(new_rows(since_its_start, fades[_FADE_ROWS], fades[_CURVE], table) - fades[_NEW_BEFORE])
 
 
 @formula
@@ -349,12 +349,12 @@ class StageMixture:
         old = self.old or self.new
         out = self.out or FadeOut(self.new, MAX_ROWS, NO_FADE)
         names = tuple(sorted({*self.new.names, *old.names, *out.mixture.names}))
-        fade = self.fade.rows, self.fade.before, curve_number(self.fade.shape)
-        fades = np.array(
-            [self.old_rows, self.new_given, *fade, out.first, out.fade.rows, curve_number(out.fade.shape)], np.int64
-        )
+        tables = tuple(curve_table(each.shape, each.steepness) for each in (self.fade, out.fade))
+        curve = curve_number(self.fade.shape)
+        before = new_rows(self.fade.before, self.fade.rows, curve, tables[0])
+        fade_in = self.old_rows, self.new_given, self.fade.rows, self.fade.before, before, curve
+        fades = np.array([*fade_in, out.first, out.fade.rows, curve_number(out.fade.shape)], np.int64)
         trees = (_renumbered(mixture, names) for mixture in (self.new, old, out.mixture))
-        tables = (curve_table(each.shape, each.steepness) for each in (self.fade, out.fade))
         set_field = object.__setattr__
         set_field(self, "names", names)
         set_field(self, "_trees", (*trees, fades, *tables, len(names)))

@@ -48,7 +48,8 @@ class Started(Event):
         how = f"resumes at step {self.step:,} of {self.total_steps:,}" if self.resumed else "starts"
         changed = f"; changed: {', '.join(self.changes)}" if self.changes else ""
         threads = self.settings.get("threads")
-        return f"{self.run}: {how}{f', with {threads} CPU threads' if threads else ''}{changed}"
+        with_threads = f", with {threads} CPU thread{'' if threads == '1' else 's'}" if threads else ""
+        return f"{self.run}: {how}{with_threads}{changed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,8 @@ def _text(rows: Tokens, loss_mask: NDArray[np.bool_], pad_token: int | None) -> 
         text = places >= np.argmax(loss_mask | (rows != pad_token), axis=1, keepdims=True)
     else:
         text = places < rows.shape[1] - np.argmax(loss_mask[:, ::-1], axis=1, keepdims=True)
-    return np.logical_and(text, has_loss)
+    kept: NDArray[np.bool_] = np.logical_and(text, has_loss)
+    return kept
 
 
 def find_packed(path: Path) -> PackedArrays | None:

@@ -21,7 +21,7 @@ from trivium.train.session import Session
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "rope", "kl", "z_loss", "loss_on")
+STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "kl", "z_loss", "loss_on")
 
 
 def train(trainer: "Trainer", session: Session) -> None:
@@ -230,6 +230,8 @@ def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tupl
             old, new = before.batch_size, stage.batch_size
         if old != new:
             changes[key] = (_plain(old), _plain(new))
+    if before.rope is not None and stage.rope is not None and before.rope != stage.rope:
+        changes["rope"] = (before.rope.deciding(), stage.rope.deciding())
     if before.shares != stage.shares:
         changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
     if before.seed != stage.seed:

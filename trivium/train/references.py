@@ -16,10 +16,7 @@ from trivium.errors import PlanError, Problem, TriviumError
 from trivium.files import hash_file
 from trivium.model.folder import is_saved, other_shape, read_spec, saved_by
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.model.spec import RopeSpec
-from trivium.plan.inherit import last_rope
 from trivium.plan.plan import CompletePlan
-from trivium.plan.settings import FrozenModel
 from trivium.plan.stage import CompleteStage
 from trivium.run.folder import Checkpoint, RunFolder
 from trivium.seeds import derive_key
@@ -44,19 +41,17 @@ class References:
         """Whether a step's checkpoint is a reference and is not there yet."""
         return step in self.boundaries and self._checkpoint(step) is None
 
-    def of(self, stage: CompleteStage) -> FrozenModel | None:
-        """The frozen model of a stage; None where it asks for none."""
+    def of(self, stage: CompleteStage) -> Path | None:
+        """The folder of a stage's frozen model; None where it asks for none."""
         if stage.config.kl is None:
             return None
         origin = self._origin(stage)
         if origin is None:
-            folder = Path(self._given(stage)["folder"])
-            return FrozenModel(folder, trained_rope(folder))
+            return Path(self._given(stage)["folder"])
         checkpoint = self._checkpoint(origin.start)
         if checkpoint is None:
             raise PlanError([_missing(stage, self.folder, origin.start)])
-        before = self.plan.stages[origin.index - 1] if origin.index else None
-        return FrozenModel(checkpoint.engine, (None if before is None else before.rope) or self.plan.model.rope)
+        return checkpoint.engine
 
     def check(self, step: int) -> None:
         """Refuse what the steps from this one on will miss: a reference that is not there, not whole, or another."""
@@ -138,14 +133,6 @@ class References:
 
 def _made_by(own: str | None) -> str:
     return "a decoder" if own is None else f"a model that {own} made"
-
-
-def trained_rope(folder: Path) -> RopeSpec:
-    """The rotary positions that a folder's model was last trained with."""
-    state_file = folder.parent / "state.json"
-    if not is_saved(folder) or not state_file.is_file():
-        return read_spec(folder).rope
-    return last_rope(json.loads(state_file.read_text()), folder)
 
 
 def fingerprint(folder: Path) -> str:

@@ -263,8 +263,8 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         ("model", "model_config", "rope_scaling"),
         {"rope_type": "longrope", "factor": 4.0},
         (
-            'model.model_config.rope_scaling: is { factor = 4.0, rope_type = "longrope" }. Write rope_type: linear, yarn '
-            "or llama3, with some of factor, original_max_position_embeddings, low_freq_factor, high_freq_factor."
+            'model.model_config.rope_scaling: is { factor = 4.0, rope_type = "longrope" }. Write rope_type: linear, '
+            "yarn or llama3, with some of factor, original_max_position_embeddings, low_freq_factor, high_freq_factor."
         ),
     ),
     (("model", "dtype"), "float16", 'model.dtype: is "float16". Write "bfloat16" or "float32".'),
@@ -371,8 +371,8 @@ def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...]
         ),
         (
             ("checkpoints", "resume_checkpoint_path"),
-            "s3://old/run",
-            'is "s3://old/run": other weights, and not a Hugging Face folder that is there. Give one: model.init=FOLDER.',
+            "s3://old",
+            'is "s3://old": other weights, and not a Hugging Face folder that is there. Give one: model.init=FOLDER.',
         ),
         (("model", "model_config", "is_mamba_config"), True, "is true: a Mamba, which is not built here. "),
         (

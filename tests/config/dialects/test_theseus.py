@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_a_job_with_a_decoder_is_taken(file: Path, job: str) -> None:
         ("continual/train/benchmark_lora", "LoRA is not built here."),
         ("continual/train/benchmark_lact_lora", "LoRA is not built here."),
         ("qwen/rl/grpo", "Rewards are not trained here."),
-        ("backbone/evaluate", "It scores a model, which is trivium score here."),
+        ("backbone/evaluate", "It scores a model, which is trivium eval here."),
         ("data/tokenize_variable_dataset", "It prepares data, which is trivium prepare here."),
         ("my/own/job", "It is not a job that is known here."),
     ],
@@ -189,10 +190,14 @@ def test_a_llama_has_its_own_sizes_norms_and_positions(file: Path) -> None:
 def test_layers_that_are_not_ours_ask_for_a_model_of_ours(file: Path) -> None:
     written(file, architecture__bias=True, architecture__layer_norm_eps=1e-5)
     assert refusal(file)[:2] == [
-        "architecture/bias: is true, but layers here have no biases. "
-        "Write bias: false, or give a model of ours: model.size=125m.",
-        "architecture/layer_norm_eps: is that of a LayerNorm, but norms here are RMSNorms. "
-        "Remove it, or give a model of ours: model.size=125m.",
+        (
+            "architecture/bias: is true, but layers here have no biases. "
+            "Write bias: false, or give a model of ours: model.size=125m."
+        ),
+        (
+            "architecture/layer_norm_eps: is that of a LayerNorm, but norms here are RMSNorms. "
+            "Remove it, or give a model of ours: model.size=125m."
+        ),
     ]
     model = load(file, ["model.size=tiny"]).raw["model"]
     assert model == {"vocab": 100_288, "max_seq_len": 512, "tied_embeddings": True, "size": "tiny"}
@@ -220,7 +225,7 @@ def test_the_optimizer_is_reset_with_every_stage_but_the_first(file: Path) -> No
 def their_parts(token: float, budgets: list[int], overlap: float, curve: str, steepness: float) -> list[float]:
     """Each dataset's part at a token, as they document it: ramps centred on the boundaries, normalised."""
     ends = list(itertools.accumulate(budgets))
-    curves = {
+    curves: dict[str, Callable[[float], float]] = {
         "linear": lambda t: t,
         "cosine": lambda t: (1 - math.cos(math.pi * t)) / 2,
         "sigmoid": lambda t: 1 / (1 + math.exp(-steepness * (t - 0.5))),
@@ -266,6 +271,7 @@ def test_a_fade_has_their_rows_in_every_step(file: Path, curve: str) -> None:
     fade = load(file).config.stages[1].fade
     assert fade is not None
     assert (fade.tokens, fade.shape, fade.center) == (102_400, curve, True)
+    assert {stage.config.packing for stage in plan.stages} == {"pad"}  # rows of the padded source are its documents
 
 
 def test_an_overlap_for_each_boundary_counts_before_the_one_for_all(file: Path) -> None:

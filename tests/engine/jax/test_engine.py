@@ -61,7 +61,7 @@ def test_a_stage_is_compiled_once_and_another_shape_once_more(tmp_path: Path) ->
     assert compiled(long, long) == [1, 0]
     engine.enter(replace(STAGE, kl=KlSettings(0.5, tmp_path)))
     assert compiled(short, short) == [1, 0]
-    engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path, rope=RopeSpec(theta=50.0))))
+    engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path)))
     assert compiled(short) == [0]
     engine.enter(STAGE)
     assert compiled(short) == [0]

@@ -29,7 +29,7 @@ class OwnDecoder(nnx.Module):
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.embedding = Linear(spec.width, spec.padded_vocab)
-        self.layers = nnx.List([Layer(spec) for _ in range(spec.layers)])
+        self.layers = nnx.List([Layer(spec, number) for number in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = Linear(spec.width, spec.padded_vocab)
 

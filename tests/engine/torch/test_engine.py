@@ -10,6 +10,7 @@ from tests.engine.contract import STAGE, EngineContract, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine, deterministic_algorithms
+from trivium.engine.torch.model import Decoder
 from trivium.errors import ConfigError
 
 
@@ -59,6 +60,7 @@ def test_the_padded_vocabulary_is_never_touched() -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     for step in range(3):
         engine.step(make_batch(seed=step), settings_at(step))
+    assert isinstance(engine.model, Decoder)
     assert engine.model.lm_head.weight.shape[0] == TINY.padded_vocab == 128
     for module in (engine.model.embedding, engine.model.lm_head):
         assert not module.weight[TINY.vocab :].any()

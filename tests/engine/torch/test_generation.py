@@ -8,6 +8,7 @@ from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch import generation as generation_module
 from trivium.engine.torch.engine import TorchEngine
+from trivium.engine.torch.generation import TorchGeneration
 
 
 def test_rows_outgrow_their_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,6 +16,7 @@ def test_rows_outgrow_their_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     rows = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ_LEN))
     generation = engine.generation([rows[0][:2], rows[1][:4]], SEQ_LEN - 4)
+    assert isinstance(generation, TorchGeneration)
     for more in range(6):
         generation.append(np.array([rows[0][2 + more], rows[1][4 + more]]))
     generation.select(np.array([1, 0]))

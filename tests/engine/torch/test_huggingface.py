@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.batches import TINY, make_batch
+from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
-from trivium.engine.torch.model import DeviceBatch
+from trivium.engine.torch.model import Decoder, DeviceBatch
 from trivium.errors import ConfigError, ResumeError
 from trivium.model.folder import read_spec
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -98,6 +98,7 @@ def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_by
     transformers = pytest.importorskip("transformers")
     spec = replace(TINY, vocab=101, max_seq_len=64, **changes)
     engine = TorchEngine(EngineSettings(spec, device="cpu"))
+    assert isinstance(engine.model, Decoder)
     write_folder(engine.model, spec.rope, spec.max_seq_len, tmp_path, shard_bytes)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_bytes == 20_000)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
@@ -105,10 +106,11 @@ def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_by
     torch.testing.assert_close(our_logits(engine_from(tmp_path)), our_logits(engine), rtol=0, atol=0)
 
 
-def test_an_export_has_the_rotary_positions_and_row_length_of_its_stage(tmp_path: Path) -> None:
+def test_an_export_has_the_rotary_positions_and_row_length_that_it_was_trained_with(tmp_path: Path) -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     stretched = RopeSpec(5e5, "yarn", 4.0, 16)
     engine.enter(StageSettings(64, rope=stretched))
+    engine.step(make_batch(), settings_at())
     engine.export(tmp_path)
     assert read_spec(tmp_path) == replace(TINY, rope=stretched, max_seq_len=64)
 
@@ -200,6 +202,7 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     engine = exported(tmp_path)
+    assert isinstance(engine.model, Decoder)
     write_folder(engine.model, TINY.rope, 16, tmp_path, shard_bytes=10_000)
     shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
     shard.unlink()
@@ -216,6 +219,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_padded_logits_never_win() -> None:
     engine = TorchEngine(EngineSettings(TINY, device="cpu"))
     row = make_batch(((16,),))
+    assert isinstance(engine.model, Decoder)
     with torch.no_grad():
         engine.model.lm_head.weight[TINY.vocab :] = 100 * engine.model.lm_head.weight[:1].abs()
         logits = engine.model.logits(DeviceBatch.of(row, engine.rotation, True))

@@ -25,7 +25,7 @@ class OwnDecoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = nn.Embedding(spec.padded_vocab, spec.width)
-        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = nn.Linear(spec.width, spec.padded_vocab, bias=False)
 
@@ -124,7 +124,7 @@ def test_an_embedding_may_be_the_lm_head() -> None:
 
     engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Tied))
     assert "lm_head.weight" not in engine.model.weights()
-    assert engine.model.weight is engine.model.weights()["embedding.weight"]
+    assert engine.model.head_weight is engine.model.weights()["embedding.weight"]
 
 
 def test_hidden_states_that_do_not_fit_the_lm_head_are_refused() -> None:

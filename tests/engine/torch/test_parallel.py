@@ -72,8 +72,8 @@ def test_bfloat16_learns_the_same_but_for_its_rounding(layouts: dict[str, Any], 
 def test_an_evaluation_adds_up_all_ranks_rows(layouts: dict[str, Any], name: str) -> None:
     one, many = (layouts[each]["adamw"]["evaluated"] for each in ("one", name))
     assert many.keys() == one.keys() == {"web", "code"}
-    for source, (nats, tokens, size) in one.items():
-        assert many[source] == [pytest.approx(nats, rel=1e-5), tokens, size]
+    for source, (nats, tokens, size, text_nats) in one.items():
+        assert many[source] == [pytest.approx(nats, rel=1e-5), tokens, size, pytest.approx(text_nats, rel=1e-5)]
 
 
 @pytest.mark.slow

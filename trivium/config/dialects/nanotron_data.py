@@ -46,7 +46,8 @@ class NanotronData:
     def stages(self) -> list[dict[str, Any]]:
         """Our stages in order of their start; problems go to `theirs`."""
         count = self.theirs.take_tables("data_stages")
-        tables = [("data_stages", number, "data", "dataset") for number in range(count)] or [("data", "dataset")]
+        tables: list[Path] = [("data_stages", number, "data", "dataset") for number in range(count)]
+        tables = tables or [("data", "dataset")]
         self.names = different_parts([place for table in tables for place in self._places(table)])
         found = [self._stage(("data_stages", number)) for number in range(count)]
         if not count:

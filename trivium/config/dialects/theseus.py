@@ -35,6 +35,7 @@ HOLDS: dict[str, dict[str, Any]] = {
 NO_LORA = "LoRA is not built here: all parameters are trained. Remove it to train them."
 NO_MUON = "None of theseus's jobs trains with Muon. Remove it; Muon itself is optimizer.name=muon, in a config of ours."
 NO_RL = "Preferences and rewards are not trained here. Remove it to train on text."
+NO_EXPERTS = "Experts are not built here. Remove the table moe to train a dense model."
 OTHER_LAYERS = "Layers that read this key are not built here. Remove it to train without them."
 NOT_HERE: dict[str, dict[str, str]] = {
     "architecture": {
@@ -46,7 +47,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "hidden_act": "The feed-forward layer here is a gated SiLU. Write hidden_act: silu.",
         "layer_norm_eps": "Norms here are RMSNorms. Remove it; their number is rms_norm_eps.",
         "partial_rotary_factor": "All channels of a head are rotated here. Write partial_rotary_factor: 1.0.",
-        "use_parallel_residual": "Attention comes before the feed-forward layer here. Write use_parallel_residual: false.",
+        "use_parallel_residual": "Attention comes before the feed-forward layer here. Write false.",
         "use_sliding_window": "Attention here has no window. Write use_sliding_window: false.",
         **dict.fromkeys(("num_experts", "d_conv", "d_state", "expand", "n_groups", "n_heads"), OTHER_LAYERS),
         **dict.fromkeys(("mamba_layers", "fw_inter_size", "ttt_apply_then_update", "ttt_chunk_size"), OTHER_LAYERS),
@@ -55,11 +56,10 @@ NOT_HERE: dict[str, dict[str, str]] = {
         ),
     },
     "architecture.dtype": {"param": "Weights here are float32. Write param: float32."},
-    "architecture.moe": dict.fromkeys(
-        ("experts", "experts_per_embd", "implementation", "capacity_factor", "capacity_round_to", "bias_smoothing")
-        + ("bias_update_rate",),
-        "Experts are not built here. Remove the table moe to train a dense model.",
-    ),
+    "architecture.moe": {
+        **dict.fromkeys(("experts", "experts_per_embd", "implementation", "capacity_factor"), NO_EXPERTS),
+        **dict.fromkeys(("capacity_round_to", "bias_smoothing", "bias_update_rate"), NO_EXPERTS),
+    },
     "optimization": {"muon": NO_MUON, "eps": NO_MUON, "lora": NO_LORA}
     | dict.fromkeys(("dpo", "grpo", "ppo", "mok"), NO_RL),
     "training": {"rl": NO_RL}

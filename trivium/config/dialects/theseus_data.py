@@ -166,6 +166,10 @@ class Samplings:
             tokens = int(part * min(self.budgets[number - 1], self.budgets[number]))
             if tokens:
                 stages[number]["fade"] = {"tokens": tokens, **curve}
+                sides = stages[number - 1 : number + 1]
+                if any(stage["packing"] == "pad" for stage in sides):  # each reads the other's sources for a while
+                    for stage in sides:
+                        stage["packing"] = "pad"
 
     def _kl(self, stages: list[dict[str, Any]]) -> None:
         """KL from the second stage on, to the model as it was when the stage began, or a list of betas."""

@@ -54,7 +54,7 @@ JOBS = {
 # Parts of other jobs' names, and what is not here; the first that is found is the reason.
 OTHERS = {
     "data/": "It prepares data, which is trivium prepare here.",
-    "evaluate": "It scores a model, which is trivium score here.",
+    "evaluate": "It scores a model, which is trivium eval here.",
     "/rl/": "Rewards are not trained here.",
     "lora": "LoRA is not built here.",
     "mamba": "Mamba layers are not built here.",

@@ -73,8 +73,8 @@ def _rewarm(theirs: Theirs, samplings: Samplings, stages: list[dict[str, Any]]) 
         rise = {"steps": max(1, int(stage["steps"] * warmup))}
         stage["lr"] = {"scale": peak / lr, "shape": "cosine", "to": to, "warmup": rise, "warmup_from": lr * to / peak}
     if theirs.has("optimization", "schedule"):
-        what = 'is "cosine_rewarm", and that schedule is taken here; theseus\'s benchmark trains with wsd whatever it says.'
-        theirs.differs(("optimization", "schedule"), what)
+        what = 'is "cosine_rewarm", and that schedule is taken here'
+        theirs.differs(("optimization", "schedule"), f"{what}; theseus's benchmark trains with wsd whatever it says.")
     return {}
 
 

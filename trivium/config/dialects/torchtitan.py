@@ -134,7 +134,7 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
     else:
         theirs.without_effect(dict.fromkeys(DION, ONE_OF_ADAM), table)
     return {
-        "name": "muon" if muon else "adamw",
+        **({} if muon else {"name": "adamw"}),
         "lr": theirs.take(table, "lr", default=8e-4),
         "betas": [theirs.take(table, key, default=usual) for key, usual in (("beta1", 0.9), ("beta2", 0.95))],
         "eps": theirs.take(table, "eps", default=1e-8),
@@ -148,8 +148,8 @@ def _optimizer(theirs: Theirs) -> dict[str, Any]:
 def _muon(theirs: Theirs) -> dict[str, Any]:
     """Muon's momentum; what else theirs has of it is refused."""
     table = "optimizer"
-    what = "is trivium's Muon: Nesterov's momentum, and updates scaled by sqrt(max(1, outputs / inputs))."
-    theirs.differs((table, "name"), what)
+    what = 'is "Muon": trivium\'s has Nesterov\'s momentum, and updates scaled by sqrt(max(1, outputs / inputs)). '
+    theirs.need((table, "name"), f"{what}To train with it, give optimizer.name=muon; or write AdamW.", (table, "name"))
     momentum = theirs.take(table, "mu", default=0.95)
     theirs.holds({"nesterov": True, "flatten": False, "algorithm": "muon"}, table)
     theirs.not_here(dict.fromkeys(DION, "trivium's Muon has no such choice. Remove it."), table)

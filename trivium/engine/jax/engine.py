@@ -70,7 +70,7 @@ from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
 from trivium.engine.peak import peak_of
 from trivium.errors import UsageError
-from trivium.model.folder import refuse_other_parameters
+from trivium.model.folder import read_spec, refuse_other_parameters
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
@@ -96,6 +96,7 @@ class JaxEngine:
         self.writer = StateWriter()
         compilations()
         self.stage = StageSettings(settings.spec.max_seq_len)
+        self.trained_rope = settings.spec.rope  # the rotary positions of the last update
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
@@ -134,6 +135,8 @@ class JaxEngine:
         skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
         terms = {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
+        if skipped is None:
+            self.trained_rope = self.stage.rope or self.settings.spec.rope
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
@@ -166,7 +169,8 @@ class JaxEngine:
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights and optimizer; returns when training may continue. Random numbers come from seed and step."""
         state = {WEIGHTS: self.state.params, OPTIMIZER: named_leaves(self.state.opt_state)}
-        return self.writer.save(folder, self.settings.spec, state, background=background)
+        spec = replace(self.settings.spec, rope=self.trained_rope)
+        return self.writer.save(folder, spec, state, background=background)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, on any mesh; on the same one exact to the bit."""
@@ -178,10 +182,12 @@ class JaxEngine:
         leaves = [read[OPTIMIZER][name] for name in kept]
         opt_state = jax.tree.unflatten(jax.tree.structure(self.state.opt_state), leaves)
         self.state = TrainState(read[WEIGHTS], opt_state)
+        self.trained_rope = read_spec(folder).rope
 
     def start_from(self, folder: Path) -> None:
         params = read_weights(folder, self._room(), self.settings.spec)
         self.state = TrainState(params, self.state.opt_state)
+        self.trained_rope = read_spec(folder).rope
 
     def peak_flops(self) -> float | None:
         return peak_of(self.mesh.devices.flat[0].device_kind)
@@ -190,7 +196,7 @@ class JaxEngine:
         spec = self.settings.spec
         if spec.own is not None:
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
-        huggingface.write_folder(self.state.params, spec, self.stage.rope or spec.rope, self._longest, folder)
+        huggingface.write_folder(self.state.params, spec, self.trained_rope, self._longest, folder)
 
     @property
     def _longest(self) -> int:

@@ -14,6 +14,7 @@ from trivium.engine.base import KlSettings
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.sharding import parameter_sharding
 from trivium.engine.jax.weights import read_weights
+from trivium.model.folder import read_spec
 
 
 class Reference:
@@ -21,7 +22,7 @@ class Reference:
 
     def __init__(self, kl: KlSettings, design: Design, mesh: Mesh) -> None:
         self.folder = kl.reference
-        self.rope = kl.rope or design.spec.rope
+        self.rope = read_spec(kl.reference).rope
         self.design = reference_design(kl, design)
         matrices, norms = jnp.dtype(self.design.precision), jnp.dtype("float32")
         room = {}
@@ -32,8 +33,7 @@ class Reference:
 
     def serves(self, kl: KlSettings, design: Design) -> bool:
         """Whether a stage with these settings asks for the model that is held already."""
-        same = (kl.reference, reference_design(kl, design)) == (self.folder, self.design)
-        return same and (kl.rope or design.spec.rope) == self.rope
+        return (kl.reference, reference_design(kl, design)) == (self.folder, self.design)
 
 
 def reference_design(kl: KlSettings, design: Design) -> Design:

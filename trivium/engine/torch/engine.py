@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,7 @@ from trivium.engine.torch.state import (
 )
 from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
 from trivium.errors import ConfigError, Problem, UsageError
+from trivium.model.folder import read_spec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
@@ -76,6 +77,7 @@ class TorchEngine:
         self.optimizers = Optimizers(self.model.weights(), settings.optimizer, settings.own_optimizer)
         self.writer = StateWriter()
         self.stage = StageSettings(settings.spec.max_seq_len)
+        self.trained_rope = settings.spec.rope  # the rotary positions of the last update
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
@@ -101,6 +103,7 @@ class TorchEngine:
             skipped = StepStats.why_skipped(loss, norm.item(), now.loss_limit)
             if skipped is None:
                 self.optimizers.step(now, norm)
+                self.trained_rope = self.stage.rope or self.settings.spec.rope
             self.optimizers.zero_grad()
         return StepStats(
             loss=loss,
@@ -140,7 +143,8 @@ class TorchEngine:
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
         state |= under(RANDOM, random_state(self.held.rank))
-        return self.writer.save(folder, self.settings.spec, state, background=background)
+        spec = replace(self.settings.spec, rope=self.trained_rope)
+        return self.writer.save(folder, spec, state, background=background)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
@@ -151,9 +155,11 @@ class TorchEngine:
         read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
         self.optimizers.load(optimizer)
         load_random_state(folder, saved, self.held.rank)
+        self.trained_rope = read_spec(folder).rope
 
     def start_from(self, folder: Path) -> None:
         fill(self.model, folder)
+        self.trained_rope = read_spec(folder).rope
 
     def peak_flops(self) -> float | None:
         return peak_of(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
@@ -163,7 +169,7 @@ class TorchEngine:
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         if not isinstance(self.model, Decoder):
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
-        huggingface.write_folder(self.model, self.stage.rope or spec.rope, seq_len, folder)
+        huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}
@@ -218,7 +224,7 @@ class TorchEngine:
         slots = max((len(row) for row in rows), default=1)
         batch = self._on_device(padded_rows(rows, max(1, len(rows)), slots), self.rotation)
         ends = torch.tensor([slots * number + len(row) - 1 for number, row in enumerate(rows)], dtype=torch.int64)
-        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled anew
+        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled again
             logits = self.model.next_logits(batch, ends.to(self.device))
         self.held.end_passes()
         found: NDArray[np.float32] = logits.cpu().numpy()

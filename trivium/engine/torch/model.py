@@ -113,13 +113,13 @@ class LanguageModel(nn.Module):
         """Losses of every token."""
         hidden = self.hidden(batch).flatten(0, 1)
         if objective.token_losses is None:
-            return sliced_loss(hidden, self.weight, batch.targets, self.spec.vocab, objective, reference)
-        assert batch.places is not None, "a loss of one's own is told of places"
+            return sliced_loss(hidden, self.head_weight, batch.targets, self.spec.vocab, objective, reference)
+        assert batch.places is not None, "a loss of one's own is given places"
         places = (batch.tokens, batch.places.positions, batch.places.documents)
-        return own_losses(hidden, self.weight, batch.targets, places, self.spec.vocab, objective, reference)
+        return own_losses(hidden, self.head_weight, batch.targets, places, self.spec.vocab, objective, reference)
 
     @property
-    def weight(self) -> Tensor:
+    def head_weight(self) -> Tensor:
         """The lm_head's."""
         weight: Tensor = self.lm_head.weight  # type: ignore[assignment]
         return weight
@@ -133,7 +133,7 @@ class LanguageModel(nn.Module):
         return self._logits(self.hidden(batch))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        wide = linear(hidden, self.weight.to(hidden.dtype))
+        wide = linear(hidden, self.head_weight.to(hidden.dtype))
         return wide[..., : self.spec.vocab].float()
 
 

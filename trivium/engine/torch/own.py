@@ -49,10 +49,10 @@ class OwnModel(LanguageModel):
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width), in the precision that flows."""
         places = batch.places
-        assert places is not None, "a model of one's own is told of places"
+        assert places is not None, "a model of one's own is given places"
         with torch.autocast(batch.tokens.device.type, self.precision, enabled=self.precision != torch.float32):
             hidden = self.inner(batch.tokens, places.positions, places.documents)
-        expected = (*batch.tokens.shape, self.weight.shape[1])
+        expected = (*batch.tokens.shape, self.head_weight.shape[1])
         if not isinstance(hidden, Tensor) or hidden.shape != expected:
             found = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
             what = f"returned {found} where hidden states {expected} are expected: rows, slots, the lm_head's width"

@@ -15,6 +15,7 @@ from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
 from trivium.engine.torch.model import DeviceBatch, rotation_of
 from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
+from trivium.model.folder import read_spec
 from trivium.rows.batch import Batch
 
 
@@ -30,18 +31,17 @@ class Reference:
             for parameter in self.model.parameters():
                 parameter.zero_()  # a Hugging Face folder has no padded vocabulary
         fill(self.model, kl.reference)
-        self.rope = kl.rope or settings.spec.rope
+        self.rope = read_spec(kl.reference).rope
         self.device = device
         self._table: Rotation | None = None
 
     def serves(self, kl: KlSettings, settings: EngineSettings) -> bool:
-        same = (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
-        return same and (kl.rope or settings.spec.rope) == self.rope
+        return (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
 
     @torch.no_grad()
     def states(self, batch: Batch, on_device: DeviceBatch, document_mask: bool) -> ReferenceStates:
         own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), document_mask))
-        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.weight)
+        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.head_weight)
 
     def _table_for(self, seq_len: int) -> Rotation:
         if self._table is None or self._table.cos.shape[1] < seq_len:
