@@ -127,7 +127,7 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
     assert one.startswith("rank 1: run.toml: run.seed: ")
     assert found["slow"] == [0, 0]
     assert found["slowest"] == [1 if step % 2 else None for step in range(19)]
-    assert [text.partition(":")[0] for text in found["said"]] == ["rank 1 is slow"]
+    assert [text.partition(":")[0] for text in found["said"] if "rank" in text] == ["rank 1 is slow"]
 
 
 @pytest.mark.slow
