@@ -96,3 +96,10 @@ def test_a_text_that_is_not_toml_is_shown_with_a_caret(tmp_path: Path) -> None:
     said = str(caught.value)
     assert "is not valid TOML" in said
     assert said.endswith('in line 2.\n    name "a"\n         ^')
+
+
+def test_a_text_that_is_not_yaml_is_one_problem(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("[run]\nname = a\n")
+    with pytest.raises(ConfigError, match="is not valid YAML"):
+        load(file)

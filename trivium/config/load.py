@@ -48,10 +48,12 @@ def load(
     """As `load_config`, with the raw tables and the warnings."""
     path = FilePath(path)
     text = read_text(path)
+    tables = parse(text, path)
     try:
-        return _load(parse(text, path), path.name, overrides, dialect, world_size)
+        return _load(tables, path.name, overrides, dialect, world_size)
     except ConfigError as error:
-        raise ConfigError(with_lines(error.problems, path.name, key_lines(text, path), overrides)) from None
+        lines = yaml_lines(text) if is_yaml(path) else toml_lines(text)
+        raise ConfigError(with_lines(error.problems, path.name, lines, overrides)) from None
 
 
 def _load(
@@ -125,14 +127,6 @@ def parse_toml(text: str) -> dict[str, Any]:
         caret = " " * (column - 1) + "^"
         reason = reason.removesuffix(place[0])
         raise ValueError(f"is not valid TOML: {reason}, in line {line}.\n    {shown}\n    {caret}") from None
-
-
-def key_lines(text: str, path: FilePath) -> dict[Path, int]:
-    """The line of every key of a config that could be parsed."""
-    try:
-        return yaml_lines(text) if is_yaml(path) else toml_lines(text)
-    except ValueError:  # it could not
-        return {}
 
 
 def peek_engine(path: str | FilePath, overrides: Sequence[str] = ()) -> Engine:
