@@ -224,8 +224,15 @@ def validate(raw: dict[str, Any], file: str) -> tuple[Config, list[Problem]]:
             details = error.errors(include_url=False)
             for detail in details:
                 problems.setdefault(written_path(detail["loc"], sound), explain(detail, file, sound))
-            for path in {written_path(detail["loc"], sound) for detail in details}:
+            before = copy.deepcopy(sound)
+            paths = {written_path(detail["loc"], sound) for detail in details}
+            for path in paths:
                 _take_out(sound, path)
+            if sound == before:  # what is wrong cannot be taken out alone
+                for table in {path[0] for path in paths if path}:
+                    sound.pop(str(table), None)
+            if sound == before:
+                raise ConfigError(list(problems.values())) from None
     found = check(config, raw, file)
     faulty = [*problems.values(), *found.problems]
     if faulty:
