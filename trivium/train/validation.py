@@ -19,7 +19,7 @@ from trivium.config.check_model import impossible_evaluations
 from trivium.config.problems import where
 from trivium.config.schema import Config
 from trivium.engine.base import EvalStats, SourceFigures
-from trivium.errors import ConfigError, Problem, UsageError
+from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.curve import exact
 from trivium.plan.plan import CompletePlan
@@ -85,6 +85,9 @@ def validation_set(plan: CompletePlan) -> ValidationSet:
     budget = -(-config.evaluate.tokens // seq_len)
     parts = []
     for name, share in normalised(shares).items() if shares else ():
+        if name not in plan.sources:
+            what = "is evaluated, and is not on disk. Put it there, or leave it out of evaluate.sources."
+            raise PlanError([Problem(f"sources.{name}", what)])
         source = plan.sources[name]
         blocks, tokens = _held_out(source)
         settings = RowSettings(seq_len, "bestfit", VALIDATION_SEED)

@@ -606,3 +606,14 @@ def test_the_example_goes_on_with_what_is_left(monkeypatch: pytest.MonkeyPatch, 
     plan = plan_of(EXAMPLES / "nanotron.yaml")
     assert spans(plan) == [("General", 0, 60), ("Annealing", 60, 80)]
     assert shares(plan) == [{"web": 0.8, "talk": 0.2}, {"web": 0.25, "talk": 0.75}]
+
+
+def test_a_folder_that_is_a_number_is_one_problem(tmp_path: Path) -> None:
+    file = tmp_path / "their.yaml"
+    file.write_text(
+        "tokens: {train_steps: 10, sequence_length: 16, micro_batch_size: 1, batch_accumulation_per_replica: 1}\n"
+        "parallelism: {dp: 1}\n"
+        "data_stages: [{name: a, start_training_step: 1, data: {dataset: {dataset_folder: [1.5, web]}}}]\n"
+    )
+    said = 'data_stages[0].data.dataset.dataset_folder: is [1.5, "web"]. '
+    assert [one for one in refusal(file) if one.startswith(said)]

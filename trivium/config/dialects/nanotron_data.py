@@ -198,12 +198,12 @@ def _listed(given: Any) -> list[Any]:
     return [given] if isinstance(given, str) else list(given) if isinstance(given, list | Mapping) else []
 
 
-def different_parts(places: list[str]) -> dict[str, str]:
+def different_parts(places: list[Any]) -> dict[str, str]:
     """For each place the last part of its path in which it differs from those that end alike.
 
     `a/web/tokenized` and `a/code/tokenized` -> web and code.
     """
-    parts = {place: PurePath(place).parts or (place,) for place in places}
+    parts = {place: PurePath(place).parts or (place,) for place in places if isinstance(place, str)}
     depths = dict.fromkeys(parts, 1)
     while True:
         alike: dict[str, list[str]] = {}
