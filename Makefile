@@ -35,8 +35,10 @@ chaos: $(READY)
 	@$(BIN)/python -m tests.train.many_kills
 
 # 2,000 changed inputs of every kind that is read; the tests read 60 of each. `make fuzz CASES=200 SEED=7` reads others.
+# After them, examples of Hypothesis that no run before had.
 fuzz: $(READY)
 	@$(BIN)/python -m tests.fuzz.run --cases $(or $(CASES),2000) --seed $(or $(SEED),0)
+	@$(BIN)/pytest -n auto --dist worksteal -m hypothesis --hypothesis-profile random
 
 # The tests of pages need a real browser. Debian's chromium is installed where that is allowed; elsewhere these
 # tests are skipped, unless TRIVIUM_NEEDS_BROWSER is set, with which they fail.

@@ -1,7 +1,8 @@
 """What all tests have: a cache folder of their own, one thread, Ctrl-C for what they start, no deadline in Hypothesis.
 
-A kernel's first call compiles, which no deadline allows for. `--hypothesis-profile fast` tries fewer examples, where a
-test does not say how many it wants.
+A kernel's first call compiles, which no deadline allows for. Hypothesis tries the same examples in every run, so that a
+run of the tests says something about the code and not about chance: `--hypothesis-profile random` (`make fuzz`) looks for
+new ones, and `fast` tries fewer, where a test does not say how many it wants.
 """
 
 import os
@@ -23,7 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for a
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # JAX compiles in half the time, to slower code with the same meaning.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-settings.register_profile("trivium", deadline=None, print_blob=True)
+settings.register_profile("trivium", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("random", settings.get_profile("trivium"), derandomize=False)
 settings.register_profile("fast", settings.get_profile("trivium"), max_examples=20)
 settings.load_profile("trivium")
 

@@ -29,9 +29,13 @@ FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size
 )
 
 
-def has_room_for_two_halves(stages: list[dict[str, Any]]) -> bool:
-    """Whether every stage has a row for either of two centred fades."""
-    return all(stage["steps"] * stage["batch_size"] > 1 for stage in stages)
+def fades_fit(stages: list[dict[str, Any]]) -> bool:
+    """Whether every stage is long enough for its own fade of one step and half of the next one's."""
+    whole_steps = [1 + ("fade" in stage and not stage["fade"]["center"]) for stage in stages]
+    return all(
+        stage["steps"] >= steps and stage["steps"] * stage["batch_size"] > 1
+        for stage, steps in zip(stages, whole_steps, strict=True)
+    )
 
 
 STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
@@ -56,7 +60,7 @@ STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     ),
     min_size=1,
     max_size=4,
-).filter(has_room_for_two_halves)
+).filter(fades_fit)
 SMALL = {"block_tokens": 32, "window_blocks": 2}
 
 
