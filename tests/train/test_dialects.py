@@ -109,11 +109,13 @@ optimizer:
 def test_stages_of_theseus_train_on_both_of_its_forms(folder: Path) -> None:
     (folder / "data/fineweb").mkdir(parents=True)
     (folder / "data/mnli").mkdir(parents=True)
-    np.arange(4000, dtype=np.uint32).__mod__(500).tofile(folder / "data/fineweb/train.bin")
+    for part in ("train", "val"):
+        np.arange(4000, dtype=np.uint32).__mod__(500).tofile(folder / f"data/fineweb/{part}.bin")
     rows = np.tile(np.arange(1, 33, dtype=np.uint32), (40, 1))
-    rows.tofile(folder / "data/mnli/train.bin")
-    (np.tile(np.arange(32) >= 16, (40, 1)) & (rows > 0)).tofile(folder / "data/mnli/train.bin.mask")
-    (folder / "data/mnli/shape.json").write_text(json.dumps({"train": [40, 32]}))
+    for part in ("train", "val"):
+        rows.tofile(folder / f"data/mnli/{part}.bin")
+        (np.tile(np.arange(32) >= 16, (40, 1)) & (rows > 0)).tofile(folder / f"data/mnli/{part}.bin.mask")
+    (folder / "data/mnli/shape.json").write_text(json.dumps({"train": [40, 32], "val": [40, 32]}))
     (folder / "their.yaml").write_text(
         """
 architecture: {block_size: 32, vocab_size: 512}
