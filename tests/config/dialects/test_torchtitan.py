@@ -1,6 +1,6 @@
 """torchtitan's configs: the model, the optimizer, the schedule and the rest, by their own keys."""
 
-import math
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,19 @@ import tomli_w
 
 from tests.support.dialects import spans
 from tests.support.torchtitan import notes, plan_of, read, refusal, stage
-from trivium.config.dialects.torchtitan_keys import HOLDS, NOT_HERE, WITHOUT_EFFECT
+from tests.support.torchtitan_itself import (
+    keeps_documents_apart,
+    their_defaults,
+    their_dense_flavors,
+    their_frequencies,
+    their_model,
+    their_multipliers,
+)
+from trivium.config.dialects.torchtitan_keys import HOLDS, NOT_HERE, SWITCHES, WITHOUT_EFFECT
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import load
+from trivium.model.rotary import rotary_frequencies
+from trivium.model.spec import RopeSpec
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 
@@ -118,7 +128,7 @@ def test_rows_that_theirs_splits_over_ranks_are_refused(file: Path) -> None:
         "[compile]\nenabel = true",
         "[metrics]\nenable_wanbd = true",
         "[debug]\nfreeze_embeddings = true",
-        "[peft]\nlora_rank = 8",
+        "[peft]\nlora_rnk = 8",
         "[qat]\nbits = 8",
         "[activation_checkpoint]\nmodee = true",
         "[profiling]\nodd = true",
@@ -130,10 +140,51 @@ def test_a_key_that_is_not_known_is_refused_in_tables_that_mostly_decide_nothing
     assert said.endswith("trivium does not know this key. Remove it to train without what it does.")
 
 
-@pytest.mark.parametrize("table", ["peft", "qat"])
-def test_what_trains_only_a_part_of_the_weights_is_refused(file: Path, table: str) -> None:
-    (said,) = refusal(file, stage("a", 0), f"[{table}]\nenabled = true\n")
-    assert said == f"{table}.enabled: is true. {NOT_HERE[table]['enabled']}"
+PEFT = """
+layers_to_train = [0, 1]
+lora_rank = 16
+lora_alpha = 2.0
+lora_dropout = 0.1
+lora_train_norm = true
+train_embeddings = true
+train_output_layer = true
+"""
+GCS = 'project_id = "p"\nbucket_name = "b"\ndata_prefix = "d"\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "switch", "keys"),
+    [
+        ("peft", "enable_peft", PEFT),
+        ("peft", "use_lora", PEFT),
+        ("peft", "enabled", "lora_rank = 16\n"),
+        ("qat", "enable", 'config = "NVFP4"\ncalib_steps = 8\n'),
+        ("gcs_dataset", "enable", GCS),
+    ],
+)
+def test_a_table_with_a_switch_decides_nothing_where_it_is_off_and_is_refused_where_it_is_on(
+    file: Path, table: str, switch: str, keys: str
+) -> None:
+    off = read(file, stage("a", 0), f"[{table}]\n{switch} = false\n{keys}")
+    assert off.raw == read(file, stage("a", 0)).raw
+    assert off.notes.differs == ()
+    said = [str(note) for note in off.notes.decides_nothing]
+    assert len(said) == len(keys.strip().splitlines())
+    assert all(
+        note.startswith(f"their.toml: {table}.") and note.endswith(f": {table}.{switch} is false.") for note in said
+    )
+    on = refusal(file, stage("a", 0), f"[{table}]\n{switch} = true\n{keys}")
+    assert on == [f"{table}.{switch}: is true. {SWITCHES[table][1]}"]
+
+
+def test_a_table_without_its_switch_is_off_in_the_fork_of_the_stages_and_unknown_elsewhere(file: Path) -> None:
+    said = notes(file, stage("a", 0), f"[peft]\n{PEFT}")
+    assert len(said) == 7
+    assert said[1] == "peft.lora_rank: has no effect here (it is 16): peft.enable_peft is absent, which means false."
+    assert refusal(file, stage("a", 0), f"[gcs_dataset]\n{GCS}") == [
+        f'gcs_dataset.{key}: is "{key[0]}". Remove the table, and write a copy\'s folder as dataset_path.'
+        for key in ("project_id", "bucket_name", "data_prefix")
+    ]
 
 
 def test_extra_losses_hold_only_where_there_are_none(file: Path) -> None:
@@ -159,29 +210,19 @@ def test_a_batch_size_or_precision_that_is_none_is_refused_by_their_key(file: Pa
     assert refusal(file, stage("a", 0), training=f"[training]\n{lines}\n", world_size=2) == [f"training.{what}"]
 
 
-def their_multiplier(step: int, steps: int, warmup: int, ratio: float | None, shape: str, to: float) -> float:
-    """Their schedule as they write it: the run has one virtual step more, so that it does not end at its lowest."""
-    decay = steps - warmup if ratio is None else min(round(steps * ratio), steps - warmup)
-    stable = steps + 1 - decay
-    if step < warmup:
-        return (step + 1) / warmup
-    if step < stable:
-        return 1.0
-    part = (step + 1 - stable) / decay
-    fall = {"linear": 1 - part, "sqrt": 1 - math.sqrt(part), "cosine": (1 + math.cos(math.pi * part)) / 2}
-    return to + (1 - to) * fall[shape]
-
-
-@pytest.mark.parametrize("shape", ["linear", "cosine", "sqrt"])
-@pytest.mark.parametrize("ratio", [None, 0.0, 0.3, 0.95])
-@pytest.mark.parametrize("to", [0.0, 0.1])
-def test_the_learning_rate_is_theirs_at_every_step(file: Path, shape: str, ratio: float | None, to: float) -> None:
-    scheduler = f'[lr_scheduler]\nwarmup_steps = 3\ndecay_type = "{shape}"\nmin_lr_factor = {to}\n'
-    scheduler += "" if ratio is None else f"decay_ratio = {ratio}\n"
-    training = f"{scheduler}[training]\nsteps = 20\nglobal_batch_size = 8\n"
-    plan = plan_of(file, stage("a", 0), training=training)
-    expected = [their_multiplier(step, 20, 3, ratio, shape, to) for step in range(20)]
-    assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
+@pytest.mark.slow
+def test_the_learning_rate_is_theirs_at_every_step(file: Path) -> None:
+    falls = (("linear", 0.0), ("linear", 0.1), ("cosine", 0.1), ("sqrt", 0.1))
+    lengths = itertools.product((0, 3, 30), (None, 0.0, 0.3, 0.95), (None, 10, 40))
+    for (warmup, ratio, total), (shape, to) in itertools.product(lengths, falls):
+        table = {"warmup_steps": warmup, "decay_type": shape, "min_lr_factor": to}
+        table |= {} if ratio is None else {"decay_ratio": ratio}
+        table |= {} if total is None else {"total_steps": total}
+        training = tables({"lr_scheduler": table, "training": {"steps": 20, "global_batch_size": 8}})
+        plan = plan_of(file, stage("a", 0), training=training)
+        steps = min(20, total or 20)
+        ours = [plan.lr_multiplier(step) for step in range(steps)]
+        assert ours == pytest.approx(their_multipliers(table, 20, steps)), table
 
 
 @pytest.mark.parametrize(
@@ -202,15 +243,6 @@ def test_a_warm_up_of_an_old_file_has_one_step_more(file: Path, keys: str, warmu
         (step + 1) / (warmup + 1) if step < warmup else 1 - (step - warmup) / max(1, 20 - warmup) for step in range(20)
     ]
     assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("total", [10, 20, 40])
-def test_a_schedule_of_its_own_length_is_theirs_at_every_step(file: Path, total: int) -> None:
-    scheduler = f'[lr_scheduler]\nwarmup_steps = 3\ndecay_ratio = 0.5\ndecay_type = "cosine"\ntotal_steps = {total}\n'
-    plan = plan_of(file, stage("a", 0), training=f"{scheduler}[training]\nsteps = 20\nglobal_batch_size = 8\n")
-    steps = min(20, total)
-    expected = [their_multiplier(step, total, 3, 0.5, "cosine", 0.0) for step in range(steps)]
-    assert [plan.lr_multiplier(step) for step in range(steps)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -255,46 +287,42 @@ def test_what_their_optimizer_and_schedule_cannot_be_is_refused(file: Path, tabl
     assert refusal(file, stage("a", 0), training=training) == [f"{where}.{what}"]
 
 
-PARAMETERS = {
-    ("llama2", "7B"): 6_738_415_616,
-    ("llama2", "13B"): 13_015_864_320,
-    ("llama2", "70B"): 68_976_648_192,
-    ("llama3", "8B"): 8_030_261_248,
-    ("llama3", "70B"): 70_553_706_496,
-    ("llama3", "405B"): 405_853_388_800,
-    ("qwen3", "0.6B"): 596_049_920,
-    ("qwen3", "1.7B"): 1_720_574_976,
-    ("qwen3", "4B"): 4_022_468_096,
-    ("qwen3", "8B"): 8_190_735_360,
-    ("qwen3", "14B"): 14_768_307_200,
-    ("qwen3", "32B"): 32_762_123_264,
-}
+LLAMA2 = {"7B": 6_738_415_616, "13B": 13_015_864_320, "70B": 68_976_648_192}  # parameters, as published
 
 
 def flavored(name: str, flavor: str) -> str:
     return f'[model]\nname = "{name}"\nflavor = "{flavor}"\n'
 
 
-@pytest.mark.parametrize(("name", "flavor"), PARAMETERS)
-def test_a_flavor_has_the_published_number_of_parameters(file: Path, name: str, flavor: str) -> None:
-    model = plan_of(file, stage("a", 0), flavored(name, flavor)).model
-    assert model is not None
-    assert model.parameters == PARAMETERS[name, flavor]
-    assert model.norm_eps == (1e-6 if name == "qwen3" else 1e-5)
-    assert model.qk_norm is (name == "qwen3")
+@pytest.mark.parametrize("flavor", LLAMA2)
+def test_llama_2_which_theirs_no_longer_has_is_the_published_model(file: Path, flavor: str) -> None:
+    plan = plan_of(file, stage("a", 0), flavored("llama2", flavor))
+    assert plan.model is not None
+    assert (plan.model.parameters, plan.model.norm_eps) == (LLAMA2[flavor], 1e-5)
+    assert plan.stages[0].rope == RopeSpec(theta=10_000.0)
 
 
-def test_rotary_positions_are_those_of_the_family(file: Path) -> None:
-    bases = {}
-    for name, flavor in (("llama2", "7B"), ("llama3", "8B"), ("qwen3", "8B")):
-        rope = plan_of(file, stage("a", 0), flavored(name, flavor)).stages[0].rope
-        assert rope is not None
-        bases[name] = (rope.theta, rope.scaling, rope.factor, rope.original_seq_len)
-    assert bases == {
-        "llama2": (10_000.0, None, 1.0, 0),
-        "llama3": (500_000.0, None, 1.0, 0),
-        "qwen3": (1_000_000.0, None, 1.0, 0),
-    }
+@pytest.mark.slow
+def test_a_dense_flavor_has_the_shape_of_the_model_that_theirs_builds(file: Path) -> None:
+    training = '[training]\nsteps = 300\nglobal_batch_size = 8\ndataset = "c4"\n[debug]\nseed = 5\n'
+    for name, flavor in their_dense_flavors("llama3", "qwen3"):
+        plan = plan_of(file, flavored(name, flavor), training=training)
+        (only,) = plan.stages
+        assert plan.model is not None
+        assert only.rope is not None
+        theirs = their_model(name, flavor)
+        assert {key: getattr(plan.model, key) for key in theirs} == theirs, flavor
+        frequencies, _ = rotary_frequencies(only.rope, plan.model.head_dim)
+        assert frequencies.tolist() == pytest.approx(their_frequencies(name, flavor), rel=1e-5), flavor
+        assert only.config.document_mask is keeps_documents_apart(name, flavor), flavor
+
+
+@pytest.mark.slow
+def test_their_defaults_written_out_are_taken_and_are_those_of_absent_keys(file: Path) -> None:
+    absent = read(file, training="[training]\n[debug]\nmoe_force_load_balance = false\n", world_size=1)
+    written = read(file, training=tomli_w.dumps(their_defaults()), world_size=1)
+    engine = {"precision": "bfloat16", "deterministic": False, "activation_checkpointing": True}
+    assert written.raw == {**absent.raw, "engine": engine}
 
 
 def test_llama_3_has_scaled_positions_where_a_key_is_newer_than_these(file: Path) -> None:

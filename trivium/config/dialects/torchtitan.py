@@ -21,6 +21,7 @@ from trivium.config.dialects.torchtitan_keys import (
     OF_THE_FORK,
     ONE_OF_ADAM,
     SINCE_SCALING,
+    SWITCHES,
     TOKENIZER,
     VALIDATION,
     WITHOUT_EFFECT,
@@ -67,7 +68,21 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
     tokenizer = theirs.take_first(("model", "hf_assets_path"), ("model", "tokenizer_path"))
     if tokenizer or data.reads_text:
         ours["tokenizer"] = {"path": tokenizer or TOKENIZER}
+    _read_switches(theirs)
     return theirs.translated(ours, HOLDS, NOT_HERE, WITHOUT_EFFECT)
+
+
+def _read_switches(theirs: Theirs) -> None:
+    """A table that is switched on is refused as a whole, and one that is switched off decides nothing."""
+    for table, (switches, instead) in SWITCHES.items():
+        written = [key for key in switches if theirs.has(table, key)]
+        on = [key for key in written if theirs.take(table, key) is not False]
+        for key in on:
+            theirs.refuse((table, key), theirs.look(table, key), instead)
+        if on:
+            theirs.taken.update((table, key) for key in theirs.look(table))
+        elif written:
+            theirs.without_effect({"*": f"{table}.{written[0]} is false"}, table)
 
 
 def _run(theirs: Theirs) -> dict[str, Any]:

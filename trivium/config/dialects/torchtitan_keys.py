@@ -119,7 +119,10 @@ MESSAGES = (
 AGAIN = ("visualize_memory_budget_pareto", "preserve_rng_state", "determinism_check", "debug")
 QUANTIZED = ("recipe_name", "filter_fqns", "emulate", "moe_fqns_prototype", "force_recompute_fp8_weight_in_bwd")
 SCALINGS = ("scaling_type_input", "scaling_type_weight", "scaling_type_grad_output")
-LORA = ("train_embeddings", "train_output_layer")
+PEFT = (
+    *("layers_to_train", "lora_rank", "lora_alpha", "lora_dropout", "lora_train_norm"),
+    *("train_embeddings", "train_output_layer"),
+)
 FAULTS = (
     *("process_group", "process_group_timeout_ms", "replica_id", "group_size", "min_replica_size", "semi_sync_method"),
     *("sync_steps", "should_quantize", "fragment_sync_delay", "fragment_update_alpha", "num_fragments"),
@@ -129,6 +132,14 @@ VALIDATION = (
     *("dataset", "dataset_path", "local_batch_size", "seq_len", "freq", "val_freq", "steps", "val_steps"),
     *("dataloader", "data"),
 )
+
+# Tables of forks that a switch turns on: NousResearch's `[peft]`, and `[qat]` and `[gcs_dataset]` of others. By table:
+# the keys that are such a switch, and what to write instead of true.
+SWITCHES: dict[str, tuple[tuple[str, ...], str]] = {
+    "peft": (("enable_peft", "use_lora", "enable", "enabled"), "All weights are trained. Write false."),
+    "qat": (("enable", "enabled"), "Weights are not rounded while they are trained. Write false."),
+    "gcs_dataset": (("enable", "enabled"), "Write false, and a copy's folder as dataset_path."),
+}
 
 HOLDS: dict[str, dict[str, Any]] = {
     "model": {"converters": [], "norm_type": ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")},
@@ -152,10 +163,7 @@ HOLDS: dict[str, dict[str, Any]] = {
     },
     "float8": {"enable_float8_linear": False},
     "comm": {"mode": "default"},
-    "peft": dict.fromkeys(("enable_peft", "use_lora", "enable", "enabled"), False),
-    "qat": dict.fromkeys(("enable", "enabled"), False),
     "atropos_api": {"enabled": False},
-    "gcs_dataset": {"enable": False},
     "fault_tolerance": {"enable": False},
 }
 
@@ -209,10 +217,10 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "job": {"custom_config_module": NO_CODE},
     "float8": {"enable_float8_linear": FLOAT8},
     "comm": {"mode": 'Ranks really talk to each other here. Write "default"; trivium train --dry-run tries a config.'},
-    "peft": dict.fromkeys(("enable_peft", "use_lora", "enable", "enabled"), "All weights are trained. Write false."),
-    "qat": dict.fromkeys(("enable", "enabled"), FLOAT8),
     "atropos_api": {"enabled": "Rows come from sources, not from a server. Write false."},
-    "gcs_dataset": {"enable": "Write false, and give dataset_path."},
+    "gcs_dataset": dict.fromkeys(
+        ("project_id", "bucket_name", "data_prefix"), "Remove the table, and write a copy's folder as dataset_path."
+    ),
     "fault_tolerance": {"enable": "All ranks take every step together. Write false; the launcher resumes the run."},
     "": {
         "grpo": "trivium does not train by rewards. Remove the table.",
@@ -292,7 +300,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp", *QUANTIZED, *SCALINGS), NO_FLOAT8
     ),
     "mx": dict.fromkeys(("use_fp8_dim1_cast_triton_kernel", "mxfp8_dim1_cast_kernel_choice", *QUANTIZED), NO_FLOAT8),
-    "peft": dict.fromkeys(LORA, "all weights are trained"),
+    "peft": dict.fromkeys(PEFT, "peft.enable_peft is absent, which means false"),
     "atropos_api": dict.fromkeys(
         ("api_url", "poll_interval", "timeout", "distill_kl_coef"), "atropos_api.enabled is false"
     ),
