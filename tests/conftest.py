@@ -1,8 +1,8 @@
 """What all tests have: a cache folder of their own, one thread, Ctrl-C for what they start, no deadline in Hypothesis.
 
-A kernel's first call compiles, which no deadline allows for. Hypothesis tries the same examples in every run, so that a
-run of the tests says something about the code and not about chance: `--hypothesis-profile random` (`make fuzz`) looks for
-new ones, and `fast` tries fewer, where a test does not say how many it wants.
+A kernel's first call compiles, which no deadline allows for. Hypothesis tries the same examples in every run, so that
+a failure comes from a change of the code and never from chance. `--hypothesis-profile random` (`make fuzz`) looks for
+new examples; `fast` tries fewer where a test does not say how many it wants.
 """
 
 import os

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trivium.rows.fade import _SERIES, MAX_FADE_ROWS, SHAPES, Shape
+from trivium.rows.kernels import kernel_of
 from trivium.rows.mixture import (
     FEW_SOURCES,
     MAX_ROWS,
@@ -20,7 +21,7 @@ from trivium.rows.mixture import (
     FadeOut,
     Mixture,
     StageMixture,
-    _count_many,
+    _count,
     normalised,
     tempered,
 )
@@ -129,7 +130,7 @@ def test_counting_descending_and_dealing_agree(stage: StageMixture, first: int, 
 @given(stages(), row_numbers | st.integers(0, MAX_ROWS))
 def test_many_sources_are_counted_by_a_kernel_as_few_are_by_python(stage: StageMixture, num_rows: int) -> None:
     assert len(stage.names) <= FEW_SOURCES
-    assert stage.count(num_rows).tolist() == _count_many(*stage._trees, num_rows).tolist()
+    assert stage.count(num_rows).tolist() == kernel_of(_count)(*stage._trees, num_rows).tolist()
 
 
 def test_many_sources_are_counted() -> None:
