@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.contract import STAGE
+from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import (
     Engine,
