@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
-from tests.support.training import SMALL_MODEL, losses
-from trivium.run.events import read_events
+from tests.support.training import SMALL_MODEL, events, losses, train
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -120,15 +119,10 @@ def test_such_a_run_resumes_exactly(folder: Path) -> None:
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step in (2, 6)
 
-    Trainer("run.toml", ["run.name=whole"], show=False).run()
+    train("run.name=whole")
     for _ in range(3):
         Stopped("run.toml", ["run.name=parts"], show=False).run()
     assert len(losses("whole")) == 9
     assert losses("parts") == losses("whole")
-    sources = {
-        name
-        for event in read_events(folder / "runs/whole/events.jsonl")
-        if event["event"] == "step"
-        for name in event["loss_tokens_by_source"]
-    }
+    sources = {name for event in events("step", "whole") for name in event["loss_tokens_by_source"]}
     assert sources == {"files", "pages", "table", "flow", "talk", "spell"}
