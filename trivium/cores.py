@@ -34,6 +34,7 @@ def _quotas(root: Path, own: Path) -> Iterator[float]:
 
 
 def _quota(folder: Path) -> Iterator[float]:
+    """The cores that one control group may use, if it has a limit."""
     try:
         if (folder / "cpu.max").is_file():
             limit, period = (folder / "cpu.max").read_text().split()
@@ -41,5 +42,5 @@ def _quota(folder: Path) -> Iterator[float]:
             limit, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         if limit not in ("max", "-1"):
             yield int(limit) / int(period)
-    except (OSError, ValueError):  # no limit here
+    except (OSError, ValueError):  # this group has no limit
         return

@@ -295,12 +295,12 @@ def keep_in_cache(path: Path, content: bytes, *, durable: bool = True) -> None:
     except SourceError as error:
         if getattr(error.__cause__, "errno", None) not in READ_ONLY:
             raise
-        _tell_of_read_only(cache_folder())
+        _warn_read_only(cache_folder())
 
 
 @functools.cache
-def _tell_of_read_only(folder: Path) -> None:
-    """Say it once."""
+def _warn_read_only(folder: Path) -> None:
+    """Warn once in a process, not for every file."""
     what = "may only be read, so that what is computed is not kept, and is computed again next time"
     echo(f"{folder}: {what}.", err=True)
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.contract import STAGE
+from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import (
     Engine,
     EngineSettings,
     KlSettings,
+    LossBatch,
     OptimizerSettings,
     Precision,
     StageSettings,
@@ -48,12 +49,17 @@ class OwnContract(ABC):
 
     decoder: Callable[..., Any]  # the built-in one, from tokens, positions and documents to hidden states
     drawn: Callable[..., Any]  # the same, with zeros as first values of its last norm
-    cross_entropy: Callable[..., Any]
+    nats: Callable[..., Any]  # each token's cross-entropy, of hidden states, lm_head and targets
     smoothed: Callable[..., Any]  # another loss
 
     @abstractmethod
     def make(self, settings: EngineSettings) -> Engine:
         """An engine on the CPU."""
+
+    def cross_entropy(self, hidden: Any, lm_head: Any, batch: LossBatch) -> Any:
+        """The plain loss as one of one's own; the lm_head has no row of the padded vocabulary."""
+        assert lm_head.shape == (TINY.vocab, TINY.width)
+        return self.nats(hidden, lm_head, batch.targets)
 
     def engine(self, stage: StageSettings = STAGE, **settings: Any) -> Engine:
         engine = self.make(EngineSettings(TINY, device="cpu", **settings))

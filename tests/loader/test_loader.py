@@ -4,7 +4,6 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.corpus import Lengths, document_ends, make_config, write_source
+from tests.support.corpus import document_ends, make_config, write_source
+from tests.support.loading import SMALL, copied, write_config
 from trivium.config.schema import Config
 from trivium.config.stages import CROPPING
-from trivium.errors import PlanError, ResumeError, SourceError
+from trivium.errors import PlanError, SourceError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.rows.batch import IGNORED, PADDING, Batch
@@ -61,45 +61,11 @@ STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     min_size=1,
     max_size=4,
 ).filter(fades_fit)
-SMALL = {"block_tokens": 32, "window_blocks": 2}
-
-
-def write_config(
-    folder: Path, sources: Mapping[str, Lengths], stages: list[dict[str, object]], **tables: object
-) -> Config:
-    tables_of = {
-        name: {"kind": "tokens", "path": str(write_source(folder / name, files)), **SMALL}
-        for name, files in sources.items()
-    }
-    faded = [
-        stage if number else {key: stage[key] for key in stage if key != "fade"} for number, stage in enumerate(stages)
-    ]
-    return make_config(tables_of, faded, **tables)
 
 
 def same(one: Batch, other: Batch) -> bool:
     fields = ("tokens", "targets", "segments", "positions", "source")
     return all(np.array_equal(getattr(one, field), getattr(other, field)) for field in fields)
-
-
-def copied(batch: Batch) -> tuple[bytes, ...]:
-    return tuple(getattr(batch, field).tobytes() for field in ("tokens", "targets", "segments", "positions", "source"))
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    """Two sources, three stages in which everything changes."""
-    rng = np.random.default_rng(0)
-    sources = {name: [rng.integers(1, 60, 40).tolist() for _ in range(2)] for name in ("web", "code")}
-    return write_config(
-        tmp_path,
-        sources,
-        [
-            {"steps": 5, "seq_len": 16, "batch_size": 8, "mixture": {"web": 0.75, "code": 0.25}},
-            {"steps": 7, "seq_len": 32, "batch_size": 4, "mixture": {"web": 0.5, "code": 0.5}, "fade": {"steps": 3}},
-            {"steps": 6, "seq_len": 16, "batch_size": 8, "mixture": {"code": 1.0}, "packing": "concat", "seed": 7},
-        ],
-    )
 
 
 def read_tokens(batch: Batch, source: str) -> list[int]:
@@ -231,43 +197,6 @@ def test_a_step_is_the_same_however_it_is_reached(config: Config) -> None:
         assert [copied(batch) for _, batch in resumed.batches(start=start)] == in_order[start:]
 
 
-def test_a_resume_from_a_saved_state_goes_on_with_the_next_step(config: Config) -> None:
-    plan = make_plan(config)
-    in_order = [copied(batch) for _, batch in Loader(plan, prefetch=0).batches(start=0)]
-    for stop in range(1, plan.known_steps):
-        first = Loader(plan, prefetch=3, workers=2)
-        batches = first.batches()
-        for _ in range(stop):
-            next(batches)
-        state = json.loads(json.dumps(first.state_dict()))
-        batches.close()  # type: ignore[attr-defined]
-        second = Loader(make_plan(config), rank=1, world_size=2)
-        second.load_state_dict(state)
-        assert state["step"] == stop
-        assert state["stage_name"] == plan.stage_at(stop).name
-        assert next(second.batches())[0] == stop
-        whole = Loader(make_plan(config))
-        whole.load_state_dict(state)
-        assert [copied(batch) for _, batch in whole.batches()] == in_order[stop:]
-
-
-def test_another_past_is_refused_and_another_future_is_not(config: Config) -> None:
-    first = Loader(make_plan(config))
-    next(first.batches())
-    state = first.state_dict()
-    stages = [stage.model_copy() for stage in config.stages]
-    future = config.model_copy(update={"stages": (*stages[:2], stages[2].model_copy(update={"seq_len": 8}))})
-    Loader(make_plan(future)).load_state_dict(state)
-    changed = stages[0].model_copy(update={"mixture": {"web": 0.7, "code": 0.3}})
-    past = config.model_copy(update={"stages": (changed, *stages[1:])})
-    with pytest.raises(ResumeError) as error:
-        Loader(make_plan(past)).load_state_dict(state)
-    assert str(error.value) == (
-        'cannot resume at step 1: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 0 have been '
-        "taken. Put it back, or start a new run."
-    )
-
-
 def test_adding_a_source_changes_no_other_sources_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     files = {name: [rng.integers(1, 60, 60).tolist()] for name in ("web", "code", "a-new-one")}
@@ -389,21 +318,6 @@ def test_order_is_pinned(tmp_path: Path) -> None:
     assert read == [[90, 74], [50, 58], [19, 35, 11, 100], [3, 108, 43, 27], [67, 59, 108, 51]]
 
 
-def test_a_state_of_another_length_or_kind_is_refused(config: Config) -> None:
-    loader = Loader(make_plan(config))
-    state = {**loader.state_dict(), "step": 19}
-    with pytest.raises(ResumeError) as error:
-        loader.load_state_dict(state)
-    assert str(error.value) == "cannot resume at step 19: the plan has 18. Lengthen its last stage."
-    for broken in ({}, {**state, "step": "x"}, {**state, "record": None}):
-        with pytest.raises(ResumeError) as error:
-            loader.load_state_dict(broken)
-        assert str(error.value) == "this is not the state of a loader. Give what its state_dict returned."
-    with pytest.raises(PlanError) as problem:
-        next(loader.batches(start=19))
-    assert str(problem.value) == "there is no step 19: the last of the 18 is step 17."
-
-
 def test_a_damaged_index_is_refused_though_a_manifest_vouches_for_it(tmp_path: Path) -> None:
     folder = write_source(tmp_path / "web", [[20] * 50])
     files = open_source(str(folder))
@@ -439,24 +353,3 @@ def test_a_loader_is_a_context_manager_and_goes_through_its_steps(config: Config
     assert all(
         np.array_equal(batch.tokens, other.tokens) for (_, batch), (_, other) in zip(found, expected, strict=True)
     )
-
-
-def test_the_state_at_a_step_is_the_one_that_was_there_and_moves_nothing(config: Config) -> None:
-    loader = Loader(make_plan(config), prefetch=0)
-    states = [loader.state_dict()]
-    for _ in loader:
-        states.append(loader.state_dict())
-    loader = Loader(make_plan(config))
-    assert [loader.state_at(step) for step in range(len(loader) + 1)] == states
-    assert loader.step == 0
-
-
-def test_seek_asks_nothing_of_the_past(config: Config) -> None:
-    loader = Loader(make_plan(config), prefetch=0)
-    loader.seek(2, {})
-    step, batch = next(loader.batches())
-    assert step == 2
-    assert np.array_equal(batch.tokens, Loader(make_plan(config)).batch(2).tokens)
-    with pytest.raises(ResumeError) as error:
-        loader.seek(len(loader) + 1, {})
-    assert str(error.value).startswith(f"cannot resume at step {len(loader) + 1:,}: the plan has {len(loader):,}.")

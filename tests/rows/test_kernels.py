@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.corpus import write_source
-from trivium.rows.kernels import _Kernel, address_of, array_at, compiled, formula
+from trivium.rows.kernels import _Kernel, address_of, array_at, compiled, formula, kernel_of
 
 
 @formula
@@ -49,6 +49,11 @@ def test_the_dispatcher_takes_the_kernels_place_when_it_is_called() -> None:
 def test_a_formula_is_plain_python_outside_of_kernels() -> None:
     assert _doubled(2**70) == 2**71
     assert np.array_equal(_doubled(np.arange(3)), [0, 2, 4])  # type: ignore[arg-type]
+
+
+def test_python_may_ask_for_a_formulas_kernel() -> None:
+    assert kernel_of(_doubled)(21) == 42
+    assert type(kernel_of(_doubled)).__name__ == "CPUDispatcher"
 
 
 def test_an_address_is_the_array_again() -> None:

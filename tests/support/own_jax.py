@@ -8,6 +8,7 @@ import optax
 from flax import nnx
 from jax import Array
 
+from tests.support.training import StoppingTrainer
 from trivium.engine.base import LossBatch
 from trivium.model.spec import ModelSpec
 from trivium.train.trainer import Trainer
@@ -59,16 +60,9 @@ def nats(hidden: Array, lm_head: Array, targets: Array) -> Array:
     return losses
 
 
-class OwnModelTrainer(Trainer):
-    """Trains `Small`; stops where it is told to."""
-
-    stop_at = 10_000
-
+class OwnModelTrainer(StoppingTrainer):
     def model(self) -> Any:
         return Small
-
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step + 1 == self.stop_at
 
 
 class NllGapTrainer(Trainer):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
+from tests.support.training import StoppingTrainer
 from trivium.engine.base import LossBatch
 from trivium.model.spec import ModelSpec
 from trivium.train.trainer import Trainer
@@ -56,16 +57,9 @@ def nats(hidden: Tensor, lm_head: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy((hidden @ lm_head.T).float(), targets.long(), reduction="none")
 
 
-class OwnModelTrainer(Trainer):
-    """Trains `Small`; stops where it is told to."""
-
-    stop_at = 10_000
-
+class OwnModelTrainer(StoppingTrainer):
     def model(self) -> Any:
         return Small
-
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step + 1 == self.stop_at
 
 
 class NllGapTrainer(Trainer):

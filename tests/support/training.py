@@ -7,15 +7,24 @@ import numpy as np
 
 from tests.support.corpus import write_source
 from tests.support.events import steps_taken
+from trivium.engine.base import StepStats
+from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
-FOUR_STAGES = """
+# The beginning of a config; it ends within [model], so that more keys of the model may follow.
+SMALL_MODEL = """
 [run]
 name = "run"
+[engine]
+device = "cpu"
 [model]
 layers = 1
 width = 32
 heads = 2
+"""
+FOUR_STAGES = (
+    SMALL_MODEL
+    + """
 vocab = 512
 [optimizer]
 lr = 0.003
@@ -23,8 +32,6 @@ grad_clip = 1.0
 [schedule]
 shape = "cosine"
 warmup = { steps = 3 }
-[engine]
-device = "cpu"
 [checkpoint]
 every = 3
 keep = 2
@@ -72,21 +79,16 @@ batch_size = 4
 z_loss = 1e-4
 lr = { shape = "linear" }
 """
-REFERENCES = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+)
+REFERENCES = (
+    SMALL_MODEL
+    + """
 vocab = 512
 init_std = 0.3
 [optimizer]
 lr = 0.01
 [schedule]
 shape = "constant"
-[engine]
-device = "cpu"
 [checkpoint]
 every = 4
 keep = 1
@@ -126,11 +128,21 @@ steps = 2
 seq_len = 16
 batch_size = 4
 """
+)
 KL_BY_STAGE = {  # a cadence save falls on the beginning of stage two, and none on that of stage three
     "two": "kl = { beta = 0.1 }",
     "three": 'kl = { beta = 0.1, direction = "reverse" }',
     "four": 'kl = { beta = 0.1, reference = { stage = "two" } }',
 }
+
+
+class StoppingTrainer(Trainer):
+    """Stops when it has taken `stop_at` steps."""
+
+    stop_at = -1
+
+    def on_step(self, step: int, stats: StepStats) -> None:
+        self.stopping = step + 1 == self.stop_at
 
 
 def write_sources(folder: Path) -> None:
@@ -164,6 +176,11 @@ def write_references(folder: Path) -> None:
 def train(*overrides: str, **settings: Any) -> Trainer:
     """Train the folder's run.toml to its end."""
     return Trainer("run.toml", overrides, show=False, **settings).run()
+
+
+def events(kind: str, run_name: str = "run") -> list[dict[str, Any]]:
+    """A run's events of one kind."""
+    return [event for event in read_events(Path("runs", run_name, "events.jsonl")) if event["event"] == kind]
 
 
 def losses(run_name: str = "run") -> dict[int, float]:

@@ -21,6 +21,7 @@ import torch
 
 from tests.support.events import steps_taken
 from tests.support.forked import launch
+from tests.support.training import StoppingTrainer
 from tests.train.chaos import kill_when, outcome
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import SilentRankError, TriviumError
@@ -41,10 +42,8 @@ ELASTIC = [  # ranks, layout, the step at which it stops
 ]
 
 
-class Watched(Trainer):
-    """Writes a hash of every row that a rank learns from; stops where it is told to."""
-
-    stop_at = 100
+class Watched(StoppingTrainer):
+    """Writes a hash of every row that a rank learns from."""
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         arrays = (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source)
@@ -54,9 +53,6 @@ class Watched(Trainer):
             if self.ranks.rank % self.mesh.tensor == 0:
                 file.write(json.dumps([now.step, self.loader.rank, rows]) + "\n")
         return super().train_step(batch, now)
-
-    def on_step(self, step: int, stats: StepStats) -> None:
-        self.stopping = step + 1 == self.stop_at
 
 
 def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int = 100, dry_run: bool = False) -> None:

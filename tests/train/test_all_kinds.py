@@ -10,22 +10,15 @@ import pytest
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
-from tests.support.events import steps_taken
-from trivium.run.events import read_events
+from tests.support.training import SMALL_MODEL, events, losses, train
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-[run]
-name = "all"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 [tokenizer]
 kind = "bytes"
-[engine]
-device = "cpu"
 [checkpoint]
 every = 2
 [sources.files]
@@ -65,6 +58,7 @@ packing = "crop"
 loss_on = "all"
 evaluate = true
 """
+)
 WORDS = ("harbour", "lighthouse", "mill", "train", "heron", "baker", "river", "window")
 
 
@@ -125,19 +119,10 @@ def test_such_a_run_resumes_exactly(folder: Path) -> None:
         def on_step(self, step: int, stats: object) -> None:
             self.stopping = step in (2, 6)
 
-    Trainer("run.toml", ["run.name=whole"], show=False).run()
+    train("run.name=whole")
     for _ in range(3):
         Stopped("run.toml", ["run.name=parts"], show=False).run()
-    whole, parts = (
-        {step: event["loss"] for step, event in steps_taken(folder / "runs" / name / "events.jsonl").items()}
-        for name in ("whole", "parts")
-    )
-    assert len(whole) == 9
-    assert parts == whole
-    sources = {
-        name
-        for event in read_events(folder / "runs/whole/events.jsonl")
-        if event["event"] == "step"
-        for name in event["loss_tokens_by_source"]
-    }
+    assert len(losses("whole")) == 9
+    assert losses("parts") == losses("whole")
+    sources = {name for event in events("step", "whole") for name in event["loss_tokens_by_source"]}
     assert sources == {"files", "pages", "table", "flow", "talk", "spell"}

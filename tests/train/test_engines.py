@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.support.corpus import write_source
 from tests.support.events import steps_taken
+from tests.support.training import write_sources
 from trivium.engine.base import EngineSettings
 from trivium.engine.make import make_engine
 from trivium.model.spec import ModelSpec
@@ -76,9 +75,7 @@ kl = { beta = 0.2, direction = "reverse" }
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sources, weights in Hugging Face form and a config of four stages; the tests work in it."""
-    rng = np.random.default_rng(0)
-    for name in ("web", "code"):
-        write_source(tmp_path / name, [rng.integers(2, 24, 20).tolist()], "uint16")
+    write_sources(tmp_path)
     make_engine(EngineSettings(SPEC, device="cpu")).export(tmp_path / "weights")
     (tmp_path / "run.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)

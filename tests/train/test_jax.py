@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from tests.engine.jax.saved import array_hashes
 from tests.support.scripts import ROOT
-from tests.support.training import losses, write_sources
+from tests.support.training import SMALL_MODEL, losses, write_sources
 from trivium.ask.export import export_checkpoint
 from trivium.errors import ResumeError
 from trivium.run.events import read_events
@@ -21,19 +21,13 @@ from trivium.run.folder import RunFolder
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 vocab = 512
 [optimizer]
 lr = 0.003
 grad_clip = 1.0
-[engine]
-device = "cpu"
 [checkpoint]
 every = 3
 [sources.web]
@@ -57,6 +51,7 @@ batch_size = 4
 rope = { theta = 50_000 }
 kl = { beta = 0.1 }
 """
+)
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.events import steps_taken
 from tests.support.scripts import make_data
+from tests.support.training import StoppingTrainer, events
 from trivium.report.compare import compare_runs
-from trivium.run.events import read_events
 from trivium.train.trainer import Trainer
 
 BASE = """
@@ -135,11 +134,8 @@ def midtrain(name: str, *overrides: str, trainer: type[Trainer] = Trainer) -> Tr
     return trainer("mid.toml", [f"run.name={name}", *overrides], show=False).run()
 
 
-class Stopped(Trainer):
-    """A run that is told to stop after three steps."""
-
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step == 2
+class Stopped(StoppingTrainer):
+    stop_at = 3
 
 
 def weights(name: str) -> list[bytes]:
@@ -148,16 +144,12 @@ def weights(name: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((final / "engine").glob("*.safetensors"))]
 
 
-def events(name: str, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_events(Path("runs", name, "events.jsonl")) if event["event"] == kind]
-
-
 @pytest.mark.slow
 def test_a_midtraining_learns_to_spell_words_it_has_not_seen(base: Path) -> None:
     trainer = midtrain("whole")
     assert trainer.config.optimizer.name == "muon"
     assert (trainer.stage.seq_len, trainer.stage.batch_size) == (128, 16)
-    before, after = events("whole", "scored")
+    before, after = events("scored", "whole")
     assert before["scores"]["spelling"]["score"] == 0
     assert after["scores"]["spelling"]["score"] > 0.3
     (change,) = compare_runs([Path("runs/whole")])
@@ -226,4 +218,4 @@ def test_the_optimizer_may_start_with_the_state_of_the_base(base: Path) -> None:
     assert first[0] == first[1]  # the same weights and rows
     assert weights("fresh") != weights("warm")
     assert (fresh.settings_at(0).momentum, warm.settings_at(0).momentum) == (0.85, 0.95)
-    assert "weights and optimizer from" in events("warm", "notice")[0]["text"]
+    assert "weights and optimizer from" in events("notice", "warm")[0]["text"]

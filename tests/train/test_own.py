@@ -22,6 +22,7 @@ from tests.support.corpus import write_source
 from tests.support.events import steps_taken
 from tests.support.own_torch import Small
 from tests.support.scripts import ROOT
+from tests.support.training import SMALL_MODEL, StoppingTrainer
 from trivium.engine.base import EvalStats, StepSettings, StepStats, figures_by_source
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import ConfigError, PlanError, ResumeError, UsageError
@@ -29,13 +30,9 @@ from trivium.model.spec import ModelSpec
 from trivium.rows.batch import Batch
 from trivium.train.trainer import Trainer
 
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 vocab = 512
 init_std = 0.2
 [tokenizer]
@@ -45,8 +42,6 @@ lr = 0.003
 grad_clip = 1.0
 [schedule]
 shape = "constant"
-[engine]
-device = "cpu"
 [evaluate]
 tokens = 100
 [sources.web]
@@ -66,6 +61,7 @@ batch_size = 4
 evaluate = true
 kl = { beta = 0.5 }
 """
+)
 ENGINES = ["torch", pytest.param("jax", marks=pytest.mark.slow)]
 DIRECTIONS = {"NllGapTrainer": "nll_gap", "KlTrainer": "forward"}
 
@@ -174,8 +170,8 @@ def test_matrices_of_ones_own_model_are_not_split() -> None:
     )
 
 
-class Stopping(Trainer):
-    """What its methods return is chosen by a test."""
+class Returning(StoppingTrainer):
+    """A test chooses what its methods return."""
 
     returns: ClassVar[dict[str, Any]] = {}
     stop_at = 2
@@ -192,12 +188,9 @@ class Stopping(Trainer):
     def loss(self) -> Any:
         return self.returns.get("loss")
 
-    def on_step(self, step: int, stats: StepStats) -> None:
-        self.stopping = step + 1 == self.stop_at
 
-
-def returning(stop_at: int = 2, **returned: Any) -> type[Stopping]:
-    return type("Returning", (Stopping,), {"returns": returned, "stop_at": stop_at})
+def returning(stop_at: int = 2, **returned: Any) -> type[Returning]:
+    return type("Returning", (Returning,), {"returns": returned, "stop_at": stop_at})
 
 
 @pytest.mark.parametrize(
@@ -247,11 +240,11 @@ def test_an_optimizer_that_needs_a_closure_is_refused(folder: Path) -> None:
 
 def test_scores_that_have_no_names_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError) as refusal:
-        train(type("Scored", (Stopping,), {"evaluator": lambda self: lambda trainer: 3}), "torch", "evaluate.every=1")
+        train(type("Scored", (Returning,), {"evaluator": lambda self: lambda trainer: 3}), "torch", "evaluate.every=1")
     what = 'the function of Trainer.evaluator() returned 3. Return scores by name, such as {"accuracy": 0.5}.'
     assert str(refusal.value) == what
     with pytest.raises(UsageError, match=r"^Trainer\.evaluator\(\) returned 3\. Return a function of the trainer or"):
-        train(type("Scored", (Stopping,), {"evaluator": lambda self: 3}), "torch", "evaluate.every=1", name="other")
+        train(type("Scored", (Returning,), {"evaluator": lambda self: 3}), "torch", "evaluate.every=1", name="other")
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, partial(torch.optim.SGD, lr=1e-3)], ids=["class", "partial"])
@@ -344,7 +337,7 @@ def test_what_is_not_a_function_is_refused(folder: Path, method: str) -> None:
 
 
 def test_the_evaluator_is_built_once(folder: Path) -> None:
-    class Built(Stopping):
+    class Built(Returning):
         stop_at = 4
         built = 0
 
@@ -368,7 +361,7 @@ def test_a_run_is_done_when_its_trainer_is(folder: Path) -> None:
     assert len(train(Early, "torch")) == 3
 
 
-class OwnSteps(Stopping):
+class OwnSteps(Returning):
     """Its steps are written with the engine's weights: a sign descent of the rate of the step."""
 
     stop_at = 4

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
-from tests.support.training import write_references
+from tests.support.training import StoppingTrainer, write_references
 from trivium.ask.export import export_checkpoint
 from trivium.errors import PlanError, ResumeError
 from trivium.model.folder import read_spec
@@ -52,10 +52,9 @@ def base(folder: Path, trained: "tuple[Path, Watched]") -> None:
     shutil.copytree(trained[0], folder / "runs" / "base")
 
 
-class Watched(Trainer):
-    """Notes which reference each stage holds; may be stopped after some steps."""
+class Watched(StoppingTrainer):
+    """Notes which reference each stage holds."""
 
-    stop_at = -1
     held: dict[str, Any]
 
     def on_start(self) -> None:
@@ -63,9 +62,6 @@ class Watched(Trainer):
 
     def on_stage(self, stage: Any) -> None:
         self.held[stage.name] = self.engine.reference  # type: ignore[attr-defined]
-
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step + 1 == self.stop_at
 
 
 def run(*overrides: str, stop_at: int = -1, **kinds: Any) -> Watched:

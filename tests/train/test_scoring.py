@@ -1,27 +1,18 @@
 """Scores and texts during a run, over ranks and at its boundaries; training does not know of them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.events import steps_taken
+from tests.support.training import SMALL_MODEL, StoppingTrainer, events, losses, train
 from trivium.errors import PlanError
-from trivium.run.events import read_events
-from trivium.train.trainer import Trainer
 
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 max_seq_len = 96
 [tokenizer]
 kind = "bytes"
-[engine]
-device = "cpu"
 [optimizer]
 lr = 0.003
 [sources.spelling]
@@ -40,6 +31,7 @@ name = "two"
 steps = 3
 evaluate = true
 """
+)
 ASKED = (
     'evaluate.tasks=["spelling", "counting"]',
     "evaluate.tasks_every=2",
@@ -56,30 +48,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*overrides: str) -> Trainer:
-    return Trainer("run.toml", overrides, show=False).run()
-
-
-def events(kind: str, name: str = "run") -> list[dict[str, Any]]:
-    return [event for event in read_events(Path("runs") / name / "events.jsonl") if event["event"] == kind]
-
-
-def losses(name: str) -> list[float]:
-    return [event["loss"] for event in steps_taken(Path("runs") / name / "events.jsonl").values()]
-
-
-class Stopped(Trainer):
-    """A run that is told to stop after four steps."""
-
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step == 3
+class Stopped(StoppingTrainer):
+    stop_at = 4
 
 
 def test_scores_come_when_they_are_due_and_change_nothing_of_training(folder: Path) -> None:
-    run("run.name=plain")
-    run("run.name=asked", *ASKED)
+    train("run.name=plain")
+    train("run.name=asked", *ASKED)
     Stopped("run.toml", ["run.name=stopped", *ASKED], show=False).run()
-    run("run.name=stopped", *ASKED)
+    train("run.name=stopped", *ASKED)
     assert losses("asked") == losses("plain") == losses("stopped")
     final = "checkpoints/step-00000006/engine"
     saved = [sorted(Path("runs", name, final).glob("*.safetensors")) for name in ("plain", "asked", "stopped")]
@@ -101,7 +78,7 @@ def test_scores_come_when_they_are_due_and_change_nothing_of_training(folder: Pa
 
 def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
-        run(*ASKED, 'evaluate.tasks=[{ task = "arc", path = "nowhere" }]')
+        train(*ASKED, 'evaluate.tasks=[{ task = "arc", path = "nowhere" }]')
     what = "nowhere: is not there. Name a JSONL or Parquet file, or a folder of them."
     assert str(caught.value) == f"evaluate.tasks[0]: {what}"
     assert not Path("runs/run/events.jsonl").exists()
@@ -109,6 +86,6 @@ def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path)
 
 def test_a_prompt_longer_than_a_row_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
-        run(f'evaluate.prompts=["Spell", "{"a" * 240}"]')
+        train(f'evaluate.prompts=["Spell", "{"a" * 240}"]')
     assert str(caught.value) == "evaluate.prompts[1]: has 241 tokens, and rows have 96. Shorten it."
     assert not Path("runs/run/events.jsonl").exists()

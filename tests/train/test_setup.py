@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.corpus import write_source
 from tests.support.events import steps_taken
+from tests.support.training import StoppingTrainer, events
 from trivium.engine.base import OptimizerSettings
 from trivium.errors import PlanError, ResumeError, UsageError
 from trivium.run.events import read_events
@@ -64,12 +65,11 @@ def third(step: int) -> float:
     return 1 / 3
 
 
-class Own(Trainer):
-    """Stops after some steps; its schedule and optimizer are chosen by a test."""
+class Own(StoppingTrainer):
+    """A test chooses its schedule and its optimizer."""
 
     shape: Callable[[int], float] | None = None
     settings: OptimizerSettings | None = None
-    stop_after = -1
     calls: list[str]
 
     def optimizer(self) -> Any:
@@ -80,16 +80,13 @@ class Own(Trainer):
         self.calls.append("schedule")
         return type(self).shape
 
-    def on_step(self, step: int, stats: object) -> None:
-        self.stopping = step + 1 == self.stop_after
-
 
 Kind = TypeVar("Kind", bound=Own)
 
 
-def start(kind: type[Kind], *overrides: str, stop_after: int = -1) -> Kind:
+def start(kind: type[Kind], *overrides: str, stop_at: int = -1) -> Kind:
     trainer = kind("run.toml", overrides, show=False)
-    trainer.stop_after = stop_after
+    trainer.stop_at = stop_at
     trainer.run()
     return trainer
 
@@ -134,7 +131,7 @@ def test_what_is_neither_a_name_nor_usable_is_refused(
 
 
 def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
-    start(Halved, stop_after=3)
+    start(Halved, stop_at=3)
     with pytest.raises(ResumeError) as error:
         start(Thirds)
     assert str(error.value) == (
@@ -145,7 +142,7 @@ def test_another_own_schedule_is_refused_by_name(folder: Path) -> None:
 
 
 def test_a_run_with_an_own_schedule_is_forked_and_its_trainer_is_compared_when_the_fork_resumes(folder: Path) -> None:
-    start(Halved, stop_after=3)
+    start(Halved, stop_at=3)
     fork_run(Path("runs/run"), 3, Path("run.toml"), ["run.name=fork"])
     with pytest.raises(ResumeError, match=r'Trainer\.schedule was "halve" and is now "third"'):
         start(Thirds, "run.name=fork")
@@ -159,7 +156,7 @@ def test_other_own_settings_of_the_optimizer_are_refused_by_key(folder: Path) ->
     class Second(Own):
         settings = OptimizerSettings(betas=(0.8, 0.99))
 
-    start(First, stop_after=2)
+    start(First, stop_at=2)
     with pytest.raises(ResumeError) as error:
         start(Second)
     assert "Trainer.optimizer.betas was [0.9, 0.99] and is now [0.8, 0.99]" in str(error.value)
@@ -185,7 +182,7 @@ class Counting(Own):
 
 def test_own_state_goes_through_the_checkpoint_and_own_figures_into_the_events(folder: Path) -> None:
     whole = start(Counting, "run.name=whole")
-    stopped = start(Counting, stop_after=3)
+    stopped = start(Counting, stop_at=3)
     resumed = start(Counting)
     assert 0 < stopped.seen < resumed.seen == whole.seen
     figures = [step["figures"] for step in steps_taken(EVENTS).values()]
@@ -333,7 +330,7 @@ def test_an_evaluator_is_asked_at_every_evaluation_whether_documents_are_held_ou
 
 
 def test_a_checkpoint_keeps_the_last_evaluation_as_figures(folder: Path) -> None:
-    start(Own, HOLDS_OUT, EVERY, stop_after=3)
+    start(Own, HOLDS_OUT, EVERY, stop_at=3)
     (checkpoint,) = RunFolder(Path("runs/run")).checkpoints()
     kept = json.loads((checkpoint.path / "state.json").read_text())["validation"]
     (evaluated,) = [event for event in read_events(EVENTS) if event["event"] == "evaluated"]
@@ -360,3 +357,12 @@ def test_saving_moves_nothing(folder: Path) -> None:
 def test_a_trainer_that_was_not_started_says_so(folder: Path) -> None:
     with pytest.raises(UsageError, match="the trainer has not been started"):
         _ = Trainer("run.toml", show=False).engine
+
+
+def test_a_run_with_larger_passes_than_its_bases_says_so(folder: Path) -> None:
+    start(Own, "engine.micro_batch_size=1")
+    shape = ("model.layers=", "model.width=", "model.heads=")  # the base's
+    start(Own, "run.name=other", "model.init=runs/run", *shape, "engine.micro_batch_size=2")
+    weights, passes = (event["text"] for event in events("notice", "other"))
+    assert weights.startswith("weights from runs/run/")
+    assert passes.startswith("engine.micro_batch_size: is 2, and runs/run at step 6 was trained with 1:")

@@ -12,19 +12,14 @@ import pytest
 
 from tests.support.corpus import write_source
 from tests.support.slurm import Slurm, slurm_cluster, until
+from tests.support.training import SMALL_MODEL
 from trivium.run.events import read_events
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 vocab = 512
-[engine]
-device = "cpu"
 [checkpoint]
 every = { minutes = 10 }
 [sources.web]
@@ -37,6 +32,7 @@ mixture = { web = 1.0 }
 seq_len = 16
 batch_size = 2
 """
+)
 
 
 @pytest.fixture

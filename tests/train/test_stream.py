@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from tests.support.corpus import write_source
-from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
 from tests.support.streams import write_jsonl
+from tests.support.training import SMALL_MODEL, losses
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import PlanError, ResumeError
 from trivium.files import hash_file
@@ -26,13 +26,9 @@ from trivium.run.folder import RunFolder
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 vocab = 512
 [tokenizer]
 kind = "bytes"
@@ -40,8 +36,6 @@ kind = "bytes"
 lr = 0.003
 [schedule]
 shape = "constant"
-[engine]
-device = "cpu"
 [checkpoint]
 every = 3
 [evaluate]
@@ -71,6 +65,7 @@ seq_len = 32
 batch_size = 4
 packing = "concat"
 """
+)
 
 
 @pytest.fixture
@@ -93,10 +88,6 @@ class Stopped(Trainer):
 def weights(name: str) -> dict[str, str]:
     engine = RunFolder(Path("runs") / name).checkpoints()[-1].engine
     return {path.name: hash_file(path) for path in sorted(engine.rglob("*")) if path.is_file()}
-
-
-def losses(name: str) -> list[float]:
-    return [event["loss"] for event in steps_taken(Path("runs") / name / "events.jsonl").values()]
 
 
 def test_without_the_package_datasets_it_is_refused_before_there_is_a_folder(

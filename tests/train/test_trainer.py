@@ -21,7 +21,7 @@ from rich.console import Console
 from tests.support.corpus import write_source
 from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
-from tests.support.training import losses, train
+from tests.support.training import StoppingTrainer, losses, train
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load_config
 from trivium.config.schema import Config
@@ -257,21 +257,16 @@ class Momentum(torch.optim.Optimizer):
                 parameter -= group["lr"] * state["mean"] / state["count"] ** 0.5
 
 
-class WithMomentum(Trainer):
+class WithMomentum(StoppingTrainer):
     def optimizer(self) -> Any:
         return lambda named: Momentum([parameter for _, parameter in named], lr=0.02)
-
-    def on_step(self, step: int, stats: Any) -> None:
-        self.stopping = step == self.stop_at
-
-    stop_at = -1
 
 
 @pytest.mark.slow
 def test_an_optimizer_of_ones_own_follows_the_schedule_and_resumes_exactly(folder: Path) -> None:
     whole = WithMomentum("run.toml", ["run.name=whole"], show=False).run()
     stopped = WithMomentum("run.toml", ["run.name=parts"], show=False)
-    stopped.stop_at = 8
+    stopped.stop_at = 9
     stopped.run()
     parts = WithMomentum("run.toml", ["run.name=parts"], show=False).run()
     assert losses("parts") == losses("whole")

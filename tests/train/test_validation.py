@@ -6,25 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.training import train
+from tests.support.training import SMALL_MODEL, events, train
 from trivium.engine.base import EvalStats
 from trivium.errors import ConfigError
 from trivium.rows.batch import Batch
-from trivium.run.events import Ended, as_event, read_events
+from trivium.run.events import Ended, as_event
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.train.trainer import Trainer
 
-CONFIG = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+CONFIG = (
+    SMALL_MODEL
+    + """
 [tokenizer]
 kind = "bytes"
-[engine]
-device = "cpu"
 [sources.spelling]
 kind = "chat"
 task = "spelling"
@@ -39,16 +33,13 @@ steps = 7
 seq_len = 64
 batch_size = 2
 """
+)
 
 
 @pytest.fixture(autouse=True)
 def _run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-
-
-def events(kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == kind]
 
 
 @pytest.mark.parametrize(

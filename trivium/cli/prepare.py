@@ -47,7 +47,7 @@ def prepare(
     add: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --out: bos, eos or none around each document. By default eos, or bos where there is no eos."
+            help="With --out: write bos before, eos after each document, or none. By default eos; bos without an eos."
         ),
     ] = None,
     written: Annotated[

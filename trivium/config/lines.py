@@ -108,10 +108,11 @@ def with_lines(
     """
     shown = {_plain(show_path(path)): line for path, line in lines.items()}
     overridden = {re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", override.partition("=")[0].strip()) for override in overrides}
-    return [_with_line(problem, f"{file}: ", file, shown, overridden) for problem in problems]
+    return [_with_line(problem, file, shown, overridden) for problem in problems]
 
 
-def _with_line(problem: Problem, prefix: str, file: str, shown: dict[str, int], overridden: set[str]) -> Problem:
+def _with_line(problem: Problem, file: str, shown: dict[str, int], overridden: set[str]) -> Problem:
+    prefix = f"{file}: "
     place = problem.where.removeprefix(prefix) if problem.where.startswith(prefix) else ""
     key = _plain(place)
     while key and key not in shown:

@@ -68,7 +68,7 @@ def _load(
     try:
         config, warnings = validate(raw, file)
     except ConfigError as error:
-        # What could not be translated, or is needed, is missing from the tables: that has been said.
+        # A key that could not be translated, or that the user must give, is missing from our tables too: said once.
         rest = error.problems if not problems else [one for one in error.problems if not _is_absence(one)]
         raise ConfigError([*problems, *rest]) from None
     if problems:
@@ -77,6 +77,7 @@ def _load(
 
 
 def _is_absence(problem: Problem) -> bool:
+    """Whether the problem is that something was not written."""
     return problem.what.startswith(("is missing", "is absent", "is empty", "has no size", "there is none"))
 
 

@@ -31,7 +31,7 @@ def name_of(function: Any) -> str:
 
 
 def source_hash(value: Any) -> str:
-    """Of a function, a class, or values that hold some."""
+    """A hash of what a function or a class does, or of values that hold some."""
     return f"{derive_key(0, 'source', *_parts(value, set())):016x}"
 
 

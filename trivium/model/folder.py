@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trivium.errors import ResumeError
 from trivium.files import read_json
@@ -50,24 +50,26 @@ def read_spec(folder: Path) -> ModelSpec:
 
 
 def _refuse_unusable(spec: ModelSpec) -> None:
-    """ValueError where a number of a shape is not one that a model can have."""
+    """ValueError where a value of a shape is not one that a model can have."""
     for key, value in (asdict(spec) | asdict(spec.rope)).items():
-        if key in ("rope", "scaling") or (value is None and key in ("attention_factor", "no_rope_every", "own")):
-            continue
-        if key == "own":
-            if not isinstance(value, str):
-                raise ValueError(f"{key} is {value!r}")
-            continue
-        is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
-        if key in ("qk_norm", "tied_embeddings"):
-            is_sound = type(value) is bool
-        else:
-            least = 0 if key in ("original_seq_len", "init_std") else 1e-30
-            is_sound = type(value) in ((int,) if is_whole else (int, float)) and least <= value < 2**31
-        if not is_sound:
+        if not _is_usable(key, value):
             raise ValueError(f"{key} is {value!r}")
-    if spec.rope.scaling not in (None, "linear", "yarn", "llama3"):
-        raise ValueError(f"scaling is {spec.rope.scaling!r}")
+
+
+def _is_usable(key: str, value: Any) -> bool:
+    if key == "rope":  # its own keys are checked
+        return True
+    if key == "scaling":
+        return value in (None, "linear", "yarn", "llama3")
+    if value is None:
+        return key in ("attention_factor", "no_rope_every", "own")
+    if key == "own":
+        return isinstance(value, str)
+    if key in ("qk_norm", "tied_embeddings"):
+        return isinstance(value, bool)
+    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
+    least = 0 if key in ("original_seq_len", "init_std") else 1e-30
+    return type(value) in ((int,) if is_whole else (int, float)) and least <= value < 2**31
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:

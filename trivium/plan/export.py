@@ -122,7 +122,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
         before = rope
-        lines += [f"{stage['name']}: {', '.join(parts)}"] * bool(parts)
+        if parts:
+            lines.append(f"{stage['name']}: {', '.join(parts)}")
     return lines
 
 

@@ -1,13 +1,9 @@
 """plan.json as far as pages read it: checked when it is read, so that a page is made of what a run wrote."""
 
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,  # pydantic cannot check typing's before Python 3.12
-)
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e18, le=1e18)]
 Whole = Annotated[int, Field(ge=0, le=2**63)]

@@ -14,6 +14,13 @@ from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 UNKNOWN = "?"
+PLAN_TEXTS = {
+    "objectives": "Positions and objectives",
+    "differs": "Differs from theirs",
+    "decides_nothing": "Decides nothing here",
+    "warnings": "Warnings",
+    "unknown": "Not known",
+}
 FADE_POINTS = 100  # at least, of a fade that has as many steps
 
 
@@ -38,21 +45,8 @@ def plan_section(runs: list[ShownRun]) -> Section:
 def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     """Stages, what each reads of each source, the sources; notes, warnings and what is not known."""
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
-    objectives = "\n".join(objective_lines(run.plan["stages"]))
-    texts = [
-        Text(f"plan-objectives{key}", f"Positions and objectives{of}", objectives, plain=True),
-    ]
-    texts += [
-        Text(f"plan-{kind}{key}", title + of, "\n".join(run.plan.get(kind) or []), plain=True)
-        for kind, title in (
-            ("differs", "Differs from theirs"),
-            ("decides_nothing", "Decides nothing here"),
-            ("warnings", "Warnings"),
-            ("unknown", "Not known"),
-        )
-    ]
     return [
-        *texts,
+        *_plan_texts(run, of, key),
         PageTable(
             f"stages{key}",
             f"Stages{of}",
@@ -81,6 +75,15 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
             sources=(0,),
             folded=True,
         ),
+    ]
+
+
+def _plan_texts(run: ShownRun, of: str, key: str) -> list[Block]:
+    """What stages have beside their rows; the plan's notes and warnings, and what it does not know."""
+    lines = {**run.plan, "objectives": objective_lines(run.plan["stages"])}
+    return [
+        Text(f"plan-{kind}{key}", title + of, "\n".join(lines.get(kind) or []), plain=True)
+        for kind, title in PLAN_TEXTS.items()
     ]
 
 

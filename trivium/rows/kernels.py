@@ -88,6 +88,11 @@ def formula(function: Function) -> Function:
     return cast(Function, _Formula(function, _njit))
 
 
+def kernel_of(function: Function) -> Function:
+    """A formula's kernel, for Python to call where compiled code is worth the import of numba."""
+    return cast(Function, cast(_Formula, function).dispatcher)
+
+
 def _compile_array_at(_: Callable[..., Any]) -> Any:
     import numba
     from numba.core import cgutils, types

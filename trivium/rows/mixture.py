@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.rows.fade import MAX_FADE_ROWS, STEEPNESS, CurveTable, Shape, curve_number, curve_table, new_rows
-from trivium.rows.kernels import compiled, formula
+from trivium.rows.kernels import compiled, formula, kernel_of
 
 MAX_ROWS = 2**62
 MAX_RELATIVE_ERROR = Fraction(1, 10**6)
-FEW_SOURCES = 16  # are counted without a kernel
+FEW_SOURCES = 16  # Python counts up to this many, a kernel more
 
 # A tree is an array of nodes, each above its children, the root first. A node's columns: p, q, and the left
 # and right child, which is the number of a node, or ~source where a source hangs.
@@ -172,8 +172,8 @@ class Mixture:
 
 # What the kernels know of a stage's fades, in one small array: rows that the old and the new tree gave before; rows of
 # the fade from the old mixture, how many of them the stage before had, how many of these were the new mixture's, and
-# its curve; the row at which the next mixture begins to fade in, the rows of that fade and its curve. (An array, for
-# numba takes a tuple of arguments apart in slow motion; and so the kernels below take their arguments one by one.)
+# its curve; the row at which the next mixture begins to fade in, the rows of that fade and its curve. It is an array,
+# and the kernels below take their arguments one by one, because a tuple makes every call of a kernel slow.
 Fades = NDArray[np.int64]
 _OLD_GIVEN, _NEW_GIVEN, _FADE_ROWS, _ROWS_BEFORE, _NEW_BEFORE, _CURVE, _NEXT_FIRST, _NEXT_ROWS, _NEXT_CURVE = range(9)
 
@@ -239,20 +239,6 @@ def _count(
     if of_next:
         counts += _spread(following, of_next, num_sources)[1]
     return counts
-
-
-@compiled
-def _count_many(
-    new: Nodes,
-    old: Nodes,
-    following: Nodes,
-    fades: Fades,
-    table: CurveTable,
-    next_table: CurveTable,
-    num_sources: int,
-    num_rows: int,
-) -> NDArray[np.int64]:
-    return _count(new, old, following, fades, table, next_table, num_sources, num_rows)
 
 
 @compiled
@@ -373,7 +359,7 @@ class StageMixture:
     def count(self, num_rows: int) -> NDArray[np.int64]:
         """How many of the first rows each source gives."""
         # Python counts a few sources in the time that a plan would otherwise wait for numba to be imported.
-        count = _count if len(self.names) <= FEW_SOURCES else _count_many
+        count = _count if len(self.names) <= FEW_SOURCES else kernel_of(_count)
         return count(*self._trees, num_rows)
 
     def deal(self, first: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -16,7 +16,7 @@ CALL = re.compile(r"<<([^>]+)>>")
 
 
 def ask(question: str, letters: Sequence[str], choices: Sequence[str], right: str) -> Conversation:
-    """A question with its choices by letter, answered by the right letter; ValueError where there is no choice.
+    """A question with its choices by letter, answered by the right letter; ValueError if it has fewer than two.
 
     No space comes before a letter: "=A" ends in the token of the answer, where " A" would be another one.
     """

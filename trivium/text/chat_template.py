@@ -57,9 +57,7 @@ class ChatTemplate:
             what = str(error)
         except (RecursionError, MemoryError):
             what = "calls itself without end"
-        except (
-            Exception
-        ) as error:  # a template may do anything that Python does: divide by 0, look up what is not there
+        except Exception as error:  # a template may fail as any Python may: divide by 0, look up a missing key
             raise MalformedConversation(f"the chat template refuses it: {_one_line(error)}") from None
         raise SourceError(f"the chat template {what}. Use another.")
 

@@ -33,7 +33,7 @@ WIDE_FORMAT = re.compile(r"\d{4}|\{[^{}]*\{|%[^a-zA-Z%]*\*")
 
 
 class TemplateLimitError(Exception):
-    """What a template does without end."""
+    """A template goes beyond a limit; the text says what it does: `takes over 5 seconds`."""
 
 
 class Budget:
@@ -95,7 +95,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,  # what is constant would be computed while it is compiled, without limits
         )
         del self.globals["lipsum"]
-        known = {name: act for name, act in self.filters.items() if name not in UNKNOWN_FILTERS} | {**filters}
+        known = {name: act for name, act in self.filters.items() if name not in UNKNOWN_FILTERS} | dict(filters)
         self.filters = {name: _limited(name, act) for name, act in known.items()}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -123,7 +123,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
                 raise TemplateLimitError("makes numbers without end")
         elif operator == "*":
             times = [each for each in (left, right) if isinstance(each, int)]
-            spend(weigh([left, right]) * max(1, *times, 1))
+            spend(weigh([left, right]) * max([1, *times]))
         elif operator == "%" and isinstance(left, str):
             _spend_format(left, right)
         elif operator == "+":

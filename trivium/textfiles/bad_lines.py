@@ -60,7 +60,7 @@ class BadLines:
             self.places[reason] = [*self.places.get(reason, []), *other.places[theirs]][:FEW]
 
     def _counted_as(self, reason: str) -> str:
-        """The reason, unless there are too many: some of them name what a line holds."""
+        """The reason itself, or OTHER when there are many already: some reasons quote their line."""
         return reason if reason in self.counts or len(self.counts) < MOST_REASONS else OTHER
 
     @property

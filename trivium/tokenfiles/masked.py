@@ -181,7 +181,7 @@ def find_padded(path: Path) -> PaddedRows | None:
 
 
 def _pad_token(path: Path) -> tuple[int, Path] | tuple[None, None]:
-    """The token that rows are padded with on the left, and the file that says so; None where there is no such file."""
+    """The token that pads rows on the left, and the config.json that names it; None and None if that names none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):

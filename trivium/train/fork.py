@@ -8,7 +8,7 @@ draft beside the new folder and renamed: a fork is whole or absent.
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trivium.ask.convert import is_foreign, take_weights
@@ -63,12 +63,14 @@ def fork_run(
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take
             take(unfinished, each)
-    given = {"--dialect": dialect, "--world-size": world_size}
-    options = [part for option, value in given.items() if value is not None for part in (option, str(value))]
-    command = shlex.join(["trivium", "train", str(config), *overrides, *options])
-    if kept:
-        command = f"the Trainer of {own}, on {config.name}"
-    return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Continue with: {command}"
+    options = {"--dialect": dialect, "--world-size": world_size}
+    continues = f"the Trainer of {own}, on {config.name}" if kept else _train_command(config, overrides, options)
+    return f"{new.path}: forked from {own} at step {checkpoint.step:,}{how}. Continue with: {continues}"
+
+
+def _train_command(config: Path, overrides: Sequence[str], options: Mapping[str, str | int | None]) -> str:
+    given = [part for option, value in options.items() if value is not None for part in (option, str(value))]
+    return shlex.join(["trivium", "train", str(config), *overrides, *given])
 
 
 def _run_of(given: Path, checkpoint: Checkpoint) -> Path:

@@ -32,7 +32,7 @@ from trivium.plan.record import Difference, first_difference
 from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
-from trivium.train.setup import init_folder, larger_micro_batch
+from trivium.train.setup import init_folder
 
 if TYPE_CHECKING:
     from trivium.train.session import Session
@@ -173,9 +173,8 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
     ):
         (session.engine.load if config.model.init_optimizer else session.engine.start_from)(readable)
     session.say(f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}")
-    warning = larger_micro_batch(config, folder)
-    if warning is not None:
-        session.say(warning)
+    if trainer.plan.inherited.warning is not None:
+        session.say(str(trainer.plan.inherited.warning))
 
 
 def bit_settings(trainer: "Trainer") -> dict[str, Any]:

@@ -27,7 +27,7 @@ from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings
-from trivium.run.folder import COMPLETE, STATE, Checkpoint, find_checkpoint
+from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
 
 GivenOptimizer = str | OptimizerSettings | OwnOptimizer | None
@@ -139,14 +139,3 @@ def init_folder(config: Config, ranks: Ranks) -> Path | None:
 def weights_folder(path: Path, step: int | None) -> Path:
     """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
     return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine
-
-
-def larger_micro_batch(config: Config, init: Path) -> str | None:
-    """A warning where the micro-batch is larger than the one the base model was trained with."""
-    if not (init.parent / STATE).is_file():
-        return None
-    base = Checkpoint(0, init.parent).state()["settings"].get("micro_batch_size")
-    ours = config.engine.micro_batch_size
-    if not base or not ours or ours <= base:
-        return None
-    return f"the micro-batch of {ours} rows is larger than the base model's, which was {base}"

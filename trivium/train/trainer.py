@@ -174,8 +174,8 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Evaluate the model as it is; None where nothing is held out and there is no evaluator."""
-        of = self.validation_fingerprints
-        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, of)
+        fingerprints = self.validation_fingerprints
+        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, fingerprints)
         if self._evaluator is not None:
             event = event or Evaluated.without_validation(self.step, self.stage.name)
             event = replace(event, scores=named_scores(self._evaluator(self)))

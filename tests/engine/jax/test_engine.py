@@ -10,7 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.engine.contract import STAGE, EngineContract
+from tests.engine.contract import EngineContract
+from tests.engine.tiny import STAGE
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings
 from trivium.engine.jax.engine import JaxEngine

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.engine.contract import DIRECTIONS, STAGE
+from tests.engine.tiny import DIRECTIONS, STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax.engine import JaxEngine

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.engine.contract import STAGE
+from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, VOCAB, make_batch, settings_at
 from tests.support.forked import launch
 from trivium.engine.base import EngineSettings, OptimizerSettings

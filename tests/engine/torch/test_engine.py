@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.contract import STAGE, EngineContract, hash_of
+from tests.engine.contract import EngineContract
+from tests.engine.tiny import STAGE, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine, deterministic_algorithms

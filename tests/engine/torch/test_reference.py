@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.contract import STAGE
+from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, Precision
 from trivium.engine.torch.engine import TorchEngine

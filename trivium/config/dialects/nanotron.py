@@ -119,7 +119,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "metrics_logging": "every step's figures are in the run's events",
         "profiler": "nothing here writes profiles",
         "lighteval": "validation loss is measured; benchmarks are not run",
-        "s3_upload": "nothing is uploaded; checkpoint.mirror copies to a second folder",
+        "s3_upload": "nothing is uploaded; checkpoint.copy_to copies checkpoints to a second folder",
     },
 }
 

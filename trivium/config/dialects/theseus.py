@@ -129,7 +129,7 @@ def translate(raw: Mapping[str, Any], file: str, world_size: int | None) -> Tran
         "sources": samplings.sources.tables,
         "stages": stages,
     }
-    if job.model == "refused":  # that has been said: these keys say it again
+    if job.model == "refused":  # its problem names its layers, so their keys are not refused once more
         theirs.taken.update(
             (*table.split("."), key) if table else (key,) for table in NOT_HERE for key in NOT_HERE[table]
         )
@@ -201,7 +201,7 @@ def _model(theirs: Theirs, job: Job, seq_len: int) -> dict[str, Any]:
 
 
 def _need_a_decoder(theirs: Theirs, sizes: Sizes) -> None:
-    """Their GPT is not built here: the command line must give a model of ours, for which it is told the sizes."""
+    """Their GPT is not built here: the command line must give a model of ours. The message has the GPT's sizes."""
     shape = {
         "layers": theirs.take("architecture", "n_layers", default=32),
         "width": theirs.take("architecture", "n_embd", default=2048),

@@ -55,8 +55,8 @@ def _resets(theirs: Theirs, job: Job) -> bool:
 def _wsd(theirs: Theirs, samplings: Samplings, stages: list[dict[str, Any]], resets: bool) -> dict[str, Any]:
     """Warm-up, stable, decay."""
     parts = _part(theirs, "warmup_pct", 0.005), _part(theirs, "decay_pct", 0.01), 0.0
-    curve = _stable(theirs, samplings, parts, WSD_FLOOR, WSD_FLOOR)
-    return _written(theirs, curve, samplings, stages, resets)
+    curve = _curve(theirs, samplings, parts, WSD_FLOOR, WSD_FLOOR)
+    return _tables(theirs, curve, samplings, stages, resets)
 
 
 def _wsds(theirs: Theirs, samplings: Samplings, stages: list[dict[str, Any]], resets: bool) -> dict[str, Any]:
@@ -64,8 +64,8 @@ def _wsds(theirs: Theirs, samplings: Samplings, stages: list[dict[str, Any]], re
     keys = ("warmup_pct", 0.01), ("decay_pct", 0.01), ("constant_pct", 0.5)
     warmup, decay, constant = (_part(theirs, key, usual) for key, usual in keys)
     first, last = _part(theirs, "warmup_lr_mult", 0.01), _part(theirs, "decay_lr_mult", 0.1)
-    curve = _stable(theirs, samplings, (warmup, decay, constant), first, last)
-    return _written(theirs, curve, samplings, stages, resets)
+    curve = _curve(theirs, samplings, (warmup, decay, constant), first, last)
+    return _tables(theirs, curve, samplings, stages, resets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,10 @@ class _Curve:
     last: float
 
 
-def _stable(
+def _curve(
     theirs: Theirs, samplings: Samplings, parts: tuple[float, float, float], first: float, last: float
 ) -> _Curve:
+    """The curve whose warm-up, decay and end are parts of the run."""
     if sum(parts) > 1:
         what = f"and decay_pct and constant_pct are {sum(parts):g} of the run. Lower one of them."
         theirs.problem(("optimization", "warmup_pct"), what)
@@ -90,7 +91,7 @@ def _stable(
     return _Curve(warmup, decay, steps - constant, first, last)
 
 
-def _written(
+def _tables(
     theirs: Theirs, curve: _Curve, samplings: Samplings, stages: list[dict[str, Any]], resets: bool
 ) -> dict[str, Any]:
     """The run's schedule; every stage that resets the optimizer has its own, for theirs counts from the reset again."""

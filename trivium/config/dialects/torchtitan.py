@@ -136,9 +136,9 @@ def _init(theirs: Theirs) -> str | None:
     table = "checkpoint"
     keys = ("initial_load_path", "initial_load_model_only", "initial_load_model_weights_only", "initial_load_in_hf")
     if not _saves(theirs) or not theirs.take_text(table, "initial_load_path"):
-        off = "checkpoint.enable is false" if not _saves(theirs) else "there is no initial_load_path"
+        why = "initial_load_path is not given" if _saves(theirs) else "checkpoint.enable is false"
         theirs.taken.discard((table, "initial_load_path"))
-        theirs.without_effect(dict.fromkeys(keys, off), table)
+        theirs.without_effect(dict.fromkeys(keys, why), table)
         return None
     for key in keys[1:3]:
         if theirs.take(table, key, default=True) is False:

@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """The lm_head's."""
+        """The weight of the lm_head."""
         weight: Tensor = self.lm_head.weight  # type: ignore[assignment]
         return weight
 
@@ -138,7 +138,7 @@ class LanguageModel(nn.Module):
 
 
 class Decoder(LanguageModel):
-    """The decoder of the three families."""
+    """The built-in decoder."""
 
     def __init__(
         self, spec: ModelSpec, precision: torch.dtype = torch.float32, activation_checkpointing: bool = False

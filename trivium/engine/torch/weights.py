@@ -81,5 +81,5 @@ def init_weight(name: str, shape: torch.Size, spec: ModelSpec, seed: int) -> Ten
 
 
 def generator_of(name: str, seed: int) -> torch.Generator:
-    """A parameter's own."""
+    """The generator that a parameter's first values are drawn from."""
     return torch.Generator().manual_seed(derive_key(seed, "init", name))
