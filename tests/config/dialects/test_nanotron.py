@@ -369,6 +369,27 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         ('data_stages[1].data.dataset.dataset_read_path: is ["a", "b"]. Write a list with one path for each folder.'),
     ),
     (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_read_path": [1, None]},
+        "data_stages[1].data.dataset.dataset_read_path: is [1, None]. Write a list with one path for each folder.",
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_read_path": {"a": "c", "b": "d"}},
+        (
+            'data_stages[1].data.dataset.dataset_read_path: is { a = "c", b = "d" }. '
+            "Write a list with one path for each folder."
+        ),
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_weights": [3, 1], "dataset_read_path": ["c", "c"]},
+        (
+            'data_stages[1].data.dataset.dataset_read_path: is ["c", "c"]. '
+            "Two folders are read from one path. Write a path for each."
+        ),
+    ),
+    (
         ("model", "model_config", "odd"),
         3,
         "model.model_config.odd: is 3. trivium does not know this key. Remove it to train without what it does.",
@@ -550,6 +571,13 @@ def test_a_stage_after_the_end_is_left_out(file: Path) -> None:
         "data_stages[1].start_training_step: is 21, and the run ends with step 20: "
         "the stage is not reached, and left out here."
     )
+
+
+def test_a_key_that_says_it_is_no_other_model_changes_nothing(file: Path) -> None:
+    config = ("model", "model_config")
+    plain = load(written(file)).config
+    said = {"is_mamba_config": False, "is_llamoe_config": False, "moe_num_experts": 0}
+    assert load(written(file, {(*config, key): value for key, value in said.items()})).config == plain
 
 
 def test_files_are_where_they_are_read(file: Path) -> None:
