@@ -13,7 +13,6 @@ from typing import Any
 from trivium.config.dialects.theseus_jobs import FADE, KL, Job
 from trivium.config.dialects.translation import NamedSources, Theirs, is_number
 from trivium.config.keys import Path, nearest
-from trivium.config.problems import show_value
 
 FOLDER = "data"
 STYLES = ("PMD", "PADDED")
