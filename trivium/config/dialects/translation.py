@@ -159,7 +159,7 @@ class Theirs:
 
     def assume_ranks(self, path: Path, rows: int, instead: str) -> int:
         """The ranks of a plan where nobody said how many: one."""
-        what = f"is {rows} rows on each rank: taken as 1 rank. For more, give --world-size 8, or {instead}."
+        what = f"is {rows} {'row' if rows == 1 else 'rows'} on each rank: taken as 1 rank. For more, give --world-size 8, or {instead}."
         self.differs(path, what)
         return 1
 
