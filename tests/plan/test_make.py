@@ -82,6 +82,15 @@ def test_a_fade_longer_than_a_stage_in_epochs_is_refused(tmp_path: Path) -> None
     )
 
 
+def test_a_fade_shorter_than_a_step_is_a_warning(tmp_path: Path) -> None:
+    first, second = {"steps": 2, "mixture": {"web": 1.0}}, {"steps": 2, "mixture": {"code": 1.0}}
+    (warning,) = small(tmp_path, first, {**second, "fade": 3}).warnings
+    assert str(warning) == (
+        "stages[1].fade: is 3 tokens, less than a step of 16. For steps write fade = { steps = 100 }."
+    )
+    assert small(tmp_path, first, {**second, "fade": 16}).warnings == ()
+
+
 def test_a_centred_fade_is_half_in_the_stage_before(tmp_path: Path) -> None:
     fade = {"steps": 4, "center": True}
     first, second = {"steps": 6, "mixture": {"web": 1.0}}, {"steps": 6, "mixture": {"code": 1.0}, "fade": fade}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.training import SMALL_MODEL, events, train
 from trivium.engine.base import EvalStats
-from trivium.errors import ConfigError
+from trivium.errors import ConfigError, PlanError
 from trivium.rows.batch import Batch
 from trivium.run.events import Ended, as_event
 from trivium.text.tokenizer import ByteTokenizer
@@ -203,3 +203,15 @@ def test_an_evaluation_that_cannot_happen_is_refused_unless_the_trainer_has_an_e
 
     Judged("run.toml", asked, show=False).run()
     assert [event["step"] for event in events("evaluated")] == [0, 2, 4, 6, 7]
+
+
+def test_a_source_that_is_evaluated_and_is_not_on_disk_is_refused_before_the_first_step() -> None:
+    absent = '[sources.{}]\nkind = "tokens"\npath = "{}.bin"\ndtype = "uint16"\nvalidation_only = true\n'
+    tables = "".join(absent.format(name, name) for name in ("far", "away"))
+    Path("run.toml").write_text(CONFIG.replace("[evaluate]\n", f"{tables}[evaluate]\n"))
+    named = 'evaluate.sources=["far", "away", "spelling"]'
+    with pytest.raises(PlanError) as error:
+        Trainer("run.toml", [named, "evaluate.every=2"], show=False)
+    what = "is evaluated, and is not on disk. Put it there, or leave it out of evaluate.sources."
+    assert [str(each) for each in error.value.problems] == [f"sources.far: {what}", f"sources.away: {what}"]
+    Trainer("run.toml", [named], show=False)  # nothing is evaluated

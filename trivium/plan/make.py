@@ -254,6 +254,10 @@ class Builder:
                 what = f"ends after {show_count(here)} tokens of its stage, and the next stage's begins after"
                 what = f"{what} {show_count(out.first * stage.seq_len)}. Shorten one of them."
                 self.problems.append(Problem(f"stages[{stage.index}].fade", what))
+            elif (asked := stage.config.fade) and asked.tokens is not None and asked.tokens < stage.step_tokens:
+                what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(stage.step_tokens)}."
+                what = f"{what} For steps write fade = {{ steps = 100 }}."
+                self.warnings.append(Problem(f"stages[{stage.index}].fade", what))
 
     def _check_muon(self) -> None:
         """A rate made for AdamW moves Muon's matrices hardly at all."""

@@ -7,7 +7,7 @@ those with the same one can be compared.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
@@ -84,10 +84,8 @@ def validation_set(plan: CompletePlan) -> ValidationSet:
     shares = {name: share for name, share in _shares(config, plan.sources).items() if share}
     budget = -(-config.evaluate.tokens // seq_len)
     parts = []
+    _refuse_absent(plan, shares)
     for name, share in normalised(shares).items() if shares else ():
-        if name not in plan.sources:
-            what = "is evaluated, and is not on disk. Put it there, or leave it out of evaluate.sources."
-            raise PlanError([Problem(f"sources.{name}", what)])
         source = plan.sources[name]
         blocks, tokens = _held_out(source)
         settings = RowSettings(seq_len, "bestfit", VALIDATION_SEED)
@@ -114,12 +112,22 @@ def _shares(config: Config, sources: Mapping[str, OpenSource]) -> Mapping[str, F
     return {name: Fraction(1) for name in names}
 
 
-def refuse_impossible(plan: CompletePlan) -> None:
-    """ConfigError where evaluations are asked for, and there is nothing to evaluate."""
-    found = impossible_evaluations(plan.config, [stage.config for stage in plan.stages])
+def refuse_impossible(plan: CompletePlan, *, has_evaluator: bool) -> None:
+    """An error where evaluations are asked for, and there is nothing to evaluate, or a source that is not on disk."""
+    evaluate, stages = plan.config.evaluate, [stage.config for stage in plan.stages]
+    found = () if has_evaluator else impossible_evaluations(plan.config, stages)
     problems = [Problem(where("", path), what) for path, what in found]
     if problems:
         raise ConfigError(problems)
+    if evaluate.every is not None or evaluate.at_start or any(stage.evaluate for stage in stages):
+        _refuse_absent(plan, _shares(plan.config, plan.sources))
+
+
+def _refuse_absent(plan: CompletePlan, names: Iterable[str]) -> None:
+    what = "is evaluated, and is not on disk. Put it there, or leave it out of evaluate.sources."
+    problems = [Problem(f"sources.{name}", what) for name in names if name not in plan.sources]
+    if problems:
+        raise PlanError(problems)
 
 
 def _filled(batch: Batch | None, reader: RowReader, size: int) -> Batch:

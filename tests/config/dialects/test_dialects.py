@@ -39,6 +39,8 @@ def test_a_config_is_one_tools_alone(file: Path) -> None:
         ({"training/batch_size": 8}, "theseus"),
         ({"training.batch_size": 8}, "theseus"),
         ({"optimization": {"lr": 1e-3}}, "theseus"),
+        ({"job": "data/tokenize_blockwise_dataset", "data": {}, "architecture": {}}, "theseus"),
+        ({"job": "data/tokenize_variable_dataset", "data": {"dataset": "x"}}, "theseus"),
         ({"data": {"dataset_path": "x"}}, "kempnerforge"),
         ({"train": {"max_steps": 10}}, "kempnerforge"),
         ({"data_stages": []}, "nanotron"),

@@ -340,6 +340,13 @@ def test_rows_may_be_longer_than_their_table_of_positions(file: Path) -> None:
     ]
 
 
+def test_a_key_that_says_it_is_no_other_model_changes_nothing(file: Path) -> None:
+    config = ("model", "model_config")
+    plain = load(written(file)).config
+    said = {"is_mamba_config": False, "is_llamoe_config": False, "moe_num_experts": 0}
+    assert load(written(file, {(*config, key): value for key, value in said.items()})).config == plain
+
+
 def test_a_published_run_of_three_stages_plans_as_it_is() -> None:
     file = EXAMPLES / "smollm3.yaml"
     plan = plan_of(file)

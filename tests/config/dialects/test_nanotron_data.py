@@ -216,6 +216,27 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         {"dataset_folder": "data/web", "dataset_read_path": ["a", "b"]},
         ('data_stages[1].data.dataset.dataset_read_path: is ["a", "b"]. Write a list with one path for each folder.'),
     ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_read_path": [1, None]},
+        "data_stages[1].data.dataset.dataset_read_path: is [1, None]. Write a list with one path for each folder.",
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_read_path": {"a": "c", "b": "d"}},
+        (
+            'data_stages[1].data.dataset.dataset_read_path: is { a = "c", b = "d" }. '
+            "Write a list with one path for each folder."
+        ),
+    ),
+    (
+        DATASET,
+        {"dataset_folder": ["a", "b"], "dataset_weights": [3, 1], "dataset_read_path": ["c", "c"]},
+        (
+            'data_stages[1].data.dataset.dataset_read_path: is ["c", "c"]. '
+            "Two folders are read from one path. Write a path for each."
+        ),
+    ),
 ]
 
 

@@ -131,7 +131,22 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"training__fade__per_boundary_overlap": [0.1, 0.2]},
-        "training/fade/per_boundary_overlap: is [0.1, 0.2]. Give a number for each of the 1 boundaries.",
+        "training/fade/per_boundary_overlap: is [0.1, 0.2]. Give a number, at least 0, for each of the 1 boundaries.",
+    ),
+    (
+        {"training__fade__per_boundary_overlap": [-0.5]},
+        "training/fade/per_boundary_overlap: is [-0.5]. Give a number, at least 0, for each of the 1 boundaries.",
+    ),
+    (
+        {"training__tokens": []},
+        "training/tokens: is []. A step has 4,096 (batch_size x block_size). Write that, or more, for each stage.",
+    ),
+    (
+        {"training__tokens": [2000, 2000]},
+        (
+            "training/tokens: is [2000, 2000]. A step has 4,096 (batch_size x block_size). "
+            "Write that, or more, for each stage."
+        ),
     ),
     (
         {"optimization__kl": {"betas": [0.0, 0.1], "reference_update_stages": [2]}},

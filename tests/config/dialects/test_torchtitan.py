@@ -93,6 +93,9 @@ def test_a_batch_per_rank_takes_one_rank_where_none_are_given_and_says_so(file: 
     training = "[lr_scheduler]\nwarmup_steps = 2\n[training]\nsteps = 20\nlocal_batch_size = 4\n"
     what = "is 4 rows on each rank: taken as 1 rank. For more, give --world-size 8, or training.global_batch_size."
     assert notes(file, stage("a", 0), training=training) == [f"training.local_batch_size: {what}"]
+    assert notes(file, stage("a", 0), training=training.replace("size = 4", "size = 1")) == [
+        f"training.local_batch_size: {what.replace('4 rows', '1 row')}"
+    ]
     assert plan_of(file, stage("a", 0), training=training).stages[0].batch_size == 4
     assert plan_of(file, stage("a", 0), training=training, world_size=8).stages[0].batch_size == 32
     assert notes(file, stage("a", 0), training=training, world_size=8) == []

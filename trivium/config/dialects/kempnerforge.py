@@ -92,7 +92,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
 
 def recognises(raw: Mapping[str, Any]) -> bool:
     """Their tables `train`, `data`, `distributed` and `scheduler`, which no other tool has at the top."""
-    others = ("training", "tokens", "general", "data_stages")
+    others = ("training", "tokens", "general", "data_stages", "job")
     return any(isinstance(raw.get(mark), Mapping) for mark in MARKS) and not any(other in raw for other in others)
 
 

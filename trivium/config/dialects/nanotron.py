@@ -174,9 +174,9 @@ def _model(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
     config = ("model", "model_config")
     for key in ("is_llama_config", "is_qwen2_config"):
         theirs.take(*config, key)
-    others = {key: name for key, name in OTHER_MODELS.items() if theirs.look(*config, key)}
+    others = {key: name for key, name in OTHER_MODELS.items() if theirs.take(*config, key)}
     for key, name in others.items():
-        what = f"is {show_value(theirs.take(*config, key))}: {name}, which is not built here. "
+        what = f"is {show_value(theirs.look(*config, key))}: {name}, which is not built here. "
         theirs.need((*config, key), f"{what}Give a model of ours: model.size=1b.", *MODEL_SIZES)
     weights = _weights(theirs)
     if others or weights is not None:

@@ -119,18 +119,27 @@ class NanotronData:
         given = self.theirs.take(*table, key)
         self.theirs.without_effect(NANOSET_ONLY, *table)
         self.theirs.not_here({"dataset_max_tokens": "All of a folder is read here. Write a folder with less."}, *table)
-        folders, read = _listed(given), _listed(self.theirs.take(*table, READ))
-        if read and len(read) != len(folders):
-            what = "Write a list with one path for each folder."
-            self.theirs.refuse((*table, READ), self.theirs.look(*table, READ), what)
-            read = []
-        files = dict(zip(folders, read, strict=True)) if read else {}
+        files = self._files((*table, READ), _listed(given))
         size = self.theirs.take(*table, "token_size_in_bytes")
         if size is not None and size not in DTYPES:
             rule = "Tokens have 2 or 4 bytes. Leave it out where the files record it."
             self.theirs.refuse((*table, "token_size_in_bytes"), size, rule)
         kind = {"kind": "tokens", **({"dtype": DTYPES[size]} if size in DTYPES else {})}
         return self._shares(table, key, given, lambda folder: {**kind, "path": files.get(folder, folder)})
+
+    def _files(self, path: Path, folders: list[Any]) -> dict[Any, str]:
+        """Where the files of each folder are, where that is another place."""
+        given = self.theirs.take(*path)
+        read = [] if isinstance(given, Mapping) else _listed(given)
+        if given is None:
+            return {}
+        if len(read) != len(folders) or not all(isinstance(place, str) and place for place in read):
+            self.theirs.refuse(path, given, "Write a list with one path for each folder.")
+        elif len(set(read)) != len(read):
+            self.theirs.refuse(path, given, "Two folders are read from one path. Write a path for each.")
+        else:
+            return dict(zip(folders, read, strict=True))
+        return {}
 
     def _folders(self, table: Path) -> str:
         """The key under which a dataset's folders are."""

@@ -95,7 +95,9 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
 
 
 def recognises(raw: Mapping[str, Any]) -> bool:
-    """Keys with slashes, or a table `architecture` or `optimization`, or what only their `training` has."""
+    """A `job` by name, keys with slashes, a table of `MARKS`, or what only their `training` has."""
+    if isinstance(raw.get("job"), str):
+        return True
     tables = {part for key in raw for part in [key.replace("/", ".").partition(".")[0]] if part != key}
     if tables & {"training", *MARKS}:
         return True

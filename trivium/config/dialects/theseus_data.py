@@ -57,6 +57,8 @@ class Samplings:
     def stages(self) -> list[dict[str, Any]]:
         self.budgets = self._budgets()
         mixtures = [self._mixture(path, given) for path, given in self._datasets()]
+        if not self.theirs.look("training", "tokens", default=True):
+            return []  # that has been said
         if len(mixtures) != len(self.budgets):
             what = f"has {len(mixtures)} {'entry' if len(mixtures) == 1 else 'entries'}, but training/tokens has"
             self.theirs.problem(("training", "dataset"), f"{what} {len(self.budgets)}. Give one for each stage.")
@@ -84,8 +86,13 @@ class Samplings:
         for number, tokens in enumerate(given if isinstance(given, list) else [given]):
             path: Path = ("training", "tokens", number) if isinstance(given, list) else ("training", "tokens")
             whole = int(tokens) if isinstance(tokens, float) and tokens.is_integer() else tokens
-            budgets.append(whole if self.theirs.is_whole(path, whole, at_least=1) else 1)
-        return budgets
+            budgets.append(whole if self.theirs.is_whole(path, whole, at_least=1) else self.step_tokens)
+        if sum(budgets) >= self.step_tokens:
+            return budgets
+        if not self.theirs.problems:  # else a step may be another one
+            rule = f"A step has {self.step_tokens:,} (batch_size x block_size). Write that, or more, for each stage."
+            self.theirs.refuse(("training", "tokens"), given, rule)
+        return [self.step_tokens] * max(1, len(budgets))
 
     def _datasets(self) -> list[tuple[Path, list[Any]]]:
         """Each stage's samplings and their paths; a list of samplings alone is one stage."""
@@ -172,8 +179,9 @@ class Samplings:
         curve: dict[str, Any] = {"shape": shape, "center": True}
         if shape == "sigmoid":
             curve["steepness"] = self.theirs.take_number(*fade, "steepness", default=10.0, over=0)
-        if not isinstance(each, list) or len(each) != len(stages) - 1 or not all(is_number(one) for one in each):
-            rule = f"Give a number for each of the {len(stages) - 1} boundaries."
+        sound = isinstance(each, list) and all(is_number(one) and one >= 0 for one in each)
+        if not sound or len(each) != len(stages) - 1:
+            rule = f"Give a number, at least 0, for each of the {len(stages) - 1} boundaries."
             self.theirs.refuse((*fade, "per_boundary_overlap"), each, rule)
             return
         self.theirs.without_effect({"steepness": f"the curve is {shape}"}, *fade)

@@ -159,8 +159,8 @@ class Theirs:
 
     def assume_ranks(self, path: Path, rows: int, instead: str) -> int:
         """The ranks of a plan where nobody said how many: one."""
-        what = f"is {rows} rows on each rank: taken as 1 rank. For more, give --world-size 8, or {instead}."
-        self.differs(path, what)
+        each = f"is {rows} {'row' if rows == 1 else 'rows'} on each rank"
+        self.differs(path, f"{each}: taken as 1 rank. For more, give --world-size 8, or {instead}.")
         return 1
 
     def need(self, path: Path, what: str, *ours: Path) -> None:
