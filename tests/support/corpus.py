@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
+from trivium.loader.stage_reader import files_of
 from trivium.rows.blocks import FileBlocks, HoldOut
 from trivium.rows.gather import gather
 from trivium.rows.kernels import address_of
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.window import Window
+from trivium.tokenfiles.manifest import LARGEST_ID
 from trivium.tokenfiles.open import open_source
 
 Lengths = Sequence[Sequence[int]]  # of the documents of each file
@@ -55,12 +57,11 @@ def make_blocks(
 
 def gather_window(blocks: FileBlocks, window: Window) -> NDArray[np.int32]:
     """(4, rows, seq_len): the tokens, targets, segments and positions of all rows of a window."""
-    table = blocks.table
-    files = np.stack((table.tokens, table.itemsize, table.loss), axis=1)
+    files = files_of(blocks, LARGEST_ID, masks_loss=True)
     firsts = address_of(window.pieces) + window.row_starts[:-1] * PIECE_BYTES
     of_source = np.full(window.num_rows, address_of(files))
     arrays = np.full((4, window.num_rows, window.seq_len), -7, np.int32)
-    gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)
+    assert gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)[0] == -1
     return arrays
 
 
