@@ -1,4 +1,4 @@
-"""A manifest that lies about a source's ids: one line and exit code 2 on both engines, in training and in validation."""
+"""A manifest that lies about a source's ids: one line and exit code 2 on both engines, training or evaluating."""
 
 from pathlib import Path
 

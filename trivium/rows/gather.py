@@ -1,7 +1,7 @@
 """Rows -> the arrays of a batch: one kernel call, straight from the mapped files and from windows of streams in memory.
 
-Boundaries come from the rows' pieces; no token is looked at twice. The loop that copies ids finds the largest of them, so
-that no id beyond the vocabulary reaches a batch. Writes about a billion tokens a second.
+Boundaries come from the rows' pieces; no token is looked at twice. The loop that copies ids finds the largest of them,
+so that no id beyond the vocabulary reaches a batch. Writes about a billion tokens a second.
 """
 
 import numpy as np
