@@ -52,6 +52,7 @@ class SimulatedBlocks:
             tokens=np.full(FILES, address_of(TOKENS)),
             itemsize=np.full(FILES, TOKENS.itemsize),
             loss=np.zeros(FILES, np.int64),
+            num_ids=np.full(FILES, 2**16),
         )
 
     def spans(self, blocks: Int64s) -> Spans:
@@ -93,7 +94,7 @@ def _first_from(ends: Int64s, token: int) -> int:
 def simulated_source(name: str, documents: int) -> OpenSource:
     """An open source of so many documents."""
     blocks = SimulatedBlocks(name, documents)
-    return OpenSource(blocks, documents, blocks.tokens)
+    return OpenSource(blocks, documents, blocks.tokens, largest_id=int(TOKENS.max()))
 
 
 def make_config(sources: Mapping[str, Any], stages: list[dict[str, Any]]) -> Config:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.batches import TINY
+from tests.support.corpus import write_source
 from tests.support.plans import plan_of
 from trivium.config.schema import SIZES, Model
 from trivium.errors import PlanError
@@ -126,6 +127,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
     assert str(refusal.value) == (
         "model.vocab: is 200, but the tokenizer has 266 tokens. Use the model's own tokenizer, or raise it."
     )
+
+
+def test_a_source_with_more_ids_than_the_weights_is_refused(tmp_path: Path) -> None:
+    base = base_run(tmp_path / "base", replace(TINY, vocab=200))
+    web = {"web": {"kind": "tokens", "path": str(write_source(tmp_path / "web", [[100, 101]]))}}
+    with pytest.raises(PlanError) as refusal:
+        plan_of({"steps": 5}, model={"init": str(base)}, sources=web)
+    what = "holds the token id 200, the model knows 0 to 199. Tokenise with the model's tokenizer."
+    assert str(refusal.value) == f"sources.web: {what}"
 
 
 def test_weights_whose_shape_cannot_be_read_are_refused(tmp_path: Path) -> None:

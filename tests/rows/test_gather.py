@@ -1,18 +1,20 @@
 """Rows -> arrays: a document's next token is the target, and nothing is predicted across documents."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.corpus import document_ends, gather_window, make_blocks
+from tests.support.corpus import document_ends, gather_known, gather_window, make_blocks
 from trivium.rows.batch import IGNORED, PADDING
 from trivium.rows.blocks import FileBlocks, FileTable
 from trivium.rows.kernels import address_of
 from trivium.rows.packing import Policy
 from trivium.rows.window import Window, make_window
+from trivium.tokenfiles.open import open_source
 
 FILES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=12), min_size=1, max_size=3)
 POLICIES = st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"])
@@ -69,5 +71,38 @@ def test_tokens_of_any_width_become_the_same_rows(dtype: str) -> None:
     expected = gather_window(blocks, window).tolist()
     copies = [file.tokens.astype(dtype) for file in blocks.files]
     addresses = np.array([address_of(copy) for copy in copies])
-    blocks.table = FileTable(addresses, np.full(2, copies[0].itemsize), np.zeros(2, np.int64))
+    blocks.table = FileTable(addresses, np.full(2, copies[0].itemsize), np.zeros(2, np.int64), np.full(2, 100))
     assert gather_window(blocks, window).tolist() == expected
+
+
+@given(FILES, POLICIES, st.integers(1, 40), st.booleans(), st.data())
+def test_an_id_beyond_the_vocabulary_is_found_if_and_only_if_a_batch_would_have_it(
+    files: list[list[int]], policy: Policy, seq_len: int, loss: bool, data: st.DataObject
+) -> None:
+    blocks = make_blocks(files, loss=loss)
+    window = window_of(blocks, policy, seq_len)
+    vocab = data.draw(st.integers(0, sum(map(sum, files))))
+    tokens, targets, _, _ = gather_window(make_blocks(files), window)
+    rows = np.flatnonzero(np.any(np.maximum(tokens, targets) >= vocab, axis=1))
+    _, (row, file, offset) = gather_known(blocks, window, vocab)
+    assert row == (rows[0] if len(rows) else -1)
+    if row >= 0:
+        pieces = window.row_pieces(row).tolist()
+        assert (file, offset) in [(word >> 32, first) for first, word in pieces]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        *(("uint8", 200), ("int8", -1), ("uint16", 40_000), ("int16", -1), ("uint32", 2**32 - 1), ("uint32", 2**31)),
+        *(("int32", -1), ("int64", -1), ("int64", 2**32), ("int64", -(2**32)), ("uint64", 2**63), ("uint64", 2**32)),
+    ],
+)
+def test_an_unknown_id_of_any_dtype_is_found(tmp_path: Path, dtype: str, value: int) -> None:
+    """Also where its lower bits are a known id, and where all ids that the dtype could have are known."""
+    tokens = np.zeros(20, dtype)
+    tokens[12] = value
+    np.save(tmp_path / "web.npy", tokens)
+    blocks = FileBlocks("web", open_source(str(tmp_path / "web.npy")), "", 16, 3)
+    vocab = 200 if dtype == "uint8" else 40_000 if dtype == "uint16" else 2**31 - 1
+    assert gather_known(blocks, window_of(blocks, "concat", 20), vocab)[1] == (0, 0, 0)

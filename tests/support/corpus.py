@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from trivium.config.load import validate
 from trivium.config.schema import Config
+from trivium.loader.stage_reader import files_of
 from trivium.rows.blocks import FileBlocks, HoldOut
 from trivium.rows.gather import gather
 from trivium.rows.kernels import address_of
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.window import Window
+from trivium.tokenfiles.manifest import LARGEST_ID, measure, write_manifest
 from trivium.tokenfiles.open import open_source
 
 Lengths = Sequence[Sequence[int]]  # of the documents of each file
@@ -38,6 +40,17 @@ def write_source(folder: Path, files: Lengths, dtype: str = "uint32", loss: bool
     return folder
 
 
+def change_token(folder: Path, token: int, value: int, dtype: str = "uint32") -> Path:
+    """Give a token of a source's first file another id, which the manifest beside it does not know of."""
+    path = folder / "000.ds"
+    if not (folder / "manifest.json").exists():
+        write_manifest(measure(open_source(str(folder))), folder / "manifest.json")
+    tokens = np.fromfile(path, dtype)
+    tokens[token] = value
+    tokens.tofile(path)
+    return path
+
+
 def make_blocks(
     files: Lengths,
     block_tokens: int = 16,
@@ -55,13 +68,18 @@ def make_blocks(
 
 def gather_window(blocks: FileBlocks, window: Window) -> NDArray[np.int32]:
     """(4, rows, seq_len): the tokens, targets, segments and positions of all rows of a window."""
-    table = blocks.table
-    files = np.stack((table.tokens, table.itemsize, table.loss), axis=1)
+    arrays, unknown = gather_known(blocks, window, LARGEST_ID)
+    assert unknown[0] == -1
+    return arrays
+
+
+def gather_known(blocks: FileBlocks, window: Window, vocab: int) -> tuple[NDArray[np.int32], tuple[int, int, int]]:
+    """The same for a vocabulary, and the row, file and first token of the first piece with an id beyond it."""
+    files = files_of(blocks, vocab, masks_loss=True)
     firsts = address_of(window.pieces) + window.row_starts[:-1] * PIECE_BYTES
     of_source = np.full(window.num_rows, address_of(files))
     arrays = np.full((4, window.num_rows, window.seq_len), -7, np.int32)
-    gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)
-    return arrays
+    return arrays, gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)
 
 
 def document_ends(files: Lengths) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ import trivium.engine.jax.engine  # noqa: F401
 from tests.support.arc import write_arc
 from tests.support.forked import launch
 from tests.train.chaos import outcome
-from tests.train.ranked import Watched, figures
+from tests.train.ranked import Watched, figures, unknown
 from trivium.ask.generate.generate import generate
 from trivium.ask.generate.row import Writing
 from trivium.engine.base import StepStats
@@ -98,6 +98,7 @@ def main() -> dict[str, Any]:
     left = [each.verify() for each in RunFolder(Path("runs/killed")).checkpoints()]
     codes["goes on"] = launch(2, lambda: run("killed"))
     codes["broken"] = launch(2, lambda: run("broken", victim=1, at=2, how="broken"))
+    codes["unknown"] = unknown(run)
     return {
         "codes": codes,
         "faults": left,

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tests.support.corpus import change_token
 from tests.support.events import steps_taken
 from tests.support.forked import launch
 from tests.support.training import StoppingTrainer
@@ -243,10 +244,21 @@ def faults() -> dict[str, Any]:
     return found
 
 
+def unknown(run_one: Callable[[str], None]) -> list[int]:
+    """Two ranks whose files hold an id that the vocabulary does not have; the codes that they end with."""
+    before = Path("web/000.ds").read_bytes()
+    change_token(Path("web"), 5, 600, "uint16")
+    codes = launch(2, lambda: run_one("unknown"))
+    Path("web/000.ds").write_bytes(before)
+    Path("web/manifest.json").unlink()
+    return codes
+
+
 def troubles() -> dict[str, Any]:
     """What goes wrong on one rank or on all of them."""
     found: dict[str, Any] = {"stopped": stopped()}
     found["broken"] = launch(2, lambda: run("broken", kind=Broken))
+    found["unknown"] = unknown(run)
     found["uneven"] = launch(2, lambda: run("uneven", "stages.1.batch_size=5", "stages.3.batch_size=3"))
     found["product"] = launch(2, lambda: run("product", "engine.parallel.shard=4"))
     found["past"] = launch(2, lambda: run("stopped", "stages.0.mixture={ web = 0.5, code = 0.5 }"))

@@ -111,6 +111,7 @@ def test_two_processes_train_as_one_and_end_when_one_is_gone(folder: Path) -> No
     assert codes["killed"][1] == -9
     assert codes["killed"][0] not in (0, -9)
     assert all(code not in (0, -9) for code in codes["broken"])
+    assert codes["unknown"] == [2, 2]
     assert set(found["faults"]) == {None}  # some were saved, and all are whole
     assert found["bits"]["killed"] == found["bits"]["two"]
 

@@ -105,16 +105,14 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
         "preempted": [[5, "SIGTERM"]],
         "ended": [[False, 5, 2]],
     }
-    assert (found["broken"], found["uneven"], found["product"], found["past"], found["one rank"]) == (
-        [2, 1],
-        [2, 2],
-        [2, 2],
-        [2, 2],
-        [2, 2],
-    )
-    assert [line["rank"] for line in printed] == [0] * 5
-    broken, uneven, product, past, one = (line["error"] for line in printed)
+    codes = [found[each] for each in ("broken", "unknown", "uneven", "product", "past", "one rank")]
+    assert codes == [[2, 1], [2, 2], [2, 2], [2, 2], [2, 2], [2, 2]]
+    assert [line["rank"] for line in printed] == [0] * 6
+    broken, unknown, uneven, product, past, one = (line["error"] for line in printed)
     assert broken == "rank 1 failed: RuntimeError: out of luck"
+    assert (
+        "source web: web/000.ds: document 0 has the token id 600 (its token 5), the vocabulary is 0 to 511" in unknown
+    )
     assert uneven == (
         "stages[1].batch_size: is 5 rows, which 2 ranks cannot share evenly. Write 4 or 6.\n"
         "stages[3].batch_size: is 3 rows, which 2 ranks cannot share evenly. Write 2 or 4."

@@ -22,6 +22,7 @@ import numpy as np
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.loader.stage_reader import FoundRows, StageReader
 from trivium.loader.streams import Streams
+from trivium.loader.unknown_ids import unknown_in_file, unknown_in_stream
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
 from trivium.plan.stage import CompleteStage
@@ -54,6 +55,7 @@ class Loader:
         # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
         self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
+        self._vocabs = {name: self._vocab_of(name) for name in self.sources}
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         # The last ones, those of the step that was taken last among them.
         self._found: deque[FoundRows] = deque(maxlen=self.prefetch + 2)
@@ -182,7 +184,7 @@ class Loader:
         """A stage's reader; that of the stage before is kept, others are let go."""
         reader = self._readers.get(stage.index)
         if reader is None:
-            reader = self._readers[stage.index] = StageReader(stage, self.sources, self.streams)
+            reader = self._readers[stage.index] = StageReader(stage, self.sources, self.streams, self._vocabs)
             if len(self._readers) > 2:
                 self._readers.popitem(last=False)
         return reader
@@ -191,8 +193,25 @@ class Loader:
         first = (step - found.first_step) * found.size
         stop = first + found.size
         arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
-        gather(found.rows[first:stop], arrays)
+        row, file, offset = gather(found.rows[first:stop], arrays)
+        if row >= 0:
+            raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
+
+    def _vocab_of(self, name: str) -> int:
+        """How many ids a source may have: the model's vocabulary, else what the source says of itself."""
+        if self.plan.model is not None:
+            return self.plan.model.vocab
+        if name in self.streams.lanes:
+            return self.streams.lanes[name].stream.tokenizer.vocab
+        return self.plan.sources[name].largest_id + 1 if name in self.plan.sources else 0
+
+    def _unknown_id(self, found: FoundRows, row: int, file: int, offset: int) -> SourceError:
+        name = self.sources[found.source[row]]
+        documents = found.streamed(row)
+        if documents is not None:
+            return unknown_in_stream(name, documents[file], offset, self._vocabs[name])
+        return unknown_in_file(name, self.plan.sources[name].blocks, file, offset, self._vocabs[name])
 
 
 def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:

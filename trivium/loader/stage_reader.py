@@ -5,6 +5,7 @@ what they are made of; the kernel finds each row among those at hand.
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.streams import Streams
+from trivium.loader.unknown_ids import unknown_in_file
 from trivium.plan.stage import CompleteStage, SourceUse
 from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
@@ -21,6 +23,7 @@ from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.reading import Reading
 from trivium.rows.window import Window
+from trivium.sources.stream.lane import WindowDocuments
 from trivium.sources.stream.lanes import LaneRows, Lanes, file_table
 
 Int64s = NDArray[np.int64]
@@ -37,7 +40,7 @@ class LoadedWindow:
 
     first: int  # position of the first
     window: Window
-    files: Int64s  # (files, 3) as `gather` takes them
+    files: Int64s  # (files, 4) as `gather` takes them
     stream: tuple[str, LaneRows] | None = None  # its name, and the documents that `files` has the addresses of
 
     @property
@@ -57,9 +60,9 @@ class RowGiver(Protocol):
 class FileRows:
     """Rows of token files: any position, at any time."""
 
-    def __init__(self, reading: Reading, *, masks_loss: bool) -> None:
+    def __init__(self, reading: Reading, vocab: int, *, masks_loss: bool) -> None:
         self.reading = reading
-        self._files = files_of(reading.blocks, masks_loss=masks_loss)
+        self._files = files_of(reading.blocks, vocab, masks_loss=masks_loss)
 
     def at(self, position: int, stop: int) -> LoadedWindow:
         """The window that has this position."""
@@ -70,20 +73,22 @@ class FileRows:
 class StreamRows:
     """Rows of a stream: forward, as many at a time as are asked for."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, vocab: int) -> None:
         self.lanes = lanes
+        self.vocab = vocab
 
     def at(self, position: int, stop: int) -> LoadedWindow:
         """The rows from this position to `stop`."""
         rows = self.lanes.at(position, stop)
-        return LoadedWindow(rows.first, rows.window, file_table(rows.documents), (self.lanes.stream.name, rows))
+        files = file_table(rows.documents, self.vocab)
+        return LoadedWindow(rows.first, rows.window, files, (self.lanes.stream.name, rows))
 
 
-def files_of(blocks: Blocks, *, masks_loss: bool) -> Int64s:
+def files_of(blocks: Blocks, vocab: int, *, masks_loss: bool) -> Int64s:
     """A source's files as `gather` takes them; without their loss bytes where all tokens count in the loss."""
     table = blocks.table
     loss = table.loss if masks_loss else np.zeros_like(table.loss)
-    return np.stack((table.tokens, table.itemsize, loss), axis=1)
+    return np.stack((table.tokens, table.itemsize, loss, np.minimum(table.num_ids, vocab)), axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +103,25 @@ class FoundRows:
     rows: Int64s  # (rows, 3) as `gather` takes them
     loaded: tuple[LoadedWindow, ...]  # kept alive: the rows point into them
 
+    def streamed(self, row: int) -> tuple[WindowDocuments, ...] | None:
+        """The documents of a stream that a row points into; None for a row of files."""
+        for each in self.loaded:
+            if each.stream is not None and address_of(each.files) == self.rows[row, ROW_FILES]:
+                return each.stream[1].documents
+        return None
+
 
 class StageReader:
     """Finds the rows of one stage: which source, which window, which pieces."""
 
-    def __init__(self, stage: CompleteStage, names: tuple[str, ...], streams: Streams) -> None:
+    def __init__(
+        self, stage: CompleteStage, names: tuple[str, ...], streams: Streams, vocabs: Mapping[str, int]
+    ) -> None:
         # Every batch asks for these.
         self.start, self.end, self.batch_size, self.seq_len = stage.start, stage.end, stage.batch_size, stage.seq_len
         self.mixture = stage.mixture
         segments = {name: stage.uses[name].segment for name in self.mixture.names}
-        self.givers = [_giver(stage.uses[name], streams.lanes.get(name)) for name in self.mixture.names]
+        self.givers = [_giver(stage.uses[name], streams.lanes.get(name), vocabs[name]) for name in self.mixture.names]
         number_of = {name: number for number, name in enumerate(names)}
         self._source_index = np.array([number_of[name] for name in self.mixture.names], np.int32)
         starts = streams.starts(stage) | {name: found.start for name, found in segments.items() if found is not None}
@@ -165,10 +179,10 @@ class StageReader:
         return brought
 
 
-def _giver(use: SourceUse, lanes: Lanes | None) -> RowGiver | None:
+def _giver(use: SourceUse, lanes: Lanes | None, vocab: int) -> RowGiver | None:
     if lanes is not None:
-        return StreamRows(lanes)
-    return None if use.segment is None else FileRows(use.segment.reading, masks_loss=use.masks_loss)
+        return StreamRows(lanes, vocab)
+    return None if use.segment is None else FileRows(use.segment.reading, vocab, masks_loss=use.masks_loss)
 
 
 @compiled
@@ -202,11 +216,14 @@ def _find(
 class RowReader:
     """Rows of one reading by position, for validation: no mixture and no steps."""
 
-    def __init__(self, source: str, reading: Reading, sources: tuple[str, ...], *, masks_loss: bool = True) -> None:
+    def __init__(
+        self, source: str, reading: Reading, sources: tuple[str, ...], vocab: int, *, masks_loss: bool = True
+    ) -> None:
         self.reading = reading
         self.sources = sources
+        self.vocab = vocab
         self._source = sources.index(source)
-        self._files = files_of(reading.blocks, masks_loss=masks_loss)
+        self._files = files_of(reading.blocks, vocab, masks_loss=masks_loss)
 
     def batch(self, first: int, count: int) -> Batch:
         """The rows from a position on."""
@@ -219,6 +236,8 @@ class RowReader:
             pieces = window.row_pieces(within)
             rows[index] = address_of(pieces), len(pieces), address_of(self._files)
         arrays = np.empty((4, count, self.reading.settings.seq_len), np.int32)
-        gather(rows, arrays)
+        row, file, offset = gather(rows, arrays)
+        if row >= 0:
+            raise unknown_in_file(self.sources[self._source], self.reading.blocks, file, offset, self.vocab)
         source = np.full(count, self._source, np.int32)
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], source, self.sources)

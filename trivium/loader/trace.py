@@ -186,12 +186,7 @@ def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) 
         raise SourceError(f"row {position:,} of stream {name} is no longer in memory")
 
     def document_at(file: int, offset: int) -> _Document:
-        documents = rows.documents[file]
-        number = int(np.searchsorted(documents.ends, offset, side="right"))
-        upstream = f"file {documents.files[number]:,}, example {documents.examples[number]:,}"
-        where = f"lane {documents.lane}, window {documents.window} ({upstream})"
-        start, end = (int(documents.ends[number - 1]) if number else 0), int(documents.ends[number])
-        return _Document(where, documents.first + number, start, end)
+        return _Document(*rows.documents[file].document_at(offset))
 
     within = position - rows.first
     return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at)

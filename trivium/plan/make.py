@@ -101,10 +101,20 @@ class Builder:
         """The model's shape and each stage's rotary positions."""
         largest_id = max((source.largest_id for source in self.sources.values()), default=0)
         try:
-            return plan_model(self.config, [stage.config for stage in stages], self.inherited.weights, largest_id)
+            model = plan_model(self.config, [stage.config for stage in stages], self.inherited.weights, largest_id)
         except ConfigError as error:
             self.problems.extend(error.problems)
             return PlannedModel(None)
+        if model.spec is not None:
+            self._check_ids(model.spec.vocab)
+        return model
+
+    def _check_ids(self, vocab: int) -> None:
+        """Weights that a model starts from may know fewer ids than a source has."""
+        for name, source in self.sources.items():
+            if source.largest_id >= vocab:
+                what = f"holds the token id {source.largest_id:,}, the model knows 0 to {vocab - 1:,}"
+                self.problems.append(Problem(f"sources.{name}", f"{what}. Tokenise with the model's tokenizer."))
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""

@@ -25,6 +25,7 @@ from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.order import uniform, uniforms
 from trivium.rows.piece import length_of, pack_word
 from trivium.seeds import derive_key
+from trivium.tokenfiles.manifest import LARGEST_ID
 from trivium.tokenfiles.open import TokenFile
 
 Int64s = NDArray[np.int64]
@@ -52,6 +53,7 @@ class FileTable:
     tokens: Int64s  # address of the tokens
     itemsize: Int64s  # bytes of a token
     loss: Int64s  # address of the loss bytes; 0 where every token counts in the loss
+    num_ids: Int64s  # how many ids the dtype of the tokens has, from 0 on; those of a batch are int32
 
 
 class Blocks(Protocol):
@@ -124,6 +126,7 @@ class FileBlocks:
             tokens=np.array([address_of(file.tokens) for file in files], np.int64),
             itemsize=np.array([file.tokens.itemsize for file in files], np.int64),
             loss=np.array([0 if file.loss is None else address_of(file.loss) for file in files], np.int64),
+            num_ids=np.array([min(np.iinfo(file.dtype).max, LARGEST_ID) + 1 for file in files], np.int64),
         )
 
     @property

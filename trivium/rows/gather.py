@@ -1,6 +1,7 @@
 """Rows -> the arrays of a batch: one kernel call, straight from the mapped files and from windows of streams in memory.
 
-Boundaries come from the rows' pieces; no token is looked at twice. Writes about a billion tokens a second.
+Boundaries come from the rows' pieces; no token is looked at twice. The loop that copies ids finds the largest of them,
+so that no id beyond the vocabulary reaches a batch. Writes about a billion tokens a second.
 """
 
 import numpy as np
@@ -13,15 +14,18 @@ from trivium.rows.piece import continues, file_of, length_of
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 
-# A row to gather: the address of its pieces, how many they are, and the address of its source's table of files.
-# That table is (files, 3): address of the tokens, bytes of a token, address of the loss bytes or 0.
+# A row to gather: the address of its pieces, how many they are, and the address of its source's table of files. That
+# table is (files, 4): address of the tokens, bytes of a token, address of the loss bytes or 0, size of the vocabulary.
 ROW_ADDRESS, ROW_PIECES, ROW_FILES = 0, 1, 2
-FILE_BYTES = 24  # of one file in the table
+FILE_BYTES = 32  # of one file in the table
 
 
 @compiled
-def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
-    """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions; `rows` is (rows, 3) as above."""
+def gather(rows: Int64s, arrays: NDArray[np.int32]) -> tuple[int, int, int]:
+    """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions; `rows` is (rows, 3) as above.
+
+    Stops at the first piece with an id that is not known, and gives its row, its file and its first token; else row -1.
+    """
     seq_len = arrays.shape[2]
     for row in range(rows.shape[0]):
         pieces = array_at(rows[row, ROW_ADDRESS], (rows[row, ROW_PIECES], 2), np.int64)
@@ -29,14 +33,18 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
         column = 0
         for piece in range(pieces.shape[0]):
             word = pieces[piece, 1]
-            file = array_at(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES, (3,), np.int64)
+            file = array_at(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES, (4,), np.int64)
             length = length_of(word)
             # Of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
             targeted = inputs if inputs < length or continues(word) else inputs - 1
             stop = column + inputs
-            _copy(file[0], file[1], pieces[piece, 0], tokens[column:stop])
-            _copy(file[0], file[1], pieces[piece, 0] + 1, targets[column : column + targeted])
+            known = _copy(file[0], file[1], pieces[piece, 0], file[3], tokens[column:stop])
+            _follow(tokens[column:stop], targets[column : stop - 1])
+            if 0 < inputs == targeted:
+                known &= _copy(file[0], file[1], pieces[piece, 0] + inputs, file[3], targets[stop - 1 : stop])
+            if not known:
+                return row, file_of(word), pieces[piece, 0]
             targets[column + targeted : stop] = IGNORED
             if file[2]:
                 _mask(file[2] + pieces[piece, 0] + 1, targets[column : column + targeted])
@@ -47,27 +55,51 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> None:
         targets[column:] = IGNORED
         segments[column:] = PADDING
         positions[column:] = 0
+    return -1, 0, 0
 
 
 @compiled
-def _copy(address: int, itemsize: int, offset: int, out: Int32s) -> None:
-    """Tokens of any integer type into int32. One loop for each type, so that each is vectorised."""
+def _copy(address: int, itemsize: int, offset: int, num_ids: int, out: Int32s) -> bool:
+    """Tokens of any integer type into int32; whether all are below `num_ids`, which is at most 2**31.
+
+    One loop for each type, so that each is vectorised. Read as unsigned, an id below 0 is a large one.
+    """
     if itemsize == 2:
         tokens16 = array_at(address + offset * 2, out.shape, np.uint16)
+        largest16 = np.int32(0)
         for index in range(out.size):
-            out[index] = np.int32(tokens16[index])
-    elif itemsize == 4:
-        tokens32 = array_at(address + offset * 4, out.shape, np.int32)
+            token = np.int32(tokens16[index])
+            out[index] = token
+            largest16 = max(largest16, token)
+        return bool(largest16 < num_ids)
+    if itemsize == 4:
+        tokens32 = array_at(address + offset * 4, out.shape, np.uint32)
+        largest32 = np.uint32(0)
         for index in range(out.size):
-            out[index] = tokens32[index]
-    elif itemsize == 8:
-        tokens64 = array_at(address + offset * 8, out.shape, np.int64)
+            out[index] = np.int32(tokens32[index])
+            largest32 = max(largest32, tokens32[index])
+        return bool(np.int64(largest32) < num_ids)
+    if itemsize == 8:
+        tokens64 = array_at(address + offset * 8, out.shape, np.uint64)
+        largest64 = np.uint64(0)
         for index in range(out.size):
             out[index] = np.int32(tokens64[index])
-    else:
-        tokens8 = array_at(address + offset, out.shape, np.uint8)
-        for index in range(out.size):
-            out[index] = np.int32(tokens8[index])
+            largest64 = max(largest64, tokens64[index])
+        return bool(largest64 < np.uint64(num_ids))
+    tokens8 = array_at(address + offset, out.shape, np.uint8)
+    largest8 = np.int32(0)
+    for index in range(out.size):
+        token = np.int32(tokens8[index])
+        out[index] = token
+        largest8 = max(largest8, token)
+    return bool(largest8 < num_ids)
+
+
+@compiled
+def _follow(tokens: Int32s, targets: Int32s) -> None:
+    """The target of every token but the last is the next one."""
+    for index in range(targets.size):
+        targets[index] = tokens[index + 1]
 
 
 @compiled

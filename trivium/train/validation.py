@@ -51,6 +51,7 @@ class ValidationSet:
     parts: tuple[ValidationRows, ...]
     sources: tuple[str, ...]  # all of the config's, by which batches number them
     seq_len: int
+    vocab: int  # of the model
     tokenizer: str | None  # its fingerprint: it decides the bytes of tokens
 
     def fingerprints(self, *, document_mask: bool) -> dict[str, str]:
@@ -65,7 +66,7 @@ class ValidationSet:
         nothing. 5 rows, 2 ranks -> 0 1 2, and 3 4 with a row 0 without any target.
         """
         for part in self.parts:
-            reader = RowReader(part.source, part.reading, self.sources, masks_loss=part.masks_loss)
+            reader = RowReader(part.source, part.reading, self.sources, self.vocab, masks_loss=part.masks_loss)
             for first in range(0, part.rows, batch_rows * num_ranks):
                 size = -(-min(batch_rows * num_ranks, part.rows - first) // num_ranks)
                 own = min(first + rank * size, part.rows)
@@ -94,7 +95,8 @@ def validation_set(plan: CompletePlan) -> ValidationSet:
         parts.append(ValidationRows(name, reading, rows, source.loss_on != "all"))
     tokenizer = open_tokenizer(config.tokenizer) if parts else None
     names = tuple(sorted(config.sources))
-    return ValidationSet(tuple(parts), names, seq_len, None if tokenizer is None else tokenizer.fingerprint)
+    known_bytes = None if tokenizer is None else tokenizer.fingerprint
+    return ValidationSet(tuple(parts), names, seq_len, plan.model.vocab, known_bytes)
 
 
 def _held_out(source: OpenSource) -> tuple[Blocks, int]:

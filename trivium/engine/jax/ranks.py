@@ -126,7 +126,7 @@ class JaxRanks(Ranks):
                 _client().key_value_set(f"{FAILED}/heard/{self.rank}", "")
                 if not over.wait(GRACE_SECONDS):
                     os.write(2, f"rank {first} failed: {text}\n".encode())
-                    os._exit(1)
+                    os._exit(2)
 
 
 def _leave_alone(code: int) -> None:

@@ -78,6 +78,13 @@ class WindowDocuments:
     start: LanePosition
     after: LanePosition
 
+    def document_at(self, offset: int) -> tuple[str, int, int, int]:
+        """The document that holds a token: where it comes from, its number in the lane, its first token and its end."""
+        number = int(np.searchsorted(self.ends, offset, side="right"))
+        upstream = f"file {self.files[number]:,}, example {self.examples[number]:,}"
+        start, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
+        return f"lane {self.lane}, window {self.window} ({upstream})", self.first + number, start, end
+
     @property
     def spans(self) -> Spans:
         """Each document as one span."""

@@ -228,6 +228,6 @@ def _side_by_side(first: int, seq_len: int, taken: list[LaneRow], epochs: tuple[
     return LaneRows(first, window, tuple(documents), epochs)
 
 
-def file_table(documents: Sequence[WindowDocuments]) -> Int64s:
-    """Where the tokens are, as the gather reads it: address, bytes of a token, no loss bytes."""
-    return np.array([[address_of(each.tokens), each.tokens.itemsize, 0] for each in documents], np.int64)
+def file_table(documents: Sequence[WindowDocuments], vocab: int) -> Int64s:
+    """Where the tokens are, as the gather reads it: address, bytes of a token, no loss bytes, number of known ids."""
+    return np.array([[address_of(each.tokens), each.tokens.itemsize, 0, vocab] for each in documents], np.int64)
