@@ -91,6 +91,8 @@ def test_scores_come_when_they_are_due_and_change_nothing_of_training(folder: Pa
     assert [event["step"] for event in scored] == [2, 3, 4, 6]
     assert set(scored[0]["scores"]) == {"spelling", "counting"}
     assert scored[0]["scores"]["spelling"]["questions"] == 3
+    assert set(scored[0]["fingerprint_by_task"]) == {"spelling", "counting"}
+    assert len({event["fingerprint"] for event in (*scored, *events("scored", "stopped"))} - {""}) == 1
     sampled = events("sampled", "asked")
     assert [(event["step"], event["prompt"]) for event in sampled] == [
         (step, prompt) for step in (0, 3, 6) for prompt in ("Spell", "How")
