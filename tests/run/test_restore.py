@@ -52,7 +52,7 @@ def test_a_reference_of_the_other_engine_is_refused_before_training(folder: Path
     train()
     engine = RunFolder(RUN).checkpoints()[-1].engine
     other = ["engine.name=jax", "stages.1.kl={ beta = 0.1, reference = { path = 'runs/run' } }"]
-    plan = make_plan(load(Path("run.toml"), other).config, file="run.toml").complete()
+    plan = make_plan(load(Path("run.toml"), other).config).complete()
     with pytest.raises(PlanError) as error:
         References(plan, RunFolder(Path("runs/next"))).check(0)
     assert str(error.value) == (

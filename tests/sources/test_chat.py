@@ -199,4 +199,4 @@ packing = "crop-first"
     (labels,) = own_cache.glob("prepared/*/*.ds.task")
     labels.write_bytes(labels.read_bytes()[::-1])
     code, _, err = trivium(tmp_path, "verify", "run.toml", tasks)
-    assert (code, err.startswith("run.toml: sources.mid: 00000-00000.ds: hash was ")) == (2, True)
+    assert (code, err.startswith("run.toml:8: sources.mid: 00000-00000.ds: hash was ")) == (2, True)

@@ -68,7 +68,7 @@ def test_a_config_is_prepared_planned_verified_and_searched(folder: Path, own_ca
     damaged[-1] ^= 1
     manifest.write_bytes(damaged)
     code, out, err = trivium(folder, "verify", "run.toml")
-    assert (code, err.startswith("run.toml: sources.talk: 00000.ds: hash was ")) == (2, True)
+    assert (code, err.startswith("run.toml:11: sources.talk: 00000.ds: hash was ")) == (2, True)
 
 
 def test_plan_inspect_and_verify_prepare_nothing(folder: Path, own_cache: Path) -> None:
@@ -85,11 +85,11 @@ def test_plan_inspect_and_verify_prepare_nothing(folder: Path, own_cache: Path) 
     )
     for arguments in (["--step", "0"], ["--document", "web:0"], ["--find", "heron"]):
         code, out, err = trivium(folder, "inspect", "run.toml", *arguments)
-        assert (code, out, err.splitlines()[0]) == (2, "", f"sources.web: {of_plan[0]}")
+        assert (code, out, err.splitlines()[0]) == (2, "", f"run.toml:8: sources.web: {of_plan[0]}")
     assert trivium(folder, "verify", "run.toml") == (
         2,
         "",
-        f"run.toml: sources.web: {of_verify[0]}\nrun.toml: sources.talk: {of_verify[1]}\n",
+        f"run.toml:8: sources.web: {of_verify[0]}\nrun.toml:11: sources.talk: {of_verify[1]}\n",
     )
     assert not any(own_cache.iterdir())
     code, out, err = trivium(folder, "plan", "run.toml", "--json", "--prepare")
@@ -103,9 +103,9 @@ def test_every_source_that_cannot_be_prepared_is_named(folder: Path) -> None:
     code, out, err = trivium(folder, "prepare", "run.toml")
     assert (code, out) == (2, "")
     assert err == (
-        "run.toml: sources.web: no document was found in 1 lines (1 broken JSON: web.jsonl line 1). "
+        "run.toml:8: sources.web: no document was found in 1 lines (1 broken JSON: web.jsonl line 1). "
         "Look at its path and column.\n"
-        "run.toml: sources.talk: talk.jsonl does not exist.\n"
+        "run.toml:11: sources.talk: talk.jsonl does not exist.\n"
     )
 
 

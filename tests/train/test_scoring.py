@@ -105,12 +105,15 @@ def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path)
     with pytest.raises(PlanError) as caught:
         run(*ASKED, 'evaluate.tasks=[{ task = "arc", path = "nowhere" }]')
     what = "nowhere: is not there. Name a JSONL or Parquet file, or a folder of them."
-    assert str(caught.value) == f"evaluate.tasks[0]: {what}"
+    assert str(caught.value) == f"run.toml: evaluate.tasks[0] (set on the command line): {what}"
     assert not Path("runs/run/events.jsonl").exists()
 
 
 def test_a_prompt_longer_than_a_row_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
         run(f'evaluate.prompts=["Spell", "{"a" * 240}"]')
-    assert str(caught.value) == "evaluate.prompts[1]: has 241 tokens, and rows have 96. Shorten it."
+    assert (
+        str(caught.value)
+        == "run.toml: evaluate.prompts[1] (set on the command line): has 241 tokens, and rows have 96. Shorten it."
+    )
     assert not Path("runs/run/events.jsonl").exists()

@@ -6,15 +6,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from trivium.config.keys import listed
 from trivium.config.schema import Config
-from trivium.config.sources import BaseSource, ChatSource, PreparedSource, Source
+from trivium.config.sources import BaseSource, ChatSource, PreparedSource, Source, TextSource
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.rows.blocks import Blocks, FileBlocks, HoldOut
 from trivium.sources.chat import locate_chat
 from trivium.sources.huggingface import locate_dataset
-from trivium.sources.locate import Gap, LocatedSource, LocateSettings, locate_text, locate_tokens
+from trivium.sources.locate import Gap, LocatedSource, LocateSettings, TokenizerError, locate_text, locate_tokens
 from trivium.sources.origins import DocumentOrigins
-from trivium.text.tokenizer import open_tokenizer
+from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
 from trivium.tokenfiles.open import TokenFile
 
@@ -107,12 +108,28 @@ def locate_sources(
 ) -> Iterator[tuple[str, Source, LocatedSource]]:
     """The token files of every source that is not a stream, or its gap; adds to `problems`."""
     settings = LocateSettings(config.tokenizer, prepare=prepare, workers=workers)
+    without_tokenizer: dict[str, TokenizerError] = {}
     for name, source in config.sources.items():
         if source.kind in LOCATE_BY_KIND:
             try:
                 yield name, source, LOCATE_BY_KIND[source.kind](name, source, settings)
+            except TokenizerError as error:
+                without_tokenizer[name] = error
             except SourceError as error:
                 problems.append(Problem(f"sources.{name}", str(error)))
+    if without_tokenizer:
+        problems.append(_tokenizer_problem(without_tokenizer, config.sources))
+
+
+def _tokenizer_problem(found: Mapping[str, TokenizerError], sources: Mapping[str, Source]) -> Problem:
+    """One problem for all sources that need the tokenizer."""
+    problem = tokenizer_problem(next(iter(found.values())))
+    needed_by = listed([f"sources.{name}" for name in found])
+    trained_on = "CONFIG" if any(isinstance(sources[name], TextSource) for name in found) else "FILES"
+    fix = ""
+    if problem.where in ("tokenizer", "tokenizer.path"):
+        fix = f" trivium tokenizer train {trained_on} --out FOLDER makes one."
+    return Problem(problem.where, f"{problem.what}{fix} Needed by {needed_by}.")
 
 
 def vocab_of(config: Config) -> int | None:
