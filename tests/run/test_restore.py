@@ -36,10 +36,8 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     shape.write_text(shape.read_text()[:40])
     with pytest.raises(PlanError) as refused:
         start_from_run()
-    assert (
-        str(refused.value)
-        == f"model.init: {shape}: is corrupt: truncated, or changed since it was written. Put it back."
-    )
+    what = "is corrupt: truncated, or changed since it was written. Put it back."
+    assert str(refused.value) == f"run.toml: model.init (set on the command line): {shape}: {what}"
     state = last.path / "state.json"
     state.write_text("")
     with pytest.raises(ResumeError) as error:

@@ -112,8 +112,6 @@ def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path)
 def test_a_prompt_longer_than_a_row_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
         run(f'evaluate.prompts=["Spell", "{"a" * 240}"]')
-    assert (
-        str(caught.value)
-        == "run.toml: evaluate.prompts[1] (set on the command line): has 241 tokens, and rows have 96. Shorten it."
-    )
+    where = "run.toml: evaluate.prompts[1] (set on the command line)"
+    assert str(caught.value) == f"{where}: has 241 tokens, and rows have 96. Shorten it."
     assert not Path("runs/run/events.jsonl").exists()

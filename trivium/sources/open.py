@@ -118,16 +118,16 @@ def locate_sources(
             except SourceError as error:
                 problems.append(Problem(f"sources.{name}", str(error)))
     if without_tokenizer:
-        problems.append(_tokenizer_problem(without_tokenizer, config.sources))
+        problems.append(_tokenizer_problem(without_tokenizer, config))
 
 
-def _tokenizer_problem(found: Mapping[str, TokenizerError], sources: Mapping[str, Source]) -> Problem:
+def _tokenizer_problem(found: Mapping[str, TokenizerError], config: Config) -> Problem:
     """One problem for all sources that need the tokenizer."""
     problem = tokenizer_problem(next(iter(found.values())))
     needed_by = listed([f"sources.{name}" for name in found])
-    trained_on = "CONFIG" if any(isinstance(sources[name], TextSource) for name in found) else "FILES"
+    trained_on = "CONFIG" if any(isinstance(config.sources[name], TextSource) for name in found) else "FILES"
     fix = ""
-    if problem.where in ("tokenizer", "tokenizer.path"):
+    if config.tokenizer is None or problem.where == "tokenizer.path":  # there is none, or not yet
         fix = f" trivium tokenizer train {trained_on} --out FOLDER makes one."
     return Problem(problem.where, f"{problem.what}{fix} Needed by {needed_by}.")
 
