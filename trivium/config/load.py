@@ -63,7 +63,9 @@ def load(
 def _load(translated: Translation, file: str, overrides: Sequence[str], places: KeyPlaces) -> Loaded:
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    problems = [*translated.problems, *(key.problem for key in translated.needed if key.is_missing(raw))]
+    in_file = replace(places, overridden=frozenset())  # an override changes our tables, and not another tool's
+    problems = [in_file.name(problem) for problem in translated.problems]
+    problems += [key.problem for key in translated.needed if key.is_missing(raw)]
     try:
         config, warnings = validate(raw, file)
     except ConfigError as error:
