@@ -176,8 +176,10 @@ def test_two_overrides_that_say_one_thing_twice_are_refused(file: Path) -> None:
         ),
         (
             "run.name=5",
-            "run.toml: run.name (set on the command line): is 5. It must be text in quotes. "
-            'Write for example name = "my-run".',
+            (
+                "run.toml: run.name (set on the command line): is 5. It must be text in quotes. "
+                'Write for example name = "my-run".'
+            ),
         ),
     ],
 )
@@ -313,8 +315,10 @@ def test_a_config_survives_being_copied_and_sent(file: Path) -> None:
 def test_warnings_come_with_what_was_loaded(file: Path) -> None:
     loaded = load(file, ["stages.0.mixture={ web = 1 }", "stages.1.mixture={ web = 1, code = 0 }"])
     assert [str(warning) for warning in loaded.warnings] == [
-        "run.toml:12: sources.code: has share 0 in every stage, so that it is never read. "
-        "Give it a share, or take it out."
+        (
+            "run.toml:12: sources.code: has share 0 in every stage, so that it is never read. "
+            "Give it a share, or take it out."
+        )
     ]
 
 
