@@ -41,6 +41,26 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
 
+@pytest.mark.parametrize("command", ["plan", "train", "rehearse", "inspect", "prepare", "verify"])
+def test_what_only_the_plan_finds_has_file_and_line(folder: Path, command: str) -> None:
+    text = BASE.replace('kind = "tokens"\npath = "data/web"', 'kind = "text"\npath = "."')
+    text = text.replace("[sources.web]", '[tokenizer]\npath = "nowhere.json"\n\n[sources.web]')
+    (folder / "run.toml").write_text(text)
+    options = ["--step", "0"] if command == "inspect" else []
+    line = "run.toml:9: tokenizer.path: nowhere.json does not exist."
+    ran = trivium(command, "run.toml", *options, folder=folder)
+    assert (ran.returncode, [each[: len(line)] for each in ran.stderr.splitlines() if "tokenizer" in each]) == (
+        2,
+        [line],
+    )
+    ran = trivium(command, "run.toml", "tokenizer.path=no.json", *options, folder=folder)
+    line = "run.toml: tokenizer.path (set on the command line): no.json does not exist."
+    assert (ran.returncode, [each[: len(line)] for each in ran.stderr.splitlines() if "tokenizer" in each]) == (
+        2,
+        [line],
+    )
+
+
 @pytest.mark.slow
 def test_a_config_that_cannot_work_gives_every_problem_and_exit_code_2(folder: Path) -> None:
     (folder / "run.toml").write_text(BASE.replace("steps = 100", "steps = 0").replace("code = 0.5", "code = 0.6"))
@@ -60,9 +80,8 @@ def test_a_config_that_cannot_work_gives_every_problem_and_exit_code_2(folder: P
 def test_a_plan_that_cannot_work_gives_exit_code_2_without_a_traceback(folder: Path) -> None:
     ran = trivium("plan", "run.toml", "schedule={ shape = 'cosine', warmup = { steps = 151 } }", folder=folder)
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert (
-        ran.stderr == "run.toml: schedule: a warm-up of 151 steps is longer than the 150 steps there are. Shorten it.\n"
-    )
+    what = "a warm-up of 151 steps is longer than the 150 steps there are. Shorten it."
+    assert ran.stderr == f"run.toml: schedule (set on the command line): {what}\n"
 
 
 @pytest.mark.parametrize(

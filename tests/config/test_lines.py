@@ -1,10 +1,11 @@
 """Messages name the line of their key: in TOML, in YAML, and where an override has the value."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from trivium.config.lines import toml_lines, with_lines, yaml_lines
+from trivium.config.lines import KeyPlaces, overridden_keys, toml_lines, yaml_lines
 from trivium.config.load import load
 from trivium.errors import ConfigError, Problem
 
@@ -28,6 +29,7 @@ x = 1
 lr.scale = 2
 
 [[stages]]
+name = "last"
 steps = 10
 
 [stages.kl]
@@ -44,6 +46,26 @@ again: *base
 """
 
 
+WARNED = """[run]
+name = "a"
+[model]
+size = "tiny"
+vocab = 256
+[sources.web]
+kind = "tokens"
+path = "web"
+
+[sources.code]
+kind = "tokens"
+path = "code"
+
+[[stages]]
+name = "one"
+steps = 10
+mixture = { web = 1.0 }
+"""
+
+
 def test_every_key_of_a_toml_file_has_its_line() -> None:
     lines = toml_lines(TOML)
     assert lines["run", "name"] == 3
@@ -53,7 +75,7 @@ def test_every_key_of_a_toml_file_has_its_line() -> None:
     assert lines["stages", 0, "name"] == 15
     assert lines["stages", 0, "lr", "scale"] == 18
     assert lines["stages", 1] == 20
-    assert lines["stages", 1, "kl", "beta"] == 24
+    assert lines["stages", 1, "kl", "beta"] == 25
     assert not any("x" in path or "not" in path for path in lines)
 
 
@@ -68,16 +90,35 @@ def test_every_key_of_a_yaml_file_has_its_line_and_aliases_end() -> None:
 
 def test_a_problem_gets_the_line_of_its_key_or_of_the_table_around_it() -> None:
     def told(where: str, *overrides: str) -> str:
-        return with_lines([Problem(where, "x")], "f", toml_lines(TOML), overrides)[0].where
+        places = KeyPlaces("f", TOML, overridden=overridden_keys(overrides, tomllib.loads(TOML)))
+        named = places.name(Problem(where, "x"))
+        assert places.name(named) == named
+        return named.where
 
     assert told("f: stages[0].lr.scale") == "f:18: stages[0].lr.scale"
-    assert told("f: stages[1].kl.direction") == "f:23: stages[1].kl.direction"
+    assert told("f: stages[1].kl.direction") == "f:24: stages[1].kl.direction"
     assert told('f: sources."odd name".path[1]') == 'f:9: sources."odd name".path[1]'
     assert told("f: optimizer.lr") == "f: optimizer.lr"
-    assert told("f: stages[0].lr.scale", "stages.0.lr.scale=3") == "f: stages[0].lr.scale"
+    overridden = "f: stages[0].lr.scale (set on the command line)"
+    for override in ("stages.0.lr.scale=3", "stages[0].lr.scale=3", "stages.0.lr={ scale = 3 }"):
+        assert told("f: stages[0].lr.scale", override) == overridden
+    assert told("f: stages[1].steps", "stages.last.steps=3") == "f: stages[1].steps (set on the command line)"
+    assert told("f: stages[1].steps", "stages.1.lr.scale=3") == "f:22: stages[1].steps"
     assert told("f") == "f"
-    slashes = with_lines([Problem("f: training/batch_size", "x")], "f", yaml_lines(YAML), ())
-    assert slashes[0].where == "f:3: training/batch_size"
+    slashes = KeyPlaces("f", YAML, is_yaml=True).name(Problem("f: training/batch_size", "x"))
+    assert slashes.where == "f:3: training/batch_size"
+
+
+def test_a_problem_without_the_file_gets_both_where_it_is_a_keys() -> None:
+    def told(where: str) -> str:
+        return KeyPlaces("run.toml", TOML).name(Problem(where, "x")).where
+
+    assert told("stages[0].lr.scale") == "run.toml:18: stages[0].lr.scale"
+    assert told("stages[1]: web") == "run.toml:20: stages[1]: web"
+    assert told("sources.web") == "run.toml:6: sources.web"
+    assert told("engine.parallel.tensor") == "run.toml: engine.parallel.tensor"
+    for other in ("", "sources/web.jsonl", "model.safetensors", "run.json", "run.toml:3: run.name", "--dialect"):
+        assert told(other) == other
 
 
 def test_a_message_of_a_file_has_the_line(tmp_path: Path) -> None:
@@ -86,6 +127,14 @@ def test_a_message_of_a_file_has_the_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(file)
     assert any(str(problem).startswith("run.toml:6: stages[0].stepz: unknown key") for problem in caught.value.problems)
+
+
+def test_a_warning_has_the_line_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(WARNED)
+    assert [warning.where for warning in load(file).warnings] == ["run.toml:10: sources.code"]
+    overridden = load(file, ["sources.code.path=data/code"]).warnings
+    assert [warning.where for warning in overridden] == ["run.toml:10: sources.code"]
 
 
 def test_a_text_that_is_not_toml_is_shown_with_a_caret(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def _read_config(folder: Path, rng: random.Random) -> None:
     odd = rng.choice(ODD_VALUES)
     overrides = [] if rng.random() < 0.7 else [f"{rng.choice(['seed', 'stages.0.steps', 'run.name', 'a.b'])}={odd}"]
     loaded = load(path, overrides)
-    plan_json(make_plan(loaded.config, file=path.name))
+    with loaded.places.named():
+        plan_json(make_plan(loaded.config))
 
 
 def _make_tokens(folder: Path) -> None:

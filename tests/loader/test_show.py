@@ -111,4 +111,4 @@ def test_verify_keeps_a_manifest_and_finds_a_flipped_byte(tmp_path: Path) -> Non
     tokens.tofile(tmp_path / "web/a.ds")
     code, out, err = trivium(tmp_path, "verify", "run.toml")
     assert (code, out) == (2, "")
-    assert err.startswith("run.toml: sources.web: a.ds: hash was ")
+    assert err.startswith("run.toml:7: sources.web: a.ds: hash was ")

@@ -150,15 +150,15 @@ def test_a_stage_without_a_token_in_the_loss_is_a_warning(tmp_path: Path) -> Non
     assert str(warning) == "stages[0]: no token of it counts in the loss. Look at its documents and loss masks."
 
 
-def test_every_problem_is_given_at_once_and_with_the_files_name(tmp_path: Path) -> None:
+def test_every_problem_is_given_at_once(tmp_path: Path) -> None:
     shares = {"mixture": {"web": 1.0}}
     stages = [{**ROWS, **shares, "steps": 12}, {**ROWS, **shares, "steps": 4, "lr": {"warmup": {"steps": 9}}}]
     source = {"kind": "tokens", "path": str(write_source(tmp_path / "web", [[8] * 8])), "max_epochs": 2}
     with pytest.raises(PlanError) as error:
-        make_plan(make_config({"web": source}, stages), file="run.toml")
+        make_plan(make_config({"web": source}, stages))
     assert [problem.where for problem in error.value.problems] == [
-        "run.toml: stages[0].mixture.web",
-        "run.toml: stages[1].lr",
+        "stages[0].mixture.web",
+        "stages[1].lr",
     ]
 
 

@@ -32,10 +32,11 @@ def evaluated(step: int, stage: str, rows: str = "rows", **losses: float) -> Eva
     return Evaluated(step=step, stage=stage, loss=0.0, bits_per_byte=None, tokens=1, seconds=0.0, **figures)
 
 
-def scored(step: int, overall: float, **scores: float) -> Scored:
+def scored(step: int, overall: float, questions: str = "questions", **scores: float) -> Scored:
     rest = {"right": 0, "questions": 1, "chance": 0.0, "centred": 0.0}
     figures: Any = {name: {**rest, "score": score} for name, score in scores.items()}
-    return Scored(step=step, scores=figures, overall=overall, seconds=0.0)
+    asked: Any = {"fingerprint": questions, "fingerprint_by_task": dict.fromkeys(scores, questions)}
+    return Scored(step=step, scores=figures, overall=overall, seconds=0.0, **asked)
 
 
 def write_run(folder: Path, name: str, *events: Any) -> Path:
@@ -138,6 +139,32 @@ def test_figures_of_other_rows_are_named_and_not_shown(run: Path, tmp_path: Path
     (alone,) = [change for change in compare_runs([other]) if change.stage == "mid"]
     assert alone.fingerprints == {"web": "others", "talk": "rows"}
     assert "2.6000" in shown(other)
+
+
+def test_scores_of_other_questions_are_named_and_not_shown(run: Path, tmp_path: Path) -> None:
+    other = write_run(
+        tmp_path / "kl",
+        "kl",
+        started(0),
+        scored(10, 0.3, "others", spelling=0.3, counting=0.3),
+        scored(15, 0.4, "others", spelling=0.4),
+        scored(20, 0.5, "questions", counting=0.5),
+    )
+    assert shown(run, other).splitlines()[14:] == [
+        "mid    spelling      mid   0.000  0.800  +0.800",
+        "                     kl",
+        "       counting      mid   0.200  0.400  +0.200",
+        "                     kl           0.500",
+        "       all, centred  mid   0.100  0.600  +0.500",
+        "                     kl           0.500",
+        "base, spelling, kl: not shown, for other questions were asked than of mid.",
+        "base, counting, kl: not shown, for other questions were asked than of mid.",
+        "base, all, centred, kl: not shown, for other questions were asked than of mid.",
+        "mid, spelling, kl: not shown, for other questions were asked than of mid.",
+        "mid, counting, kl: earlier scores of this stage are of other questions, and do",
+        "not count.",
+    ]
+    assert "0.400" in shown(other)
 
 
 def test_what_a_resume_undid_does_not_count(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
-from tests.support.runs import BREAKS_OUT, WrittenRun, row_of
+from tests.support.runs import BREAKS_OUT, SCORED, WrittenRun, row_of
 from trivium.config.load import load_config
 from trivium.errors import UsageError
 from trivium.plan.export import plan_json
@@ -331,6 +331,23 @@ def test_runs_that_read_other_rows_are_not_compared(tmp_path: Path) -> None:
     assert "validation loss, best" not in [row[0] for row in table(apart, "final-figures")]
     leads = [section["lead"] for section in apart["sections"] if section["id"] in ("comparison", "validation")]
     assert all("Validation of two cannot be compared with one's: other rows were read." in lead for lead in leads)
+
+
+def test_a_line_of_scores_breaks_where_other_questions_are_asked(tmp_path: Path) -> None:
+    runs = [WrittenRun(tmp_path / name, name=name) for name in ("one", "two")]
+    for run, questions in zip(runs, (("a", "a", "b"), ("a", "a", "a")), strict=True):
+        run.start()
+        run.take(0, 30)
+        for step, asked in zip((10, 20, 30), questions, strict=True):
+            run.score(step, asked)
+    data = page_data(shown_runs([RunFiles(run.folder) for run in runs]))
+    lines = charts_of(data)["scores"]["series"]
+    for name in ("spelling", "counting", "mean, centred"):
+        assert [line["all"] for line in lines if line["label"].startswith(name)] == [2, 1, 3]
+    (lead,) = [section["lead"] for section in data["sections"] if section["id"] == "validation"]
+    both = [f"Scores in {task} of two cannot be compared with one's: other questions were asked." for task in SCORED]
+    assert lead == " ".join(both)
+    assert [row[2:4] for row in table(data, "score-changes-0")] == [["", "0.5000"]] * 3
 
 
 def test_the_documents_of_a_step_that_went_wrong_are_named_and_no_other_file_is_read(tmp_path: Path) -> None:

@@ -36,10 +36,8 @@ def test_a_damaged_checkpoint_is_refused_wherever_its_weights_are_opened(folder:
     shape.write_text(shape.read_text()[:40])
     with pytest.raises(PlanError) as refused:
         start_from_run()
-    assert (
-        str(refused.value)
-        == f"model.init: {shape}: is corrupt: truncated, or changed since it was written. Put it back."
-    )
+    what = "is corrupt: truncated, or changed since it was written. Put it back."
+    assert str(refused.value) == f"run.toml: model.init (set on the command line): {shape}: {what}"
     state = last.path / "state.json"
     state.write_text("")
     with pytest.raises(ResumeError) as error:
@@ -52,7 +50,7 @@ def test_a_reference_of_the_other_engine_is_refused_before_training(folder: Path
     train()
     engine = RunFolder(RUN).checkpoints()[-1].engine
     other = ["engine.name=jax", "stages.1.kl={ beta = 0.1, reference = { path = 'runs/run' } }"]
-    plan = make_plan(load(Path("run.toml"), other).config, file="run.toml").complete()
+    plan = make_plan(load(Path("run.toml"), other).config).complete()
     with pytest.raises(PlanError) as error:
         References(plan, RunFolder(Path("runs/next"))).check(0)
     assert str(error.value) == (

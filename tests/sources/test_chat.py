@@ -191,7 +191,7 @@ packing = "crop-first"
     assert (code, err) == (0, "")
     head, counts = out.splitlines()[:2]
     assert head == "step 0: stage mid, 2 rows of 256, crop-first"
-    pieces = {task: out.count(f" ({task}) in 00000-00000.ds") for task in ("spelling", "talk.jsonl")}
+    pieces = {task: out.count(f" ({task}) in tasks, conversation ") for task in ("spelling", "talk.jsonl")}
     assert counts == f"pieces of tasks: {pieces['spelling']} spelling, {pieces['talk.jsonl']} talk.jsonl"
     code, out, err = trivium(tmp_path, "verify", "run.toml", tasks)
     assert (code, err) == (0, "")
@@ -199,4 +199,4 @@ packing = "crop-first"
     (labels,) = own_cache.glob("prepared/*/*.ds.task")
     labels.write_bytes(labels.read_bytes()[::-1])
     code, _, err = trivium(tmp_path, "verify", "run.toml", tasks)
-    assert (code, err.startswith("run.toml: sources.mid: 00000-00000.ds: hash was ")) == (2, True)
+    assert (code, err.startswith("run.toml:8: sources.mid: 00000-00000.ds: hash was ")) == (2, True)

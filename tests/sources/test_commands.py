@@ -57,9 +57,9 @@ def test_a_config_is_prepared_planned_verified_and_searched(folder: Path, own_ca
     code, out, err = trivium(folder, "inspect", "run.toml", "--find", "heron", "--most", "2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "document 0 of talk in 00000.ds: ... a heron?no ..."
+    assert lines[0] == "document 0 of talk in talk.jsonl line 1: ... a heron?no ..."
     assert lines[1].startswith("step 0 row ")
-    assert "document 0 of web in 00000.ds: ... a heron waits ..." in lines
+    assert "document 0 of web in web.jsonl line 1: ... a heron waits ..." in lines
     assert lines[-1] == "and more: --most 20 shows them."
     _, out, _ = trivium(folder, "inspect", "run.toml", "--find", "pelican")
     assert out == "no document of talk, web holds this text.\n"
@@ -68,7 +68,7 @@ def test_a_config_is_prepared_planned_verified_and_searched(folder: Path, own_ca
     damaged[-1] ^= 1
     manifest.write_bytes(damaged)
     code, out, err = trivium(folder, "verify", "run.toml")
-    assert (code, err.startswith("run.toml: sources.talk: 00000.ds: hash was ")) == (2, True)
+    assert (code, err.startswith("run.toml:11: sources.talk: 00000.ds: hash was ")) == (2, True)
 
 
 def test_plan_inspect_and_verify_prepare_nothing(folder: Path, own_cache: Path) -> None:
@@ -85,11 +85,11 @@ def test_plan_inspect_and_verify_prepare_nothing(folder: Path, own_cache: Path) 
     )
     for arguments in (["--step", "0"], ["--document", "web:0"], ["--find", "heron"]):
         code, out, err = trivium(folder, "inspect", "run.toml", *arguments)
-        assert (code, out, err.splitlines()[0]) == (2, "", f"sources.web: {of_plan[0]}")
+        assert (code, out, err.splitlines()[0]) == (2, "", f"run.toml:8: sources.web: {of_plan[0]}")
     assert trivium(folder, "verify", "run.toml") == (
         2,
         "",
-        f"run.toml: sources.web: {of_verify[0]}\nrun.toml: sources.talk: {of_verify[1]}\n",
+        f"run.toml:8: sources.web: {of_verify[0]}\nrun.toml:11: sources.talk: {of_verify[1]}\n",
     )
     assert not any(own_cache.iterdir())
     code, out, err = trivium(folder, "plan", "run.toml", "--json", "--prepare")
@@ -103,9 +103,9 @@ def test_every_source_that_cannot_be_prepared_is_named(folder: Path) -> None:
     code, out, err = trivium(folder, "prepare", "run.toml")
     assert (code, out) == (2, "")
     assert err == (
-        "run.toml: sources.web: no document was found in 1 lines (1 broken JSON: web.jsonl line 1). "
+        "run.toml:8: sources.web: no document was found in 1 lines (1 broken JSON: web.jsonl line 1). "
         "Look at its path and column.\n"
-        "run.toml: sources.talk: talk.jsonl does not exist.\n"
+        "run.toml:11: sources.talk: talk.jsonl does not exist.\n"
     )
 
 
@@ -115,14 +115,15 @@ def test_paths_are_prepared_into_a_folder(folder: Path) -> None:
     assert trivium(folder, *arguments) == (0, said, "")
     assert trivium(folder, *arguments) == (0, said, "")
     names = [path.name for path in sorted((folder / "tokens").iterdir())]
-    assert names == [".lock", "00000.ds", "00000.ds.index", "00000.ds.metadata", "manifest.json", "prepared.json"]
+    tokens = ["00000.ds", "00000.ds.index", "00000.ds.metadata", "00000.origins.json"]
+    assert names == [".lock", *tokens, "manifest.json", "prepared.json"]
 
 
 def test_paths_are_prepared_as_megatron_files_that_a_plan_reads(folder: Path) -> None:
     arguments = ["prepare", "web.jsonl", "--tokenizer", "bytes", "--out", "mega", "--format", "megatron"]
     assert trivium(folder, *arguments) == (0, "mega: 3 documents, 46 tokens from 109 bytes of input\n", "")
     names = [path.name for path in sorted((folder / "mega").iterdir())]
-    assert names == [".lock", "00000.bin", "00000.idx", "manifest.json", "prepared.json"]
+    assert names == [".lock", "00000.bin", "00000.idx", "00000.origins.json", "manifest.json", "prepared.json"]
     for path in ("mega", "mega/00000"):
         source = f'sources.web={{ kind = "tokens", path = "{path}" }}'
         code, out, err = trivium(folder, "plan", "run.toml", source, "--json")

@@ -109,13 +109,25 @@ def test_a_folder_of_an_older_version_is_prepared_again(
 
 def test_text_without_a_tokenizer_is_an_error_that_says_what_to_write(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", TEXTS)
-    config = make_config({"web": {"kind": "text", "path": str(tmp_path)}}, [STAGE])
+    sources = {name: {"kind": "text", "path": str(tmp_path)} for name in ("web", "code", "books")}
     with pytest.raises(PlanError) as error:
-        make_plan(config, file="run.toml")
+        make_plan(make_config(sources, [STAGE]))
+    command = "trivium tokenizer train CONFIG --out FOLDER makes one."
+    needed = "Needed by sources.web, sources.code and sources.books."
     assert str(error.value) == (
-        "run.toml: sources.web: is text, and the config has no [tokenizer] to turn it into tokens. "
-        'Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes".'
+        'tokenizer: is missing. Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes". '
+        f"{command} {needed}"
     )
+    with pytest.raises(PlanError) as error:
+        make_plan(make_config(sources, [STAGE], tokenizer={"path": "nowhere.json"}))
+    fix = f"Write the path of a tokenizer.json or its folder. {command}"
+    assert str(error.value) == f"tokenizer.path: nowhere.json does not exist. {fix} {needed}"
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(PlanError) as error:
+        make_plan(make_config(sources, [STAGE], tokenizer={"path": str(tmp_path / "broken.json")}))
+    assert str(error.value).startswith(f"tokenizer: {tmp_path / 'broken.json'}: ")
+    assert str(error.value).endswith(needed)
+    assert "tokenizer train" not in str(error.value)
 
 
 @pytest.mark.parametrize(

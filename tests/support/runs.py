@@ -18,6 +18,8 @@ from trivium.run.events import (
     Notice,
     Sampled,
     Saved,
+    Scored,
+    ScoreFigures,
     Skipped,
     Spiked,
     StageBegan,
@@ -27,6 +29,7 @@ from trivium.run.events import (
 from trivium.run.folder import RunFolder
 
 SOURCES = {"web": 4_000_000, "code": 900_000, "talk": 300_000}
+SCORED = ("spelling", "counting")
 BREAKS_OUT = "</script><script>document.title = 'broken out'</script><img src=x onerror=alert(1)>"
 
 
@@ -121,6 +124,12 @@ class WrittenRun:
             percent=100 * (step + 1) / self.steps,
             memory=1_200_000_000,
         )
+
+    def score(self, step: int, questions: str) -> None:
+        """Scores of two tasks; `questions` is the fingerprint of what was asked."""
+        right: ScoreFigures = {"right": 5, "questions": 10, "chance": 0.0, "score": 0.5, "centred": 0.5}
+        asked: Any = {"fingerprint": questions, "fingerprint_by_task": dict.fromkeys(SCORED, questions)}
+        self.tell(Scored(step=step, scores=dict.fromkeys(SCORED, right), overall=0.5, seconds=0.1, **asked))
 
     def evaluate(self, step: int, *, begins: bool = False) -> None:
         """An evaluation, of the stage that ends at this step, or on other rows of the one that begins there."""

@@ -113,16 +113,17 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
     assert (
         "source web: web/000.ds: document 0 has the token id 600 (its token 5), the vocabulary is 0 to 511" in unknown
     )
+    by = " (set on the command line)"
     assert uneven == (
-        "stages[1].batch_size: is 5 rows, which 2 ranks cannot share evenly. Write 4 or 6.\n"
-        "stages[3].batch_size: is 3 rows, which 2 ranks cannot share evenly. Write 2 or 4."
+        f"run.toml: stages[1].batch_size{by}: is 5 rows, which 2 ranks cannot share evenly. Write 4 or 6.\n"
+        f"run.toml: stages[3].batch_size{by}: is 3 rows, which 2 ranks cannot share evenly. Write 2 or 4."
     )
-    assert product == (
+    assert product.partition(": ")[2] == (
         "engine.parallel: replicate 1 x shard 4 x tensor 1 is 4, but 2 ranks were launched. "
         "Launch 4, or change one of them."
     )
     assert past.startswith('cannot resume at step 5: stages[0].mixture.code was "0.25" and is now "0.5"')
-    assert one.startswith("rank 1: run.toml: run.seed: ")
+    assert one.startswith(f"rank 1: run.toml: run.seed{by}: ")
     assert found["slow"] == [0, 0]
     assert found["slowest"] == [1 if step % 2 else None for step in range(19)]
     assert [text.partition(":")[0] for text in found["said"] if "rank" in text] == ["rank 1 is slow"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -209,7 +210,7 @@ def refusal(*overrides: str) -> str:
     with pytest.raises(PlanError) as error:
         run(*overrides)
     assert (len(extras()) if Path("runs/run/events.jsonl").exists() else 0) == taken
-    return str(error.value)
+    return re.sub(r"^run\.toml(:\d+)?: ", "", str(error.value), flags=re.MULTILINE)
 
 
 def test_a_reference_that_is_missing_or_damaged_is_refused_before_training(folder: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_given_reference_that_is_missing_damaged_or_another_is_refused(
     folder: Path, trained: tuple[Path, Watched]
 ) -> None:
     given = "stages.0.kl={ beta = 0.5, reference = { path = 'runs/base' } }"
-    where = "stages[0].kl.reference: "
+    where = "stages[0].kl.reference (set on the command line): "
     none = "runs/base: has no checkpoint. Give a run's folder, or one of its checkpoints."
     assert refusal(given) == where + none
     run("run.name=base", "model.ffn=64", "stages.0.steps=1")

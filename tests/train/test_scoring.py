@@ -68,6 +68,8 @@ def test_scores_come_when_they_are_due_and_change_nothing_of_training(folder: Pa
     assert [event["step"] for event in scored] == [2, 3, 4, 6]
     assert set(scored[0]["scores"]) == {"spelling", "counting"}
     assert scored[0]["scores"]["spelling"]["questions"] == 3
+    assert set(scored[0]["fingerprint_by_task"]) == {"spelling", "counting"}
+    assert len({event["fingerprint"] for event in (*scored, *events("scored", "stopped"))} - {""}) == 1
     sampled = events("sampled", "asked")
     assert [(event["step"], event["prompt"]) for event in sampled] == [
         (step, prompt) for step in (0, 3, 6) for prompt in ("Spell", "How")
@@ -80,12 +82,13 @@ def test_a_task_that_is_not_there_is_refused_before_the_first_step(folder: Path)
     with pytest.raises(PlanError) as caught:
         train(*ASKED, 'evaluate.tasks=[{ task = "arc", path = "nowhere" }]')
     what = "nowhere: is not there. Name a JSONL or Parquet file, or a folder of them."
-    assert str(caught.value) == f"evaluate.tasks[0]: {what}"
+    assert str(caught.value) == f"run.toml: evaluate.tasks[0] (set on the command line): {what}"
     assert not Path("runs/run/events.jsonl").exists()
 
 
 def test_a_prompt_longer_than_a_row_is_refused_before_the_first_step(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
         train(f'evaluate.prompts=["Spell", "{"a" * 240}"]')
-    assert str(caught.value) == "evaluate.prompts[1]: has 241 tokens, and rows have 96. Shorten it."
+    where = "run.toml: evaluate.prompts[1] (set on the command line)"
+    assert str(caught.value) == f"{where}: has 241 tokens, and rows have 96. Shorten it."
     assert not Path("runs/run/events.jsonl").exists()

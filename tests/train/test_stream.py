@@ -96,7 +96,8 @@ def test_without_the_package_datasets_it_is_refused_before_there_is_a_folder(
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     with pytest.raises(PlanError) as caught, Trainer("run.toml", show=False).open_session():
         pass
-    assert str(caught.value) == "sources.web: the package datasets is not installed: pip install 'trivium[hf]'."
+    what = "the package datasets is not installed: pip install 'trivium[hf]'."
+    assert str(caught.value) == f"run.toml:22: sources.web: {what}"
     assert not (folder / "runs").exists()
 
 

@@ -192,7 +192,10 @@ def test_an_evaluation_that_cannot_happen_is_refused_unless_the_trainer_has_an_e
         Trainer("run.toml", asked, show=False)
     what = "no source holds documents out to evaluate on. Write validation = 0.01 in a source, or add one with"
     keys = "evaluate.every", "evaluate.at_start", "stages[0].evaluate"
-    assert [str(each) for each in error.value.problems] == [f"{key}: {what} validation_only = true." for key in keys]
+    wheres = [f"run.toml: {key} (set on the command line)" for key in keys]
+    assert [str(each) for each in error.value.problems] == [
+        f"{each}: {what} validation_only = true." for each in wheres
+    ]
     with pytest.raises(ConfigError):  # tasks are scored at steps of their own
         Trainer("run.toml", ["evaluate.every=2", "evaluate.tasks=['spelling']"], show=False)
     Trainer("run.toml", ["stages.0.evaluate=true", "evaluate.tasks=['spelling']"], show=False)

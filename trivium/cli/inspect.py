@@ -6,7 +6,7 @@ import typer
 
 from trivium.cli.options import ConfigFile, Dialect, Overrides, WorldSize
 from trivium.errors import PlanError, UsageError
-from trivium.screen import terminal
+from trivium.screen import echo, terminal
 
 if TYPE_CHECKING:
     from trivium.plan.plan import Plan
@@ -37,21 +37,26 @@ def inspect(
     if [step, document, find].count(None) != 2 or find == "":
         raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
     config = config / "config.toml" if config.is_dir() else config
-    made = make_plan(load(config, overrides or (), dialect=dialect, world_size=world_size).config, file=config.name)
-    if document is not None:
-        name, number = _document_address(document)
-        _refuse_gaps(made, name)
-        places = places_of(made, name, number)
-        show_places(name, number, places, "" if places else why_not_read(made, name, number), terminal())
-    elif find is not None:
-        opened = open_tokenizer(made.config.tokenizer)
-        if opened is None:
-            what = "--find needs the text of tokens, and the config has no [tokenizer]. Write tokenizer.kind and path."
-            raise UsageError(f"inspect: {what}")
-        _refuse_gaps(made, *made.config.sources)
-        show_hits(made, find, opened, most, terminal())
-    elif step is not None:
-        _inspect_step(made, step, row, source, full=full)
+    loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
+    with loaded.places.named():
+        made = make_plan(loaded.config)
+        if document is not None:
+            name, number = _document_address(document)
+            _refuse_gaps(made, name)
+            places = places_of(made, name, number)
+            origin = made.sources[name].origin_of(number)
+            if origin is not None:
+                echo(f"document {number:,} of {name} is {origin}.")
+            show_places(name, number, places, "" if places else why_not_read(made, name, number), terminal())
+        elif find is not None:
+            opened = open_tokenizer(made.config.tokenizer)
+            if opened is None:
+                what = "--find needs the text of tokens, and the config has no [tokenizer]"
+                raise UsageError(f"inspect: {what}. Write tokenizer.kind and path.")
+            _refuse_gaps(made, *made.config.sources)
+            show_hits(made, find, opened, most, terminal())
+        elif step is not None:
+            _inspect_step(made, step, row, source, full=full)
 
 
 def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, *, full: bool) -> None:

@@ -28,7 +28,8 @@ def plan(
     from trivium.plan.make import make_plan
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    made = make_plan(loaded.config, file=config.name, prepare=prepare)
+    with loaded.places.named():
+        made = make_plan(loaded.config, prepare=prepare)
     exported = plan_json(made, loaded)
     if html is not None:
         import tomli_w

@@ -74,8 +74,9 @@ def prepare(
     from trivium.plan.inherit import inherited
 
     loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
-    for line in prepare_sources(inherited(loaded.config).config, Path(what[0]).name, bad_lines, workers):
-        echo(line)
+    with loaded.places.named():
+        for line in prepare_sources(inherited(loaded.config).config, bad_lines, workers):
+            echo(line)
 
 
 def verify(
@@ -91,5 +92,6 @@ def verify(
     from trivium.sources.commands import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    for line in verify_sources(inherited(loaded.config).config, config.name, write=write):
-        echo(line)
+    with loaded.places.named():
+        for line in verify_sources(inherited(loaded.config).config, write=write):
+            echo(line)

@@ -2,12 +2,16 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from trivium.config.keys import Path, show_path
-from trivium.errors import Problem
+from trivium.config.keys import Path, key_at, look_up, show_path
+from trivium.errors import ConfigError, PlanError, Problem
 
+BY_OVERRIDE = " (set on the command line)"
 _NAME = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _KEY = re.compile(rf"\s*({_DOTTED})\s*=")
@@ -99,27 +103,72 @@ def yaml_lines(text: str) -> dict[Path, int]:
     return found
 
 
-def with_lines(
-    problems: Sequence[Problem], file: str, lines: dict[Path, int], overrides: Sequence[str]
-) -> list[Problem]:
-    """The same problems, with the line of the key, or of the nearest table around it, after the file's name.
+@dataclass(frozen=True)
+class KeyPlaces:
+    """Where the keys of a config were written: on which line of its file, or on the command line."""
 
-    A key of an override is not the file's.
-    """
-    shown = {_plain(show_path(path)): line for path, line in lines.items()}
-    overridden = {re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", override.partition("=")[0].strip()) for override in overrides}
-    return [_with_line(problem, file, shown, overridden) for problem in problems]
+    file: str
+    text: str
+    is_yaml: bool = False
+    overridden: frozenset[str] = frozenset()  # keys as messages write them
 
+    @cached_property
+    def lines(self) -> dict[str, int]:
+        """The line of each key, as messages write it; found when a message needs it."""
+        found = yaml_lines(self.text) if self.is_yaml else toml_lines(self.text)
+        return {_plain(show_path(path)): line for path, line in found.items()}
 
-def _with_line(problem: Problem, file: str, shown: dict[str, int], overridden: set[str]) -> Problem:
-    prefix = f"{file}: "
-    place = problem.where.removeprefix(prefix) if problem.where.startswith(prefix) else ""
-    key = _plain(place)
-    while key and key not in shown:
-        if key in overridden:
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Every problem with a key that the block raises names the file and line of the key."""
+        try:
+            yield
+        except (ConfigError, PlanError) as error:
+            raise type(error)([self.name(problem) for problem in error.problems]) from None
+
+    def name(self, problem: Problem) -> Problem:
+        """The same problem, with the line of its key, or of the nearest table around it, after the file's name."""
+        is_named, of_file = (problem.where.startswith(f"{self.file}:{space}") for space in ("", " "))
+        if problem.where.endswith(BY_OVERRIDE) or (not of_file and (is_named or not _is_key(problem.where))):
             return problem
+        place = problem.where.removeprefix(f"{self.file}: ")
+        around = list(_tables_around(_plain(place.partition(": ")[0])))
+        if any(key in self.overridden for key in around):
+            return Problem(f"{self.file}: {place}{BY_OVERRIDE}", problem.what)
+        line = next((f":{self.lines[key]}" for key in around if key in self.lines), "")
+        return Problem(f"{self.file}{line}: {place}", problem.what)
+
+
+def _is_key(where: str) -> bool:
+    """Whether a place is a key of the config, and not a file."""
+    first_parts = re.findall(r'"[^"]*"|[^.\[\]]+', where.partition(": ")[0])[:2]
+    return "/" not in where and bool(first_parts) and key_at(tuple(first_parts), {}).field is not None
+
+
+def _tables_around(key: str) -> Iterator[str]:
+    """`stages[0].lr.scale`, `stages[0].lr`, `stages[0]`, `stages`."""
+    while key:
+        yield key
         key = re.sub(r"(?:^|\.)[^.\[]+$|\[[^\[]*\]$", "", key)
-    return Problem(f"{file}:{shown[key]}: {place}", problem.what) if key and key not in overridden else problem
+
+
+def overridden_keys(overrides: Sequence[str], raw: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that overrides set, as messages write them: `stages.long.lr=1` sets `stages[1].lr`."""
+    stages = look_up(raw, ("stages",), [])
+    names = [look_up(stage, ("name",)) for stage in stages] if isinstance(stages, list) else []
+    keys = set()
+    for override in overrides:
+        path: Path = ()
+        for part in override_path(override.partition("=")[0]):
+            is_number = path == ("stages",) and (part in names or part.isdecimal())
+            path = (*path, (names.index(part) if part in names else int(part)) if is_number else part)
+        keys.add(_plain(show_path(path)))
+    return frozenset(keys)
+
+
+def override_path(key: str) -> list[str]:
+    """`stages[0].lr` and `stages.0.lr` -> `["stages", "0", "lr"]`."""
+    return re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")
 
 
 def _plain(key: str) -> str:

@@ -8,7 +8,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from trivium.config.check import check
 from trivium.config.dialects import translate
-from trivium.config.dialects.translation import Notes
+from trivium.config.dialects.translation import Notes, Translation
 from trivium.config.keys import MISSING, Path, nearest
 from trivium.config.limits import DEEPEST, read_config_text, refuse_beyond_limits
-from trivium.config.lines import toml_lines, with_lines, yaml_lines
+from trivium.config.lines import KeyPlaces, overridden_keys, override_path
 from trivium.config.problems import explain, show_value, written_path
 from trivium.config.schema import Config, Engine
 from trivium.config.stages import EITHER
@@ -35,6 +35,7 @@ class Loaded:
     raw: dict[str, Any]
     warnings: tuple[Problem, ...]
     notes: Notes  # of a config that was translated
+    places: KeyPlaces
 
 
 def load_config(
@@ -51,20 +52,20 @@ def load(
     path = FilePath(path)
     text = read_text(path)
     tables = parse(text, path)
-    try:
-        return _load(tables, path.name, overrides, dialect, world_size)
-    except ConfigError as error:
-        lines = yaml_lines(text) if is_yaml(path) else toml_lines(text)
-        raise ConfigError(with_lines(error.problems, path.name, lines, overrides)) from None
+    places = KeyPlaces(path.name, text, is_yaml(path))
+    with places.named():
+        translated = translate(tables, path.name, dialect, world_size)
+    places = replace(places, overridden=overridden_keys(overrides, translated.raw))
+    with places.named():
+        return _load(translated, path.name, overrides, places)
 
 
-def _load(
-    tables: dict[str, Any], file: str, overrides: Sequence[str], dialect: str | None, world_size: int | None
-) -> Loaded:
-    translated = translate(tables, file, dialect, world_size)
+def _load(translated: Translation, file: str, overrides: Sequence[str], places: KeyPlaces) -> Loaded:
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
-    problems = [*translated.problems, *(key.problem for key in translated.needed if key.is_missing(raw))]
+    in_file = replace(places, overridden=frozenset())  # an override changes our tables, and not another tool's
+    problems = [in_file.name(problem) for problem in translated.problems]
+    problems += [key.problem for key in translated.needed if key.is_missing(raw)]
     try:
         config, warnings = validate(raw, file)
     except ConfigError as error:
@@ -73,7 +74,7 @@ def _load(
         raise ConfigError([*problems, *rest]) from None
     if problems:
         raise ConfigError(problems)
-    return Loaded(config, raw, tuple(warnings), translated.notes)
+    return Loaded(config, raw, tuple(map(places.name, warnings)), translated.notes, places)
 
 
 def _is_absence(problem: Problem) -> bool:
@@ -174,11 +175,6 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> None:
             table.pop(key, None)
         else:
             table[key] = value
-
-
-def override_path(key: str) -> list[str]:
-    """`stages[0].lr` and `stages.0.lr` -> `["stages", "0", "lr"]`."""
-    return re.sub(r"\[(\d+)\]", r".\1", key.strip()).split(".")
 
 
 def _find(raw: dict[str, Any], parts: list[str]) -> tuple[dict[str, Any], str]:

@@ -32,7 +32,7 @@ AROUND = 30  # characters shown on each side of a text that was found
 class PieceOrigin:
     """Which stretch of which document a piece of a row is."""
 
-    file: str
+    file: str  # of tokens; where it is shown, the user's file and line that they were prepared from, if these are known
     document: int  # within its source; of a stream, within its lane and epoch
     start: int  # first token, counted from the document's start
     stop: int
@@ -96,7 +96,7 @@ class Hit:
 
     source: str
     document: int
-    file: str
+    file: str  # as of a PieceOrigin that is shown
     count: int
     around: str  # its first occurrence, with the text beside it
 
@@ -205,10 +205,12 @@ def _pieces(
 ) -> Iterator[PieceAddress]:
     column = 0
     for origin, length in _located(read):
-        _, document, start, end = origin
+        file, document, start, end = origin
+        where = file if source is None else source.origin_of(document) or file
         task = None if source is None else source.task_of(document)
         stop = min(column + end - start, len(tokens))  # a row of crop has one token more, which is a target only
-        yield PieceAddress(*origin, length, tokens[column:stop], targets[column:stop] != IGNORED, task)
+        loss_mask = targets[column:stop] != IGNORED
+        yield PieceAddress(where, document, start, end, length, tokens[column:stop], loss_mask, task)
         column = stop
 
 
@@ -240,7 +242,8 @@ def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
             first = decoded.find(text)
             if first >= 0:
                 around = decoded[max(0, first - AROUND) : first + len(text) + AROUND]
-                yield Hit(name, document, blocks.files[file].name, decoded.count(text), " ".join(around.split()))
+                where = plan.sources[name].origin_of(document) or blocks.files[file].name
+                yield Hit(name, document, where, decoded.count(text), " ".join(around.split()))
 
 
 def why_not_read(plan: Plan, source: str, document: int) -> str:

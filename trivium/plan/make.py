@@ -32,16 +32,15 @@ LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 def make_plan(
     config: Config,
     sources: Mapping[str, OpenSource] | None = None,
-    file: str = "",
     *,
     prepare: bool = False,
     own: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
-    `sources` are opened where they are not given; `file` is the config's name, for messages. Text that is not
-    tokenised yet, and datasets that are not fetched, are gaps of the plan, unless `prepare` is true: then both are
-    done here, which may take hours. `own` is what a Trainer overrides, for the record.
+    `sources` are opened where they are not given. Text that is not tokenised yet, and datasets that are not fetched,
+    are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
+    Trainer overrides, for the record.
     """
     taken = inherited(config)
     try:
@@ -49,9 +48,7 @@ def make_plan(
         made = Builder(taken.config, opened.sources, opened.gaps, taken).plan()
         return replace(made, own=dict(own or {}))
     except PlanError as error:
-        problems = [*([] if taken.gap is None else [taken.gap]), *error.problems]
-        in_file = [Problem(f"{file}: {each.where}", each.what) if file else each for each in problems]
-        raise PlanError(in_file) from None
+        raise PlanError([*([] if taken.gap is None else [taken.gap]), *error.problems]) from None
 
 
 def stage_configs(config: Config) -> list[Stage]:

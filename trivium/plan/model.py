@@ -14,7 +14,7 @@ from trivium.config.stages import Rope, Stage
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
 from trivium.model.folder import read_spec
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
-from trivium.text.tokenizer import open_tokenizer
+from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _vocab(config: Config, largest_id: int) -> int | Problem:
     try:
         tokenizer = open_tokenizer(config.tokenizer)
     except SourceError as error:
-        return Problem("tokenizer", str(error))
+        return tokenizer_problem(error)
     if tokenizer is not None:
         return tokenizer.vocab
     if config.model.init is not None:

@@ -26,12 +26,15 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
-    notes, warnings = (loaded.notes, loaded.warnings) if loaded is not None else (Notes(), ())
+    notes, warnings, gaps = Notes(), plan.warnings, plan.gaps
+    if loaded is not None:
+        notes, warnings = loaded.notes, (*loaded.warnings, *map(loaded.places.name, plan.warnings))
+        gaps = tuple(map(loaded.places.name, plan.gaps))
     groups = {
         "differs from theirs": notes.differs,
         "decides nothing": notes.decides_nothing if verbose else (),
-        "warnings": (*warnings, *plan.warnings),
-        "not known": plan.gaps,
+        "warnings": warnings,
+        "not known": gaps,
     }
     for title, problems in groups.items():
         if problems:

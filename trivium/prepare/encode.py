@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.paths import Found
+from trivium.prepare.origins import ENDING as ORIGINS
+from trivium.prepare.origins import Origins
 from trivium.prepare.shards import QueuedShard, Shard
 from trivium.text.fast_bpe import FastTokenizer
 from trivium.text.file_tokenizer import FileTokenizer
 from trivium.text.roles import Role
 from trivium.text.tokenizer import AddedTokens, Tokenizer, added_roles, added_tokens, open_tokenizer
-from trivium.textfiles.bad_lines import BadLine, BadLines
-from trivium.textfiles.read import InputPart, InputRecords, read_part, read_sent_lines, texts_of
+from trivium.textfiles.bad_lines import BadLines
+from trivium.textfiles.read import InputLine, InputPart, InputRecords, read_part, read_sent_lines, texts_of
 from trivium.tokenfiles.manifest import TokenFileFacts, measure_file
 from trivium.tokenfiles.open import open_files
 from trivium.tokenfiles.write import (
@@ -131,6 +133,7 @@ class Encoded:
     text_bytes: int = 0
     input_bytes: int = 0
     tasks: Labels | None = None
+    numbers: Sequence[int] = ()  # of the documents' lines in their part; of rows that may hold several, none
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +179,23 @@ class ShardEncoder:
         shard = queued.shard
         bad, lines, text_bytes = BadLines(), 0, 0
         self._compared = False
-        meter = ReportMeter(report)
+        meter, came_from = ReportMeter(report), Origins()
+        *written, origins_at = shard_files(Path(self.job.folder), shard.name, self.job.format)
         with self.job.writer(shard) as writer:
             for part, encoded in self._batches(queued):
                 if len(encoded.tokens):
                     writer.add(encoded.tokens, encoded.lengths, encoded.loss, encoded.tasks)
+                    came_from.add(_line(shard, part, 1), encoded.numbers)
                 for number, reason in encoded.bad:
-                    bad.add(reason, _bad_line(shard, part, number))
+                    bad.add(reason, _line(shard, part, number))
                 lines += encoded.lines
                 text_bytes += encoded.text_bytes
                 meter.add(encoded.input_bytes, encoded.text_bytes, len(encoded.tokens))
             num_tokens = writer.num_tokens
+            came_from.write(origins_at)
         meter.flush()
-        written = shard_files(Path(self.job.folder), shard.name, self.job.format)
         if not num_tokens:
-            for path in written:
+            for path in (*written, origins_at):
                 path.unlink(missing_ok=True)
             return Outcome(None, lines, text_bytes, bad)
         (file,) = open_files([Found(written[0], written[0].name)])
@@ -222,14 +227,16 @@ class ShardEncoder:
 
     def _encode_texts(self, found: InputRecords) -> Encoded:
         lines = len(found.records) + len(found.bad)
-        texts = texts_of(found, self.job.column)
+        numbered = texts_of(found, self.job.column)
+        texts = list(numbered.values())
         ids = self.encoder.encode(texts) if texts else []
         if self.job.fast is not None and not self._compared:
             self._compare(texts, ids)
         around = len(self.job.before) + len(self.job.after)
         lengths = np.fromiter((len(each) + around for each in ids), np.int64, len(ids))
         tokens = _joined(ids, self.job.before, self.job.after) if around else _concatenated(ids)
-        return Encoded(tokens, lengths, None, found.bad, lines, found.text_bytes, found.input_bytes)
+        sizes = lines, found.text_bytes, found.input_bytes
+        return Encoded(tokens, lengths, None, found.bad, *sizes, numbers=list(numbered))
 
     def _compare(self, texts: Sequence[str], ids: Sequence[NDArray[Any]]) -> None:
         """The first texts of each shard are encoded by the slow library too: the ids must be the same."""
@@ -247,11 +254,13 @@ class ShardEncoder:
         bad, lines = found.bad, len(found.records) + len(found.bad)
         rendered: list[RenderedConversation] = []
         tasks: list[int] = []
+        numbers: list[int] = []
         for number, record in zip(found.numbers, found.records, strict=True):
             task = record.pop("task") if self.job.form == "tasks" else 0
             try:
                 rendered.append(render(record, self.encoder))
                 tasks.append(task)
+                numbers.append(number)
             except MalformedConversation as error:
                 # Counted together, whichever message it is.
                 bad.append((number, f"a conversation that {ANY_MESSAGE.sub('has a message which', str(error))}"))
@@ -259,19 +268,19 @@ class ShardEncoder:
         lengths = np.fromiter((len(each.tokens) for each in rendered), np.int64, len(rendered))
         loss = np.concatenate([np.empty(0, np.uint8), *(each.loss_mask for each in rendered)])
         of_tasks = np.array(tasks, np.uint8) if self.job.form == "tasks" else None
-        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes, of_tasks)
+        return Encoded(tokens, lengths, loss, bad, lines, found.text_bytes, found.input_bytes, of_tasks, numbers)
 
 
 def shard_files(folder: Path, name: str, written: WrittenFormat) -> list[Path]:
-    """The files that a shard may have, the token file first."""
-    return [folder / f"{name}{ending}" for ending in ENDINGS[written]]
+    """The files that a shard may have, the token file first, and last where its documents came from."""
+    return [folder / f"{name}{ending}" for ending in (*ENDINGS[written], ORIGINS)]
 
 
-def _bad_line(shard: Shard, part: InputPart, number: int) -> BadLine:
+def _line(shard: Shard, part: InputPart, number: int) -> InputLine:
     """Where a line is; of lines that were sent, it is known how many came before."""
     if shard.sent:
-        return BadLine(part.name, shard.lines_before + number, part.path, part.reader, 0)
-    return BadLine(part.name, number, part.path, part.reader, part.start)
+        return InputLine(part.name, shard.lines_before + number, part.path, part.reader, 0)
+    return InputLine(part.name, number, part.path, part.reader, part.start)
 
 
 def _joined(ids: Sequence[NDArray[Any]], before: tuple[int, ...], after: tuple[int, ...]) -> NDArray[Any]:

@@ -200,7 +200,7 @@ def send(
     lines_before, count = first_line, 0
     for lines, size in read():
         yield QueuedShard(shard(count, size, lines_before), lines)
-        lines_before += lines.count(b"\n")
+        lines_before += lines.count(b"\n") + (not lines.endswith(b"\n"))  # the end of a line over the limit is skipped
         count += 1
     known.set_parts(name, whole, count)
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from trivium.report.read import EventLog
 from trivium.run.events import Evaluated, Event, Scored
 
 Record = dict[str, Any]
+Kind = TypeVar("Kind", bound=Event)
 FIGURES = ("loss", "bits_per_byte")
+ALL_TASKS = "all, centred"  # the mean over tasks, in the place of a task's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class StageChange:
     fingerprints: dict[str, str] = field(default_factory=dict)  # by source, of what its figures were measured on
     other_rows: list[str] = field(default_factory=list)  # sources that were evaluated on other rows earlier in it
     scores: dict[str, Change] = field(default_factory=dict)
+    score_fingerprints: dict[str, str] = field(default_factory=dict)  # by task, of the questions that were asked
+    other_questions: list[str] = field(default_factory=list)  # tasks that were asked others earlier in it
 
 
 def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChange]:
@@ -51,19 +55,30 @@ def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChan
         change = StageChange(label, stage["name"], start, max(event.step for event in (*evaluated, *scored)))
         for source in _names([(event.step, event.loss_by_source) for event in evaluated], start):
             having = [event for event in evaluated if source in event.loss_by_source]
-            last = change.fingerprints[source] = having[-1].fingerprint_of(source)
-            same = [event for event in having if event.fingerprint_of(source) == last]
+            same = _alike(having, [event.fingerprint_of(source) for event in having])
+            change.fingerprints[source] = having[-1].fingerprint_of(source)
             if len(same) < len(having):
                 change.other_rows.append(source)
             losses = [(event.step, event.loss_by_source[source]) for event in same]
             bits = [(event.step, event.bits_per_byte_by_source.get(source)) for event in same]
             change.sources[source] = {"loss": _change(losses, start), "bits_per_byte": _change(bits, start)}
         for task in _names([(event.step, event.scores) for event in scored], start):
-            found = [(event.step, event.scores[task]["score"]) for event in scored if task in event.scores]
-            change.scores[task] = _change(found, start)
+            asked = [event for event in scored if task in event.scores]
+            of_task = _alike(asked, [event.fingerprint_of(task) for event in asked])
+            change.score_fingerprints[task] = asked[-1].fingerprint_of(task)
+            if len(of_task) < len(asked):
+                change.other_questions.append(task)
+            change.scores[task] = _change([(event.step, event.scores[task]["score"]) for event in of_task], start)
         if len(change.scores) > 1:
-            change.scores["all, centred"] = _change([(event.step, event.overall) for event in scored], start)
+            of_all = _alike(scored, [event.fingerprint for event in scored])
+            change.score_fingerprints[ALL_TASKS] = scored[-1].fingerprint
+            change.scores[ALL_TASKS] = _change([(event.step, event.overall) for event in of_all], start)
         yield change
+
+
+def _alike(events: Sequence[Kind], fingerprints: Sequence[str]) -> list[Kind]:
+    """The events whose figures were measured on the same as the last one's."""
+    return [event for event, each in zip(events, fingerprints, strict=True) if each == fingerprints[-1]]
 
 
 def _is_inside(event: Event, start: int, end: int | None) -> bool:

@@ -1,6 +1,7 @@
 """What the stages of runs gained and forgot, run beside run: tables for a terminal, and JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from trivium.report.read import RunFiles
 from trivium.report.run import shown_runs
 
 UNKNOWN = dict.fromkeys(FIGURES, Change(None, None))
+Measured = Callable[[StageChange], Mapping[str, str]]
+ROWS: Measured = attrgetter("fingerprints")
+QUESTIONS: Measured = attrgetter("score_fingerprints")
 
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
@@ -31,7 +35,7 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
     """Print tables of 80 columns: a line for each stage, source and run; runs are below one another."""
     parts: list[RenderableType] = []
     sources = [
-        (c.stage, source, c.run, figures if _is_comparable(c, source, changes) else UNKNOWN)
+        (c.stage, source, c.run, figures if _is_comparable(c, source, changes, ROWS) else UNKNOWN)
         for c in changes
         for source, figures in c.sources.items()
     ]
@@ -41,35 +45,52 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
         for first, second, run, figures in _grouped(sources):
             nats, bits = (_cells(figures[figure], signs=4) for figure in FIGURES)
             table.add_row(*map(Text, (first, second, run, *nats, *bits[:2])))
-        parts += [Text("validation before and after each stage", style="bold"), table, *map(Text, _notes(changes))]
-    scores = [(c.stage, task, c.run, change) for c in changes for task, change in c.scores.items()]
+        parts += [Text("validation before and after each stage", style="bold"), table, *map(Text, _row_notes(changes))]
+    scores = [
+        (c.stage, task, c.run, change if _is_comparable(c, task, changes, QUESTIONS) else Change(None, None))
+        for c in changes
+        for task, change in c.scores.items()
+    ]
     if scores:
         table = plain_table("stage", "task", "run", "before", "after", "change", right=(3, 4, 5))
         for first, second, run, score in _grouped(scores):
             table.add_row(*map(Text, (first, second, run, *_cells(score, signs=3))))
         parts += [*([Text()] if parts else []), Text("scores before and after each stage", style="bold"), table]
+        parts += map(Text, _question_notes(changes))
     console.print(Group(*parts), highlight=False)
 
 
-def _is_comparable(change: StageChange, source: str, changes: Sequence[StageChange]) -> bool:
-    """Whether a source was evaluated on the same rows as in the first run that has figures of the stage and source."""
-    return change.fingerprints[source] == _first(change, source, changes).fingerprints[source]
+def _is_comparable(change: StageChange, name: str, changes: Sequence[StageChange], measured: Measured) -> bool:
+    """Whether figures were measured on the same as in the first run that has figures of the stage and name."""
+    return measured(change)[name] == measured(_first(change, name, changes, measured))[name]
 
 
-def _first(change: StageChange, source: str, changes: Sequence[StageChange]) -> StageChange:
-    return next(each for each in changes if each.stage == change.stage and source in each.sources)
+def _first(change: StageChange, name: str, changes: Sequence[StageChange], measured: Measured) -> StageChange:
+    return next(each for each in changes if each.stage == change.stage and name in measured(each))
 
 
-def _notes(changes: Sequence[StageChange]) -> Iterator[str]:
+def _row_notes(changes: Sequence[StageChange]) -> Iterator[str]:
     """Which figures are missing in the table, since they were measured on other rows."""
     for change in changes:
         for source in change.sources:
             where = f"{change.stage}, {source}, {change.run}"
-            if not _is_comparable(change, source, changes):
-                other = _first(change, source, changes).run
+            if not _is_comparable(change, source, changes, ROWS):
+                other = _first(change, source, changes, ROWS).run
                 yield f"{where}: not shown, for it was evaluated on other rows than {other}."
             elif source in change.other_rows:
                 yield f"{where}: earlier evaluations of this stage read other rows, and do not count."
+
+
+def _question_notes(changes: Sequence[StageChange]) -> Iterator[str]:
+    """Which scores are missing in the table, since other questions were asked."""
+    for change in changes:
+        for task in change.scores:
+            where = f"{change.stage}, {task}, {change.run}"
+            if not _is_comparable(change, task, changes, QUESTIONS):
+                other = _first(change, task, changes, QUESTIONS).run
+                yield f"{where}: not shown, for other questions were asked than of {other}."
+            elif task in change.other_questions:
+                yield f"{where}: earlier scores of this stage are of other questions, and do not count."
 
 
 def _grouped(lines: Sequence[tuple[str, str, str, Any]]) -> Iterator[tuple[str, str, str, Any]]:

@@ -6,7 +6,7 @@ from itertools import chain, repeat
 from trivium.report.changes import Change, stage_changes
 from trivium.report.charts import Block, Chart, PageTable, Section, Series, long_table
 from trivium.report.run import ShownRun
-from trivium.report.summary import other_rows
+from trivium.report.summary import other_questions, other_rows
 from trivium.run.events import Evaluated, Scored
 
 BROKEN = "A line is broken where what is evaluated changes: figures on both sides cannot be compared."
@@ -45,7 +45,7 @@ def validation_section(runs: list[ShownRun]) -> Section:
     scores = [each for run in runs for each in _score_series(run)]
     unseen = f"Nats a token, on documents never trained on. {BROKEN}"
     same = f"Of the same documents. {BROKEN}"
-    right = "The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right."
+    right = f"The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right. {BROKEN}"
     blocks: list[Block] = [
         Chart("validation-loss", "Validation loss", losses, unseen),
         Chart("validation-bpb", "Bits per byte", bits, same),
@@ -53,7 +53,9 @@ def validation_section(runs: list[ShownRun]) -> Section:
     ]
     for run in runs:
         blocks += [*_change_tables(run), _evaluation_table(run), _score_table(run)]
-    return Section("validation", "Validation", blocks, other_rows(runs))
+    return Section(
+        "validation", "Validation", blocks, " ".join(filter(None, (other_rows(runs), other_questions(runs))))
+    )
 
 
 def _evaluation_series(run: ShownRun, overall: Figure, by_source: Figures) -> list[Series]:
@@ -81,9 +83,10 @@ def _score_series(run: ShownRun) -> list[Series]:
         series += run.event_series(name, events, _picks(name, lambda event: event.scores))
     tasks = dict.fromkeys(name for event in scored for name in event.scores)
     for name in tasks:
-        series += run.event_series(name, scored, _score_of(name))
+        series += run.event_series(name, scored, _score_of(name), measured_on=_asked(name))
     if len(tasks) > 1:
-        series += run.event_series("mean, centred", scored, lambda event: event.overall)
+        mean, asked = (lambda event: event.overall), (lambda event: event.fingerprint)
+        series += run.event_series("mean, centred", scored, mean, measured_on=asked)
     return series
 
 
@@ -93,6 +96,10 @@ def _own_scores(events: list[Evaluated]) -> list[str]:
 
 def _score_of(task: str) -> Callable[[Scored], float | None]:
     return lambda event: event.scores[task]["score"] if task in event.scores else None
+
+
+def _asked(task: str) -> Callable[[Scored], str]:
+    return lambda event: event.fingerprint_of(task)
 
 
 def _change_tables(run: ShownRun) -> list[PageTable]:

@@ -9,7 +9,7 @@ from trivium.config.keys import flat_keys
 from trivium.config.numbers import show_count
 from trivium.report.charts import PageTable, Section, duration
 from trivium.report.run import ShownRun
-from trivium.run.events import Evaluated
+from trivium.run.events import Evaluated, Scored
 
 Record = dict[str, Any]
 
@@ -91,6 +91,20 @@ def other_rows(runs: list[ShownRun]) -> str:
     others = [label for label, fingerprint in last[1:] if fingerprint != last[0][1]]
     first = last[0][0] if last else ""
     return " ".join(f"Validation of {each} cannot be compared with {first}'s: other rows were read." for each in others)
+
+
+def other_questions(runs: list[ShownRun]) -> str:
+    """A sentence for each run and task with other questions than those of the first run that was asked; "" for none."""
+    first: dict[str, tuple[str, str]] = {}
+    sentences = []
+    for run in runs:
+        last = {task: event.fingerprint_of(task) for event in run.log.of(Scored) for task in event.scores}
+        for task, fingerprint in last.items():
+            label, asked = first.setdefault(task, (run.label, fingerprint))
+            if fingerprint != asked:
+                what = "other questions were asked"
+                sentences.append(f"Scores in {task} of {run.label} cannot be compared with {label}'s: {what}.")
+    return " ".join(sentences)
 
 
 def best_evaluation(run: ShownRun) -> Evaluated | None:

@@ -163,8 +163,8 @@ class FileBlocks:
         """Whether a document is kept from training."""
         if self.hold_out is None:
             return False
-        file, _, _ = self.document_span(document)
-        draw = uniforms(int(self._keys[file]), [document - int(self._first_document[file])])[0]
+        file, number = self.place_of(document)
+        draw = uniforms(int(self._keys[file]), [number])[0]
         return bool(draw < self.hold_out.rule[0])
 
     def has_documents(self, file: int) -> NDArray[np.bool_]:
@@ -203,20 +203,24 @@ class FileBlocks:
         number = int(np.searchsorted(ends, offset, side="right"))
         return int(self._first_document[file]) + number, int(ends[number - 1]) if number else 0
 
-    def document_span(self, document: int) -> tuple[int, int, int]:
-        """A document's file, first token and end; IndexError where the source has no such document."""
+    def place_of(self, document: int) -> tuple[int, int]:
+        """A document's file, and its number in it; IndexError where the source has no such document."""
         if not 0 <= document < self._first_document[-1]:
             raise IndexError(document)
         file = int(np.searchsorted(self._first_document, document, side="right")) - 1
-        number = document - int(self._first_document[file])
+        return file, document - int(self._first_document[file])
+
+    def document_span(self, document: int) -> tuple[int, int, int]:
+        """A document's file, first token and end; IndexError where the source has no such document."""
+        file, number = self.place_of(document)
         ends = self._ends[file]
         return file, int(ends[number - 1]) if number else 0, int(ends[number])
 
     def task_of(self, document: int) -> int | None:
         """The number of a document's task, where the source mixes several."""
-        file, _, _ = self.document_span(document)
+        file, number = self.place_of(document)
         tasks = self.files[file].tasks
-        return None if tasks is None else int(tasks[document - int(self._first_document[file])])
+        return None if tasks is None else int(tasks[number])
 
     def blocks_of(self, document: int) -> Int64s:
         """The blocks in which a document, or a piece of it, starts."""

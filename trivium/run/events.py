@@ -233,6 +233,12 @@ class Scored(Event):
     scores: Mapping[str, ScoreFigures]
     overall: float
     seconds: float
+    fingerprint: str = ""  # of all questions that were asked, as of what an evaluation was measured on
+    fingerprint_by_task: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprint_of(self, task: str) -> str:
+        """The questions that a task's score is of; "" where nobody kept it."""
+        return self.fingerprint_by_task.get(task, "")
 
     def line(self) -> str:
         """`step 500: scores spelling 0.83, arc 0.31 (chance 0.25); centred 0.46`."""

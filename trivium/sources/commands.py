@@ -49,7 +49,7 @@ def prepare_paths(
     return f"{out}: {prepare(work, recipe, out, title=str(out), workers=workers, most_bad=most_bad)}"
 
 
-def prepare_sources(config: Config, file: str, bad_lines: float | None, workers: int | None) -> Iterator[str]:
+def prepare_sources(config: Config, bad_lines: float | None, workers: int | None) -> Iterator[str]:
     """Fetch and prepare what is not tokens yet; a line for each source, PlanError with every one that cannot be."""
     chosen = {name: source for name, source in config.sources.items() if isinstance(source, PreparedSource)}
     if bad_lines is not None:
@@ -67,10 +67,10 @@ def prepare_sources(config: Config, file: str, bad_lines: float | None, workers:
         tokens = sum(len(each.tokens) for each in located.files)
         yield f"{name}: {documents:,} documents, {tokens:,} tokens in {located.folder}"
     if problems:
-        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
+        raise PlanError(problems)
 
 
-def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
+def verify_sources(config: Config, *, write: bool) -> Iterator[str]:
     """A line for each source that matches its manifest; PlanError with every file that is not."""
     problems: list[Problem] = []
     for name, _, located in locate_sources(config, problems):
@@ -85,7 +85,7 @@ def verify_sources(config: Config, file: str, *, write: bool) -> Iterator[str]:
         except SourceError as error:
             problems.append(Problem(f"sources.{name}", str(error)))
     if problems:
-        raise PlanError([Problem(f"{file}: {problem.where}", problem.what) for problem in problems])
+        raise PlanError(problems)
 
 
 def _verify_one(files: tuple[TokenFile, ...], folder: Path | None, *, write: bool) -> tuple[tuple[Problem, ...], str]:

@@ -28,6 +28,10 @@ from trivium.tokenfiles import find
 from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
 
 
+class TokenizerError(SourceError):
+    """What a source needs is a tokenizer, and there is none that can be opened."""
+
+
 class Gap(NamedTuple):
     """Why a source has no token files yet, and the command that makes them, where there is one."""
 
@@ -58,12 +62,13 @@ class LocateSettings:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The config's, which text needs."""
-        opened = open_tokenizer(self.config)
+        try:
+            opened = open_tokenizer(self.config)
+        except SourceError as error:
+            raise TokenizerError(str(error)) from error
         if opened is None:
-            raise SourceError(
-                "is text, and the config has no [tokenizer] to turn it into tokens. "
-                'Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes".'
-            )
+            what = 'is missing. Write tokenizer.path = "tokenizer.json", or tokenizer.kind = "bytes".'
+            raise TokenizerError(f"tokenizer: {what}")
         return opened
 
     @property

@@ -1,19 +1,21 @@
 """A source that is open: its documents as blocks, those to train on and those held out."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from trivium.config.keys import listed
 from trivium.config.schema import Config
-from trivium.config.sources import BaseSource, ChatSource, Source
+from trivium.config.sources import BaseSource, ChatSource, PreparedSource, Source, TextSource
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.rows.blocks import Blocks, FileBlocks, HoldOut
 from trivium.sources.chat import locate_chat
 from trivium.sources.huggingface import locate_dataset
-from trivium.sources.locate import Gap, LocatedSource, LocateSettings, locate_text, locate_tokens
-from trivium.text.tokenizer import open_tokenizer
+from trivium.sources.locate import Gap, LocatedSource, LocateSettings, TokenizerError, locate_text, locate_tokens
+from trivium.sources.origins import DocumentOrigins
+from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
 from trivium.tokenfiles.open import TokenFile
 
@@ -40,6 +42,7 @@ class OpenSource:
     content: str = ""  # a hash of the content alone
     loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage asks for it
     tasks: tuple[TaskCount, ...] = ()  # of a source that mixes several
+    origins: DocumentOrigins | None = None  # of one that was prepared
 
     @property
     def fingerprint(self) -> str:
@@ -50,6 +53,13 @@ class OpenSource:
         """The task that a document is of, where the source mixes several."""
         number = self.blocks.task_of(document) if self.tasks and isinstance(self.blocks, FileBlocks) else None
         return None if number is None else self.tasks[number].task
+
+    def origin_of(self, document: int) -> str | None:
+        """The user's file and line that a document was prepared from, where that is known."""
+        if self.origins is None or not isinstance(self.blocks, FileBlocks):
+            return None
+        file, number = self.blocks.place_of(document)
+        return self.origins.place_of(self.blocks.files[file].name, number)
 
 
 class OpenSources(NamedTuple):
@@ -82,7 +92,10 @@ def open_sources(config: Config, *, prepare: bool = False) -> OpenSources:
             manifest = manifest_of(located.files, located.folder)
             if vocab is not None:
                 check_vocab(manifest, located.files, vocab)
-            opened[name] = as_blocks(name, source, located.files, manifest)
+            made = as_blocks(name, source, located.files, manifest)
+            if located.folder is not None and isinstance(source, PreparedSource):
+                made = replace(made, origins=DocumentOrigins(source, located.folder))
+            opened[name] = made
         except SourceError as error:
             problems.append(Problem(f"sources.{name}", str(error)))
     if problems:
@@ -95,12 +108,28 @@ def locate_sources(
 ) -> Iterator[tuple[str, Source, LocatedSource]]:
     """The token files of every source that is not a stream, or its gap; adds to `problems`."""
     settings = LocateSettings(config.tokenizer, prepare=prepare, workers=workers)
+    without_tokenizer: dict[str, TokenizerError] = {}
     for name, source in config.sources.items():
         if source.kind in LOCATE_BY_KIND:
             try:
                 yield name, source, LOCATE_BY_KIND[source.kind](name, source, settings)
+            except TokenizerError as error:
+                without_tokenizer[name] = error
             except SourceError as error:
                 problems.append(Problem(f"sources.{name}", str(error)))
+    if without_tokenizer:
+        problems.append(_tokenizer_problem(without_tokenizer, config))
+
+
+def _tokenizer_problem(found: Mapping[str, TokenizerError], config: Config) -> Problem:
+    """One problem for all sources that need the tokenizer."""
+    problem = tokenizer_problem(next(iter(found.values())))
+    needed_by = listed([f"sources.{name}" for name in found])
+    trained_on = "CONFIG" if any(isinstance(config.sources[name], TextSource) for name in found) else "FILES"
+    fix = ""
+    if config.tokenizer is None or problem.where == "tokenizer.path":  # there is none, or not yet
+        fix = f" trivium tokenizer train {trained_on} --out FOLDER makes one."
+    return Problem(problem.where, f"{problem.what}{fix} Needed by {needed_by}.")
 
 
 def vocab_of(config: Config) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.schema import Tokenizer as TokenizerConfig
-from trivium.errors import SourceError
+from trivium.errors import Problem, SourceError
 from trivium.text.roles import ROLES, Role
 
 BYTE_TOKENS = 256
@@ -85,6 +85,13 @@ def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
     from trivium.text.tiktoken_file import open_tiktoken
 
     return open_tiktoken(config) if config.kind == "tiktoken" else open_tokenizer_json(config)
+
+
+def tokenizer_problem(error: SourceError) -> Problem:
+    """Why a tokenizer cannot be opened, under the key that the reason names, or else under `tokenizer`."""
+    key, _, what = str(error).partition(": ")
+    is_key = key == "tokenizer" or key.removeprefix("tokenizer.") in TokenizerConfig.model_fields
+    return Problem(key, what) if is_key else Problem("tokenizer", str(error))
 
 
 def added_roles(tokenizer: Tokenizer, add: tuple[Role, ...] | None) -> tuple[Role, ...]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trivium.errors import SourceError
-from trivium.textfiles.read import BINARY, EMPTY, lines_before
+from trivium.textfiles.read import BINARY, EMPTY, InputLine
 
 MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
@@ -15,36 +14,20 @@ MOST_REASONS, OTHER = 50, "wrong in another way"
 HARMLESS = (EMPTY, BINARY)
 
 
-class BadLine(NamedTuple):
-    """A line of a part of a file; which line of the file it is, is counted when it is shown."""
-
-    name: str
-    line: int  # within the part, from 1
-    path: str
-    reader: str
-    start: int  # where in the file the part begins
-
-    def __str__(self) -> str:
-        if self.reader == "text":
-            return self.name
-        before = lines_before(Path(self.path), self.reader, self.start) if self.start else 0
-        return f"{self.name} {'line' if self.reader == 'jsonl' else 'row'} {before + self.line:,}"
-
-
 @dataclass(slots=True)
 class BadLines:
     """How many of each reason, and where the first ones are."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, list[BadLine]] = field(default_factory=dict)
+    places: dict[str, list[InputLine]] = field(default_factory=dict)
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> "BadLines":
         """Those of which `asdict` was written as JSON."""
-        places = {reason: [BadLine(*place) for place in each] for reason, each in plain["places"].items()}
+        places = {reason: [InputLine(*place) for place in each] for reason, each in plain["places"].items()}
         return BadLines(dict(plain["counts"]), places)
 
-    def add(self, reason: str, place: BadLine) -> None:
+    def add(self, reason: str, place: InputLine) -> None:
         """Count a line, and keep its place if it is one of the first."""
         reason = self._counted_as(reason)
         self.counts[reason] = self.counts.get(reason, 0) + 1

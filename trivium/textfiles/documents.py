@@ -6,9 +6,9 @@ They are read as `prepare` reads them, for what needs the text itself: training 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from trivium.textfiles.bad_lines import MOST_BAD, BadLine, BadLines, too_many
+from trivium.textfiles.bad_lines import MOST_BAD, BadLines, too_many
 from trivium.textfiles.inputs import InputFile, whole_part
-from trivium.textfiles.read import read_part, texts_of
+from trivium.textfiles.read import InputLine, read_part, texts_of
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class TextDocuments:
                 texts = texts_of(found, self.column)
                 self.lines += len(texts) + len(found.bad)
                 for number, reason in found.bad:
-                    self.bad.add(reason, BadLine(part.name, number, part.path, part.reader, part.start))
+                    self.bad.add(reason, InputLine(part.name, number, part.path, part.reader, part.start))
                 read = min(unread, found.input_bytes)  # Parquet counts bytes in memory
                 unread -= read
                 report(read)
-                yield from texts
+                yield from texts.values()
             report(unread)
         if self.bad.harmful > self.most_bad * self.lines:
             raise too_many(self.bad, self.lines, self.most_bad, self.title)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import orjson
 
@@ -53,6 +53,22 @@ class InputPart:
     hash: str
 
 
+class InputLine(NamedTuple):
+    """A line or row of a part of a file; which one of the file it is, is counted when it is shown."""
+
+    name: str
+    line: int  # within the part, from 1
+    path: str
+    reader: str
+    start: int  # where in the file the part begins
+
+    def __str__(self) -> str:
+        if self.reader == "text":
+            return self.name
+        before = lines_before(Path(self.path), self.reader, self.start)
+        return f"{self.name} {'line' if self.reader == 'jsonl' else 'row'} {before + self.line:,}"
+
+
 @dataclass(slots=True)
 class InputRecords:
     """Some neighbouring records of a part, and the lines that hold none: their numbers in the part, and why."""
@@ -68,14 +84,14 @@ class InputRecords:
         self.numbers.append(number)
 
 
-def texts_of(found: InputRecords, column: str) -> list[str]:
-    """The texts of records, in a column where they are tables; those without one go to the bad ones."""
-    texts = []
+def texts_of(found: InputRecords, column: str) -> dict[int, str]:
+    """The texts of records by number, in a column where they are tables; those without one go to the bad ones."""
+    texts = {}
     absent = ""
     for number, record in zip(found.numbers, found.records, strict=True):
         text = record.get(column) if isinstance(record, dict) else record
         if type(text) is str and text:
-            texts.append(text)
+            texts[number] = text
         elif text is None and (record is None or isinstance(record, dict)):
             absent = absent or _absent(record, column)  # one reason for all records that were read together
             found.bad.append((number, absent))
@@ -232,8 +248,8 @@ def read_text(path: Path) -> Iterator[InputRecords]:
 
 def lines_before(path: Path, reader: str, start: int) -> int:
     """Lines or rows of a file before a place at which it was cut."""
-    if not start:
-        return 0
+    if not start or reader == "rows":
+        return start
     if reader == "parquet":
         metadata = open_parquet(path).metadata
         return sum(metadata.row_group(group).num_rows for group in range(start))

@@ -36,10 +36,12 @@ def fork_run(
     """
     checkpoint = find_checkpoint(run, step)
     state = checkpoint.state()
-    asked = load(config, overrides, dialect=dialect, world_size=world_size or state["world_size"]).config
+    loaded = load(config, overrides, dialect=dialect, world_size=world_size or state["world_size"])
+    asked = loaded.config
     # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
     kept = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
-    plan = make_plan(asked, file=config.name, prepare=True, own=kept).complete()
+    with loaded.places.named():
+        plan = make_plan(asked, prepare=True, own=kept).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:

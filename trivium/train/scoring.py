@@ -18,6 +18,7 @@ from trivium.ask.score.questions import exam_tokenizer, open_exams
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem
+from trivium.files import hash_json
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Sampled, Scored
 
@@ -53,11 +54,14 @@ class Scoring:
         for exam in self._exams:
             scores[exam.name] = examine(who, exam)
             beat()
+        fingerprints = {exam.name: exam.fingerprint for exam in self._exams}
         return Scored(
             step=step,
             scores={name: score.figures() for name, score in scores.items()},
             overall=overall(scores),
             seconds=time.perf_counter() - started,
+            fingerprint=hash_json(fingerprints),
+            fingerprint_by_task=fingerprints,
         )
 
     def sample(self, step: int, seq_len: int) -> list[Sampled]:

@@ -7,7 +7,7 @@ Small methods may be overridden: `model`, `loss`, `optimizer`, `schedule`, `eval
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -65,14 +65,8 @@ class Trainer:
                 self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
-            asked = self.own.configured(config)
-            local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
-            self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
-            self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
-            self.config = self.plan.config  # with what it inherits from the run that its weights come from
-            refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
-            reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
-            self.loader = Loader(self.plan, reader, readers)
+            with self._named():
+                self._plan(self.own.configured(config))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -80,6 +74,19 @@ class Trainer:
         self.figures: dict[str, float] = {}  # what `log` was given since the last step's event
         self._session: Session | None = None
         self._ahead: Iterator[tuple[int, Batch]] | None = None
+
+    def _plan(self, asked: Config) -> None:
+        local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
+        self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
+        self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
+        self.config = self.plan.config  # with what it inherits from the run that its weights come from
+        refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
+        reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
+        self.loader = Loader(self.plan, reader, readers)
+
+    def _named(self) -> AbstractContextManager[None]:
+        """Problems with keys of a config that came from a file name the file and line."""
+        return nullcontext() if self.loaded is None else self.loaded.places.named()
 
     # What people override.
 
@@ -248,7 +255,7 @@ class Trainer:
     @contextmanager
     def open_session(self) -> Iterator[Session]:
         """Lock the run's folder, make the engine, open the sinks; all is closed at the end."""
-        with open_session(self) as self._session:
+        with self._named(), open_session(self) as self._session:
             try:
                 yield self._session
             finally:

@@ -230,6 +230,19 @@ def test_ranks_share_the_questions_and_make_the_same_passes(tmp_path: Path) -> N
         assert engines[0].passes == engines[1].passes > 0
 
 
+def test_the_fingerprint_of_an_exam_changes_with_its_questions_and_answers() -> None:
+    def fingerprint(count: int) -> str:
+        (exam,) = open_exams([AskedTask(task="spelling")], count, BYTES)
+        return exam.fingerprint
+
+    assert fingerprint(4) == fingerprint(4) != fingerprint(5)
+    task = open_task("spelling", split="test")
+    questions = questions_of(task, 2, BYTES)
+    other = {**questions[0].conversation, "messages": [{"role": "user", "content": "?"}]}
+    changed = (replace(questions[0], conversation=other), questions[1])
+    assert Exam("spelling", task, changed).fingerprint != Exam("spelling", task, tuple(questions)).fingerprint
+
+
 def test_every_task_that_cannot_be_had_is_named(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text("")
     asked = [AskedTask(task="arc", path=(str(tmp_path),)), AskedTask(task="mmlu", subset="none")]

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.schema import AskedTask, Config
 from trivium.errors import PlanError, Problem, SourceError
+from trivium.files import hash_json
 from trivium.tasks.open import open_task
 from trivium.tasks.task import Conversation, Task
 from trivium.text.chat import render_prompt
@@ -24,7 +26,7 @@ class Question:
     choices: tuple[NDArray[np.uint32], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exam:
     """Some questions of a task, under the name that its score has."""
 
@@ -37,6 +39,11 @@ class Exam:
         """The part of the answers that guessing gets right."""
         chances = [1 / len(each.letters) if each.letters else self.task.chance for each in self.questions]
         return sum(chances) / len(chances)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its questions and answers: scores with the same one can be compared."""
+        return hash_json([self.task.name, [question.conversation for question in self.questions]])
 
 
 def open_exams(
