@@ -6,6 +6,7 @@ written is compared. Prints a table, and ends with 1 where anything differs: the
 """
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -20,8 +21,6 @@ from pathlib import Path
 from tests.chaos.compare import leftovers
 from tests.chaos.launch import Blow, Launch, Pace
 from tests.chaos.scenarios import SCENARIOS, Scenario
-
-SHARES = {"torch": 5, "ranks": 3, "jax": 3, "stream": 3, "copy": 4, "prepare": 6}  # of all kills
 
 
 @dataclass(slots=True)
@@ -127,21 +126,26 @@ def table(tallies: Mapping[str, Tally]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS])
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="Scenarios that are played at once.")
     asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
     names = asked.scenarios or list(SCENARIOS)
+    if not SCENARIOS.keys() >= set(names):
+        parser.error(f"the scenarios are {', '.join(SCENARIOS)}")
+    shares = {name: SCENARIOS[name].share for name in names}
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    of_all = sum(SHARES[name] for name in names)
     with ThreadPoolExecutor(asked.jobs) as threads:
         playing = {
-            name: threads.submit(play, name, -(-asked.kills * SHARES[name] // of_all), asked.seed, folder / name)
-            for name in names
+            name: threads.submit(play, name, -(-asked.kills * share // sum(shares.values())), asked.seed, folder / name)
+            for name, share in shares.items()
         }
-        tallies = {name: each.result() for name, each in playing.items()}
+        try:
+            tallies = {name: each.result() for name, each in playing.items()}
+        except KeyboardInterrupt:  # the launches come to their end by themselves
+            os._exit(130)
     say(table(tallies))
     differences = [each for tally in tallies.values() for each in tally.differences]
     if differences:

@@ -171,6 +171,7 @@ class Scenario:
     victims: Sequence[str] = ("main",)  # of a kill: the process, a rank, a worker, or all of them
     stops: bool = True  # after a step when it is told to, with an exit code that asks for another launch
     loses: str | None = None  # the folder that is lost now and then
+    share: int = 3  # of all kills
 
 
 def settings(every: int, *more: str) -> str:
@@ -179,7 +180,7 @@ def settings(every: int, *more: str) -> str:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "torch": Scenario(HEAD + settings(5) + STAGES),
+    "torch": Scenario(HEAD + settings(5) + STAGES, share=5),
     "ranks": Scenario(HEAD + settings(5) + STAGES, ranks=2, victims=("one", "one", "all")),
     "jax": Scenario(
         HEAD + settings(4, 'name = "jax"') + SHORT,
@@ -191,7 +192,7 @@ SCENARIOS: dict[str, Scenario] = {
         },
     ),
     "stream": Scenario(HEAD + settings(5) + STREAMS),
-    "copy": Scenario(HEAD + settings(5) + 'copy_to = "copy"\nkeep_every = 20\n' + STAGES, loses="runs"),
+    "copy": Scenario(HEAD + settings(5) + 'copy_to = "copy"\nkeep_every = 20\n' + STAGES, loses="runs", share=4),
     "prepare": Scenario(
         input=write_texts,
         command=("prepare", "../texts", "--tokenizer", "bytes", "--out", "out", "--workers", "2"),
@@ -200,5 +201,6 @@ SCENARIOS: dict[str, Scenario] = {
         stops=False,
         compare=compare_folders,
         victims=("main", "one", "one", "all"),
+        share=6,
     ),
 }
