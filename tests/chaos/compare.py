@@ -158,14 +158,16 @@ def compare_figures(found: Comparison, calm: Path, disturbed: Path) -> None:
     ours, theirs = set(figures_in(calm)), set(figures_in(disturbed))
     first = next((event["step"] for event in read_events(disturbed) if event["event"] == "started"), 0)
     found.figures += len(theirs)
-    found.differences += [f"{disturbed}: {shorten(each)} is not in the other" for _, each in sorted(theirs - ours)]
-    missing = [(step, each) for step, each in sorted(ours - theirs) if step > first]
-    found.differences += [f"{disturbed}: has no {shorten(each)}" for _, each in missing]
+    for step, kind, figures in sorted(theirs - ours):
+        found.differences.append(f"{disturbed}: {kind} at {step} is not in the other: {shorten(figures)}")
+    for step, kind, figures in sorted(ours - theirs):
+        if step > first:
+            found.differences.append(f"{disturbed}: has no such {kind} at {step}: {shorten(figures)}")
 
 
-def figures_in(events: Path) -> Iterator[tuple[int, str]]:
-    """The step and the text of every event that has figures, without what a clock measured."""
+def figures_in(events: Path) -> Iterator[tuple[int, str, str]]:
+    """The step, the kind and the text of every event that has figures, without what a clock measured."""
     for event in read_events(events):
         if event["event"] in FIGURES:
             kept = {key: value for key, value in event.items() if key not in MEASURED}
-            yield event["step"], json.dumps(kept, sort_keys=True)
+            yield event["step"], event["event"], json.dumps(kept, sort_keys=True)
