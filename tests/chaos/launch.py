@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from tests.chaos.scenarios import Scenario
+from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
+from trivium.run.folder import RunFolder
 
 LONGEST = 300.0  # seconds in which any launch must have ended by itself
 PAUSE = 0.01
@@ -35,7 +37,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """A signal, to whom, and when: so many seconds after the launch, or after it has begun."""
+    """A signal, to whom, and when: seconds after the launch, or after it has begun."""
 
     signal: signal.Signals
     victims: str
@@ -131,7 +133,7 @@ class Launch:
         codes = [process.returncode for process in self.processes]
         was_hit = was_hit and any(codes)
         if fault is None and blow is not None and was_hit:
-            fault = self._wrong_code(blow, codes, had_begun)
+            fault = self._wrong_code(blow, codes, had_begun) or self._unsaved(codes, had_begun)
         elif fault is None and any(codes):
             fault = f"ended with {codes}, and nobody had told it to"
         return Outcome(codes, was_hit, fault)
@@ -178,6 +180,14 @@ class Launch:
         if had_begun and b'"finished": true' in (self.folder / "runs/run/events.jsonl").read_bytes():
             allowed |= {-blow.signal, 130}  # all was done, and the process was about to end
         return None if set(codes) <= allowed else f"ended with {codes} after {blow}"
+
+    def _unsaved(self, codes: list[int], had_begun: bool) -> str | None:
+        """A run that has stopped with 3 has saved its last step."""
+        if not had_begun or set(codes) != {STOPPED}:
+            return None
+        run = RunFolder(self.folder / "runs/run")
+        taken, saved = max(steps_taken(run.events), default=0), run.last_step() or 0
+        return None if taken == saved else f"stopped after step {taken}, and the last checkpoint is of step {saved}"
 
     def end(self) -> None:
         """Leave no process behind, whatever happened."""

@@ -133,7 +133,7 @@ def write_input(folder: Path) -> None:
 
 
 def write_texts(folder: Path) -> None:
-    """Texts of some 24 MB in two files, which are cut into shards of a megabyte."""
+    """Texts of 26 MB in two files, which are cut into shards of a megabyte."""
     rng = np.random.default_rng(0)
     words = [f"word{number:x}" for number in range(5000)]
     (folder / "texts").mkdir()
