@@ -30,9 +30,10 @@ test-fast: $(READY)
 
 check: test
 
-# 100 kills of one process and 20 of one of two ranks, with KL in their stages; the tests do 20 and 4.
+# Runs that are killed and told to stop at random moments, and what they leave in the end beside undisturbed ones; the
+# tests do four kills. `make chaos KILLS=50 SEED=7 JOBS=2 SCENARIOS="jax copy"` does others, two scenarios at once.
 chaos: $(READY)
-	@$(BIN)/python -m tests.train.many_kills
+	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),200) --seed $(or $(SEED),0) --jobs $(or $(JOBS),1) $(SCENARIOS)
 
 # 2,000 changed inputs of every kind that is read; the tests read 60 of each. `make fuzz CASES=200 SEED=7` reads others.
 # After them, examples of Hypothesis that no run before had.

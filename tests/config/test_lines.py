@@ -152,3 +152,8 @@ def test_a_text_that_is_not_yaml_is_one_problem(tmp_path: Path) -> None:
     file.write_text("[run]\nname = a\n")
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load(file)
+
+
+def test_a_key_of_odd_signs_ends_the_search_for_its_line() -> None:
+    places = KeyPlaces("run.toml", "a = 1")
+    assert places.name(Problem("run.toml: a..]b[.", "is odd.")).where == "run.toml:1: a..]b[."

@@ -164,6 +164,18 @@ def stop_after(steps: int, *overrides: str) -> None:
     assert trainer.step == steps
 
 
+def test_a_boundary_where_a_run_was_stopped_has_the_state_of_one_that_went_on(folder: Path) -> None:
+    """No stage asks for an evaluation at step 15, so that nothing but the state tells of the stage's end."""
+    train("run.name=whole")
+    stop_after(15, "run.name=parts")
+    train("run.name=parts")
+    whole, parts = (RunFolder(Path("runs") / name).checkpoint("step-00000015").state() for name in ("whole", "parts"))
+    assert whole["evaluated_end"] == 15
+    for state in (whole, parts):
+        del state["meter"]["training_seconds"], state["config"]["run"]
+    assert parts == whole
+
+
 SHORTER = (1, 5, 4), (2, 4, 1), (3, 4, 1)
 WSD = "schedule.shape=wsd", "schedule.decay={ fraction = 0.4 }"
 

@@ -147,9 +147,9 @@ def _is_key(where: str) -> bool:
 
 def _tables_around(key: str) -> Iterator[str]:
     """`stages[0].lr.scale`, `stages[0].lr`, `stages[0]`, `stages`."""
-    while key:
-        yield key
-        key = re.sub(r"(?:^|\.)[^.\[]+$|\[[^\[]*\]$", "", key)
+    parts = re.findall(r"\.?[^.\[]+|\[[^\[]*\]|.", key)
+    for end in range(len(parts), 0, -1):
+        yield "".join(parts[:end])
 
 
 def overridden_keys(overrides: Sequence[str], raw: Mapping[str, Any]) -> frozenset[str]:

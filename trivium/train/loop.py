@@ -72,10 +72,11 @@ class Loop:
         begins = step == stage.start
         before = trainer.plan.stages[stage.index - 1] if stage.index else None
         if begins and before is not None:
+            was_stopped_here = session.evaluated_end < before.end and session.entered != before.index
             self._end_stage(before, stage)
             changes = stage_changes(before, stage)
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
-            if session.entered == before.index:
+            if session.entered == before.index or was_stopped_here:  # its checkpoint was written before the stage's end
                 trainer.save("boundary")
         elif begins:
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes={}))

@@ -9,6 +9,7 @@ from tests.support.dialects import notes, plan_of, refusal, spans
 from tests.support.nanotron import BASE, DATASET, WEB, their_problems, written
 from trivium.config.dialects.nanotron_data import different_parts
 from trivium.config.load import load
+from trivium.errors import ConfigError
 
 
 def test_steps_are_counted_from_one(file: Path) -> None:
@@ -245,3 +246,15 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
 )
 def test_a_fault_is_refused_by_their_key(file: Path, path: tuple[str | int, ...], value: Any, what: str) -> None:
     assert their_problems(written(file, {path: value})) == [what]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {("model", "model_config"): 3, ("model", "init_method"): {"path": "weights"}},
+        {DATASET: {"dataset_folder": [["a"], "b"], "dataset_read_path": ["c", "d"]}},
+    ],
+)
+def test_what_is_no_table_or_no_path_is_refused(file: Path, changes: dict[tuple[str | int, ...], Any]) -> None:
+    with pytest.raises(ConfigError):
+        load(written(file, changes))

@@ -182,7 +182,9 @@ def _model(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
     if others or weights is not None:
         reason = "the model is given otherwise"
         for table in (config, ("model", "init_method")):
-            theirs.without_effect(dict.fromkeys(theirs.look(*table, default={}), reason), *table)
+            given = theirs.look(*table)
+            if isinstance(given, Mapping):  # what is not is refused as a whole
+                theirs.without_effect(dict.fromkeys(given, reason), *table)
         theirs.without_effect({"make_vocab_size_divisible_by": reason}, "model")
         return weights or {}
     return _shape(theirs, data)

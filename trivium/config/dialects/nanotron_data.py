@@ -138,7 +138,7 @@ class NanotronData:
         elif len(set(read)) != len(read):
             self.theirs.refuse(path, given, "Two folders are read from one path. Write a path for each.")
         else:
-            return dict(zip(folders, read, strict=True))
+            return {folder: place for folder, place in zip(folders, read, strict=True) if isinstance(folder, str)}
         return {}
 
     def _folders(self, table: Path) -> str:
