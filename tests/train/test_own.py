@@ -217,6 +217,17 @@ def test_what_a_schedule_gives_must_be_a_number(folder: Path) -> None:
         assert str(refusal.value) == what
 
 
+def test_a_schedule_that_gives_rates_is_refused_before_they_are_multiplied_again(folder: Path) -> None:
+    rates = optax.cosine_decay_schedule(1e-3, 8)
+    with pytest.raises(UsageError) as error:
+        train(returning(schedule=rates), "torch")
+    assert str(error.value) == (
+        "the function of Trainer.schedule() gives 0.001 at most, where optimizer.lr is 0.003. It multiplies the "
+        "learning rate: return 1 at its peak, or set optimizer.lr = 1.0 and return rates."
+    )
+    assert train(returning(2, schedule=rates), "torch", "optimizer.lr=1.0")
+
+
 def test_a_schedule_that_does_not_multiply_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError) as refusal:
         train(returning(schedule=lambda step: -1.0), "torch")

@@ -32,6 +32,8 @@ from trivium.text.tokenizer import open_tokenizer
 
 GivenOptimizer = str | OptimizerSettings | OwnOptimizer | None
 GivenSchedule = str | Callable[[int], Any] | None
+HIGH_LR = 0.1  # from here on a multiplier may be as small as a rate
+SCHEDULE_LOOKS = 100  # steps of a run at which an own schedule is looked at beforehand
 KINDS = {  # what each method may return, in words
     "optimizer": "a name, OptimizerSettings, a torch.optim.Optimizer class, an optax transformation, a function",
     "schedule": "a shape's name, a function of the step",
@@ -104,6 +106,18 @@ class Own:
             raise UsageError(f"{what}. It multiplies the learning rate: return 0 or more.")
         rates = {group: multiplier * peak for group, peak in plan.peak_lr.items()}
         return replace(now, lr_multiplier=multiplier, lr=rates)
+
+    def refuse_rates(self, plan: CompletePlan) -> None:
+        """A schedule that gives learning rates, as optax's do, would be multiplied by the learning rate once more."""
+        peak = max(plan.peak_lr.values())
+        if self.schedule is None or isinstance(self.schedule, str) or peak >= HIGH_LR:
+            return
+        steps = range(0, plan.total_steps, max(1, plan.total_steps // SCHEDULE_LOOKS))
+        highest = max(self.settings_at(plan, step).lr_multiplier for step in steps)
+        if 0 < highest <= 10 * peak:
+            what = f"the function of Trainer.schedule() gives {highest:g} at most, where optimizer.lr is {peak:g}"
+            instead = "return 1 at its peak, or set optimizer.lr = 1.0 and return rates"
+            raise UsageError(f"{what}. It multiplies the learning rate: {instead}.")
 
 
 def _with_name(config: Config, table: str, key: str, name: str) -> Config:

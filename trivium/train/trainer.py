@@ -80,6 +80,7 @@ class Trainer:
         self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
         self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
         self.config = self.plan.config  # with what it inherits from the run that its weights come from
+        self.own.refuse_rates(self.plan)
         refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
         reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
         self.loader = Loader(self.plan, reader, readers)
