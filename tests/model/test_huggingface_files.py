@@ -71,7 +71,12 @@ def test_a_truncated_config_is_one_line(folder: Path, content: bytes, what: str)
         (
             "num_hidden_layers",
             -1,
-            "num_hidden_layers is -1. It must be a whole number over 0, and under 2,147,483,648.",
+            "num_hidden_layers is -1. It must be a whole number over 0, and under 10,000.",
+        ),
+        (
+            "num_hidden_layers",
+            10**9,
+            "num_hidden_layers is 1000000000. It must be a whole number over 0, and under 10,000.",
         ),
         ("vocab_size", True, "vocab_size is true. It must be a whole number over 0, and under 2,147,483,648."),
         ("head_dim", "4", 'head_dim is "4". It must be a whole number over 0, and under 2,147,483,648.'),

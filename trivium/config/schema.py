@@ -79,7 +79,7 @@ class Model(Table):
 
     size: Name | None = Field(None, examples=["125m"])
     """A size by name: tiny, 10m, 60m, 125m, 350m, 760m, 1b, 3b, 8b, 70b."""
-    layers: Count | None = Field(None, examples=[12])
+    layers: Annotated[Count, Field(le=10_000)] | None = Field(None, examples=[12])
     """Number of layers."""
     width: Count | None = Field(None, examples=[768])
     """Width of the residual stream."""

@@ -26,6 +26,7 @@ DecayShape = Literal["linear", "cosine", "1-sqrt", "sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
 CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
+MOST_ROWS = 2**24  # of a step
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
 # Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an
 # override of one of them takes the place of those in the file.
@@ -128,7 +129,7 @@ class StageDefaults(Table):
     """Tokens over which the shares change from those of the stage before."""
     seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
     """Row length in tokens."""
-    batch_size: Count = Field(256, examples=[256])
+    batch_size: Annotated[Count, Field(le=MOST_ROWS)] = Field(256, examples=[256])
     """Rows in a step, on all ranks."""
     batch_tokens: Count | None = Field(None, examples=["512Ki"])
     """Tokens in a step, on all ranks, instead of rows: a multiple of seq_len."""

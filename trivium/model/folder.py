@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trivium.errors import ResumeError
 from trivium.files import read_json
 from trivium.model import huggingface
-from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.model.spec import MOST_LAYERS, ModelSpec, RopeSpec
 
 SPEC_FILE = "engine.json"
 TORCH_INDEX = "tensors.json"
@@ -69,7 +69,8 @@ def _is_usable(key: str, value: Any) -> bool:
         return isinstance(value, bool)
     is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
     least = 0 if key in ("original_seq_len", "init_std") else 1e-30
-    return type(value) in ((int,) if is_whole else (int, float)) and least <= value < 2**31
+    most = MOST_LAYERS if key == "layers" else 2**31 - 1
+    return type(value) in ((int,) if is_whole else (int, float)) and least <= value <= most
 
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:

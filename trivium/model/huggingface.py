@@ -13,7 +13,7 @@ from typing import Any
 
 from trivium.errors import ConfigError, Problem
 from trivium.files import read_json
-from trivium.model.spec import DEFAULT_THETA, ModelSpec, RopeSpec
+from trivium.model.spec import DEFAULT_THETA, MOST_LAYERS, ModelSpec, RopeSpec
 
 FAMILIES = ("llama", "mistral", "qwen3", "smollm3")
 CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
@@ -208,9 +208,10 @@ def _unusable(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
         if value is None and not is_needed:
             continue
         kinds = (int,) if kind is int else (int, float)
-        if type(value) not in kinds or not 0 < (value or 0) < _LARGEST:
+        limit = MOST_LAYERS if key == "num_hidden_layers" else _LARGEST
+        if type(value) not in kinds or not 0 < (value or 0) < limit:
             noun = "a whole number" if kind is int else "a number"
-            yield Problem(str(path), f"{key} is {json.dumps(value)}. It must be {noun} over 0, and under {_LARGEST:,}.")
+            yield Problem(str(path), f"{key} is {json.dumps(value)}. It must be {noun} over 0, and under {limit:,}.")
 
 
 def _their_rope(config: dict[str, Any]) -> dict[str, Any]:

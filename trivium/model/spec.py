@@ -11,6 +11,7 @@ from typing import Any, Literal
 DEFAULT_THETA = 10_000.0
 HEAD_DIM = 64
 VOCAB_MULTIPLE = 128  # matrices of odd widths are slow on every device
+MOST_LAYERS = 10_000  # a file that asks for more is damaged, and making them would take hours
 
 Scaling = Literal["linear", "yarn", "llama3"]
 
