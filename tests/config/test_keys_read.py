@@ -57,6 +57,7 @@ every = { minutes = 30 }
 every = 2
 tokens = 64
 tasks = ["spelling"]
+tasks_every = 1000
 questions = 1
 max_new_tokens = 2
 prompts = ["The"]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,6 +225,23 @@ def test_a_preparation_that_was_broken_off_is_a_gap(tmp_path: Path, own_cache: P
     assert str(unprepared_plan(source).gaps[0]).startswith(f"sources.web: {tmp_path}/a.jsonl is not prepared yet")
     plan_of(source)
     assert not unprepared_plan(source).gaps
+
+
+def test_a_damaged_file_in_the_cache_is_deleted_with_its_folder(talk: Path, own_cache: Path) -> None:
+    source = {"kind": "chat", "path": str(talk)}
+    plan_of(source)
+    (folder,) = prepared(own_cache)
+    os.truncate(folder / "00000.ds.loss", 3)
+    with pytest.raises(PlanError) as error:
+        plan_of(source)
+    said = str(error.value)
+    assert re.fullmatch(
+        rf"sources\.web: {folder}/00000\.ds\.loss: has 3 bytes, and 00000\.ds has \d+ tokens, one byte each\. "
+        rf"Delete {folder}: trivium prepares it again\.",
+        said,
+    ), said
+    shutil.rmtree(folder)
+    assert plan_of(source).sources["web"].documents == len(TALK)
 
 
 # Hugging Face datasets.

@@ -62,6 +62,23 @@ def test_too_many_of_them_are_an_error(tmp_path: Path) -> None:
     )
 
 
+def test_a_column_that_no_line_has_is_the_only_thing_said(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n{"id": 3, "body": "three"}\n')
+    with pytest.raises(SourceError) as caught:
+        list(documents(tmp_path).read(lambda _: None))
+    assert str(caught.value) == (
+        'web: none of 3 lines has the column "text": a.jsonl line 1 has body. '
+        'Write column = "body" in the source, or --column body.'
+    )
+
+
+@pytest.mark.parametrize("line", ['{"text": null, "id": 3}', '{"text": 3}', "{}", "{"])
+def test_lines_that_are_wrong_in_another_way_are_not_told_of_a_column(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{line}\n")
+    with pytest.raises(SourceError, match=r"web: 1 of 1 lines hold no document, 100\.00%.* allow 1 with --bad-lines"):
+        list(documents(tmp_path).read(lambda _: None))
+
+
 def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl.gz", ["one"] * 100)
     path.write_bytes(path.read_bytes()[:40])

@@ -166,7 +166,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_record_without_the_column_names_those_that_it_has() -> None:
-    columns = {"id": 1, "body": "x", "text": None, "n" * 50: 0}
+    columns = {"id": 1, "body": "x", "n" * 50: 0}
     found = InputRecords([columns, {"other": 1}, {}, {"text": 5}, [], {"text": "a"}], [1, 2, 3, 4, 5, 6])
     assert texts_of(found, "text") == {6: "a"}
     absent = 'no "text", but id, body'

@@ -208,6 +208,23 @@ def test_an_evaluation_that_cannot_happen_is_refused_unless_the_trainer_has_an_e
     assert [event["step"] for event in events("evaluated")] == [0, 2, 4, 6, 7]
 
 
+def test_tasks_that_are_never_scored_are_refused_even_where_the_trainer_has_an_evaluator() -> None:
+    class Judged(Trainer):
+        def evaluator(self) -> Any:
+            return lambda trainer: {"steps": float(trainer.step)}
+
+    Path("run.toml").write_text(CONFIG)
+    asked = "evaluate.tasks=['spelling']", "evaluate.every=2"
+    for trainer in (Trainer, Judged):
+        with pytest.raises(ConfigError) as error:
+            trainer("run.toml", asked, show=False)
+        assert str(error.value) == (
+            "run.toml: evaluate.tasks (set on the command line): are never scored. "
+            "Write evaluate.tasks_every = 1000, or evaluate = true in a stage, or leave them out."
+        )
+        trainer("run.toml", [*asked, "evaluate.tasks_every=2"], show=False)
+
+
 def test_a_source_that_is_evaluated_and_is_not_on_disk_is_refused_before_the_first_step() -> None:
     absent = '[sources.{}]\nkind = "tokens"\npath = "{}.bin"\ndtype = "uint16"\nvalidation_only = true\n'
     tables = "".join(absent.format(name, name) for name in ("far", "away"))

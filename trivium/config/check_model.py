@@ -294,8 +294,10 @@ def evaluate_rules(view: View) -> Iterator[Finding]:
             what = f"is {evaluate.seq_len:,}, over the {allowed:,} that the model allows. Lower it, or raise"
             yield view.problem(("evaluate", "seq_len"), f"{what} model.max_seq_len.")
     for path, what in impossible_evaluations(view.config, view.stages):
-        only = f"{what} Only an evaluator of your own Trainer would be asked."
-        yield view.warning(view.stage_path(int(path[1]), "evaluate") if path[0] == "stages" else path, only)
+        refused = f"{what} trivium train refuses this, unless your own Trainer has an evaluator."
+        yield view.warning(view.stage_path(int(path[1]), "evaluate") if path[0] == "stages" else path, refused)
+    for path, what in unscored_tasks(view.config, view.stages):
+        yield view.warning(path, f"{what} trivium train refuses this.")
     yield from _asked_rules(view)
 
 
@@ -315,6 +317,14 @@ def impossible_evaluations(config: Config, stages: Sequence[Stage]) -> Iterator[
     for number, stage in enumerate(stages):
         if stage.evaluate and not evaluate.tasks:
             yield ("stages", number, "evaluate"), what
+
+
+def unscored_tasks(config: Config, stages: Sequence[Stage]) -> Iterator[tuple[Path, str]]:
+    """Tasks that are never scored, by key: every Trainer refuses them."""
+    evaluate = config.evaluate
+    if evaluate.tasks and evaluate.tasks_every is None and not any(stage.evaluate for stage in stages):
+        what = "are never scored. Write evaluate.tasks_every = 1000, or evaluate = true in a stage, or leave them out."
+        yield ("evaluate", "tasks"), what
 
 
 def _asked_rules(view: View) -> Iterator[Finding]:

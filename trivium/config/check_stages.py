@@ -421,6 +421,8 @@ def use_rules(view: View) -> Iterator[Finding]:
             yield view.warning(("sources", name), what)
     evaluate = view.config.evaluate
     if evaluate.every is None and not evaluate.at_start and not any(stage.evaluate for stage in view.stages):
-        for name in [name for name, source in view.config.sources.items() if source.validation_only]:
-            what = "is for validation only, and nothing is evaluated. Write evaluate.every = 500, or evaluate = true"
-            yield view.warning(("sources", name), f"{what} in a stage.")
+        for name in [name for name, source in view.config.sources.items() if source.holds_out]:
+            only = view.config.sources[name].validation_only
+            how = "is for validation only" if only else "holds documents out of training"
+            what = f"{how}, and nothing is evaluated. Write evaluate.every = 500, or evaluate = true in a stage."
+            yield view.warning(("sources", name), what)

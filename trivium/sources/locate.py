@@ -146,7 +146,13 @@ def open_prepared(identity: str) -> LocatedSource | None:
     folder = prepared_folder(identity)
     if not is_prepared(folder):
         return None
-    return LocatedSource(open_source(folder), folder)
+    try:
+        return LocatedSource(open_source(folder), folder)
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError):  # of the system, not of what a file holds
+            raise
+        found, _, _ = str(error).partition(". ")  # without the advice for files that trivium cannot make again
+        raise SourceError(f"{found}. Delete {folder}: trivium prepares it again.") from error
 
 
 class FetchedNote:

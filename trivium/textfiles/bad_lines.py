@@ -1,11 +1,12 @@
 """Lines that hold no document: counted by reason, the first few of each shown with file and line."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from trivium.errors import SourceError
-from trivium.textfiles.read import BINARY, EMPTY, InputLine
+from trivium.textfiles.read import ABSENT, BINARY, EMPTY, InputLine
 
 MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
@@ -60,11 +61,24 @@ class BadLines:
 
 
 def too_many(bad: BadLines, lines: int, most_bad: float, title: str) -> SourceError:
-    """The error for more bad lines than allowed."""
+    """The error for more bad lines than allowed; where no line has the column, only that is said."""
+    absent = [ABSENT.fullmatch(reason) for reason in bad.counts]
+    if absent[0] and all(absent) and bad.harmful == lines:
+        return _no_column(absent[0], bad, lines, title)
     share = bad.harmful / max(1, lines)
     allow = next(limit for limit in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= share)
     listed = "".join(f"\n  {line}" for line in bad.lines())
     return SourceError(
         f"{title}: {bad.harmful:,} of {lines:,} lines hold no document, {share:.2%}: over the limit of {most_bad:g}. "
         f"Fix them, or allow {allow:g} with --bad-lines, or with bad_lines in the source.{listed}"
+    )
+
+
+def _no_column(absent: re.Match[str], bad: BadLines, lines: int, title: str) -> SourceError:
+    column, names = absent.groups()
+    first, *others = names.split(", ")
+    another = ", or another" if others else ""
+    return SourceError(
+        f'{title}: none of {lines:,} lines has the column "{column}": {bad.places[absent.string][0]} has {names}. '
+        f'Write column = "{first}" in the source, or --column {first}{another}.'
     )

@@ -7,6 +7,7 @@ the file. Sources and tasks read their files through here, so that both refuse t
 
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ NOT_UTF8 = "invalid UTF-8"
 TOO_LONG = "over 200 MB"
 TOO_MANY = "over 20 million values"
 EMPTY = "empty"
+ABSENT = re.compile(r'no "(.*?)", but (.+)')  # the column, and those that a record has instead
 BINARY = "a binary file"
 NOT_AN_OBJECT = "not a JSON object"
 
@@ -104,7 +106,7 @@ def texts_of(found: InputRecords, column: str) -> dict[int, str]:
 
 def _absent(record: dict[str, Any] | None, column: str) -> str:
     """`no "content", but id, text`: what could have been meant, in as many columns as fit into a line."""
-    names = [name for name in record or () if name != column and len(name) <= SHOWN_NAME]
+    names = [] if record is None or column in record else [name for name in record if len(name) <= SHOWN_NAME]
     more = ", ..." if len(names) > SHOWN_NAMES else ""
     return f'no "{column}"' + (f", but {', '.join(names[:SHOWN_NAMES])}{more}" if names else "")
 

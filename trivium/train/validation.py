@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trivium.config.check_model import impossible_evaluations
+from trivium.config.check_model import impossible_evaluations, unscored_tasks
 from trivium.config.problems import where
 from trivium.config.schema import Config
 from trivium.engine.base import EvalStats, SourceFigures
@@ -115,9 +115,10 @@ def _shares(config: Config, sources: Mapping[str, OpenSource]) -> Mapping[str, F
 
 
 def refuse_impossible(plan: CompletePlan, *, has_evaluator: bool) -> None:
-    """An error where evaluations are asked for, and there is nothing to evaluate, or a source that is not on disk."""
+    """An error for evaluations without anything to evaluate, tasks that are never scored, and sources not on disk."""
     evaluate, stages = plan.config.evaluate, [stage.config for stage in plan.stages]
-    found = () if has_evaluator else impossible_evaluations(plan.config, stages)
+    found = [*unscored_tasks(plan.config, stages)]
+    found += [] if has_evaluator else impossible_evaluations(plan.config, stages)
     problems = [Problem(where("", path), what) for path, what in found]
     if problems:
         raise ConfigError(problems)
