@@ -105,7 +105,7 @@ def test_without_the_package_datasets_it_is_refused_before_there_is_a_folder(
     with pytest.raises(PlanError) as caught, Trainer("run.toml", show=False).open_session():
         pass
     what = "the package datasets is not installed: pip install 'trivium[hf]'."
-    assert str(caught.value) == f"run.toml:22: sources.web: {what}"
+    assert str(caught.value) == f"run.toml:23: sources.web: {what}"
     assert not (folder / "runs").exists()
 
 
