@@ -8,6 +8,7 @@
       ResumeError    a run that cannot continue with this config
       GuardError     a run that was ended because its steps go wrong
       SaveError      a checkpoint that had to be written and could not be
+      StoppedError   a signal, while a stream was waited for
       RankError      what went wrong on another rank
         SilentRankError    the same, on a rank that leaves the message to rank 0
 
@@ -68,6 +69,10 @@ class GuardError(TriviumError):
 
 class SaveError(TriviumError):
     """A checkpoint without which the run cannot continue could not be written."""
+
+
+class StoppedError(TriviumError):
+    """A signal asked to stop while a stream was waited for; the command line exits with 3."""
 
 
 class RankError(TriviumError):

@@ -61,6 +61,8 @@ class Server(ThreadingHTTPServer):
         self.body = body
         self.faults: dict[int, str] = {}  # by the number of the request: "500", "break" or "stall"
         self.requests = 0
+        self.paths: set[str] = set()  # that were asked for, with their queries
+        self.status = 200  # of every answer, where it is another
 
     @property
     def url(self) -> str:
@@ -79,10 +81,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def do_HEAD(self) -> None:
+        if self.server.status != 200:
+            self._head(self.server.status, 0)
+            return
         self._head(200, len(self.server.body))
 
     def do_GET(self) -> None:
+        self.server.paths.add(self.path)
         wanted, body = self.headers.get("Range"), self.server.body
+        if self.server.status != 200:
+            self._head(self.server.status, 0)
+            return
         if wanted is None:
             self._head(200, len(body))
             self.wfile.write(body)

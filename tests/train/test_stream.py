@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,9 +21,11 @@ from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import PlanError, ResumeError
 from trivium.files import hash_file
 from trivium.loader.streams import Streams
+from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
+from trivium.sources.stream.dataset import BUILDERS
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
@@ -68,6 +71,11 @@ packing = "concat"
 )
 
 
+def away(file: str) -> tuple[str, list[str]]:
+    """A config and overrides that read a file of a server that nobody runs."""
+    return "run.toml", [f"sources.web.dataset=http://127.0.0.1:9/{file}?token=abc"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
@@ -97,8 +105,25 @@ def test_without_the_package_datasets_it_is_refused_before_there_is_a_folder(
     with pytest.raises(PlanError) as caught, Trainer("run.toml", show=False).open_session():
         pass
     what = "the package datasets is not installed: pip install 'trivium[hf]'."
-    assert str(caught.value) == f"run.toml:22: sources.web: {what}"
+    assert str(caught.value) == f"run.toml:23: sources.web: {what}"
     assert not (folder / "runs").exists()
+
+
+def test_a_file_that_nothing_reads_is_refused_before_there_is_a_folder(folder: Path) -> None:
+    with pytest.raises(PlanError) as caught, Trainer(*away("data.xyz"), show=False).open_session():
+        pass
+    assert str(caught.value).endswith(f"is not a file that can be read. Give one of {', '.join(BUILDERS)}.")
+    assert not (folder / "runs").exists()
+
+
+def test_a_signal_while_a_stream_does_not_answer_saves_and_stops(folder: Path) -> None:
+    class Signalled(Trainer):
+        def on_stage(self, stage: CompleteStage) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = Signalled(*away("data.jsonl"), show=False).run()
+    assert (trainer.step, trainer.finished, trainer.session.signal) == (0, False, "SIGTERM")
+    assert [event["event"] for event in read_events(Path("runs/run/events.jsonl"))][-1] == "ended"
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import typer
 
 from trivium.cli import ask, inspect, plan, prepare, report, train
-from trivium.errors import SilentRankError, TriviumError
+from trivium.cli.options import STOPPED
+from trivium.errors import SilentRankError, StoppedError, TriviumError
 from trivium.screen import echo
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of a file
@@ -59,7 +60,7 @@ def main() -> None:
         sys.exit(2)
     except TriviumError as error:
         echo(str(error), err=True)
-        sys.exit(2)
+        sys.exit(STOPPED if isinstance(error, StoppedError) else 2)
     except OSError as error:
         if error.filename is None and error.errno not in NO_ROOM:  # a user cannot fix it
             raise

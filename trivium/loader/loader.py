@@ -52,9 +52,10 @@ class Loader:
         self.step = 0
         self.sources = tuple(sorted(plan.config.sources))
         self.say: Callable[[str], None] = LOG.warning
+        self.stopping: Callable[[], bool] = lambda: False  # asked while a stream is waited for
         # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
-        self.streams = Streams(plan, lambda text: self.say(text), keep_rows)
+        self.streams = Streams(plan, lambda text: self.say(text), lambda: self.stopping(), keep_rows)
         self._vocabs = {name: self._vocab_of(name) for name in self.sources}
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         # The last ones, those of the step that was taken last among them.

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.errors import PlanError, Problem, SourceError, TriviumError
+from trivium.errors import PlanError, Problem, SourceError, StoppedError, TriviumError
 from trivium.loader.streams import Streams
 from trivium.loader.unknown_ids import unknown_in_file
 from trivium.plan.stage import CompleteStage, SourceUse
@@ -169,6 +169,8 @@ class StageReader:
             raise PlanError([Problem(f"sources.{name}", "is not on disk, so that no row of it can be read.")])
         try:
             brought = giver.at(position, stop)
+        except StoppedError:
+            raise
         except TriviumError as error:
             raise SourceError(f"source {name}, row {position:,}: {error}") from error
         slot = self._next_slot[source]

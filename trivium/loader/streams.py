@@ -15,7 +15,9 @@ from trivium.text.tokenizer import open_tokenizer
 class Streams:
     """Every stream that a plan reads; nothing is fetched before a row is asked for."""
 
-    def __init__(self, plan: ReadablePlan, say: Callable[[str], None], keep_rows: int) -> None:
+    def __init__(
+        self, plan: ReadablePlan, say: Callable[[str], None], stopping: Callable[[], bool], keep_rows: int
+    ) -> None:
         self.plan = plan
         used = {name for stage in plan.stages for name, use in stage.uses.items() if use.rows}
         sources = {name: source for name, source in plan.config.sources.items() if name in used}
@@ -31,6 +33,7 @@ class Streams:
                 stream = StreamDataset(name, source, tokenizer)
             except SourceError as error:
                 raise PlanError([Problem(f"sources.{name}", str(error))]) from error
+            stream.stopping = stopping
             self.lanes[name] = Lanes(stream, _stretches(plan, name), say, keep_rows)
 
     def starts(self, stage: CompleteStage) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from trivium.engine.base import StepSettings, StepStats
-from trivium.errors import GuardError
+from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import stage_settings
 from trivium.plan.stage import CompleteStage
@@ -41,7 +41,13 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
             loop.skip(step)
         else:
             session.meter.start()
-            batch = trainer.batch(step)
+            try:
+                batch = trainer.batch(step)
+            except StoppedError:
+                if session.ranks.size > 1:  # the others may be in the step already, and cannot save
+                    raise
+                trainer.stopping = True
+                return
             session.meter.got_batch()
             now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit)
             stats = trainer.train_step(batch, now)

@@ -105,6 +105,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
         if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
             stack.callback(session.saver.wait)
         trainer.loader.say = session.say
+        trainer.loader.stopping = lambda: session.signal is not None
         with stops_on_signals(session.stop):
             yield session
         session.saver.close()

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.streams import Server, make_stream, serving, text_of, write_jsonl
-from trivium.errors import SourceError
+from trivium.errors import SourceError, StoppedError
 from trivium.sources.stream.dataset import BUILDERS, CHUNK_EXAMPLES, LanePart, LanePosition, StreamDataset
 from trivium.sources.stream.lane import LaneState, read_windows
 from trivium.sources.stream.prefetch import Retries
@@ -121,17 +121,12 @@ def test_a_column_that_is_no_text_is_refused(tmp_path: Path, column: str, messag
 
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
-    nowhere, strange = tmp_path / "nowhere", tmp_path / "data.xyz"
-    strange.touch()
+    nowhere = tmp_path / "nowhere"
     folder = write_jsonl(tmp_path / "web", [[5]])
     for stream, message in (
         (
             make_stream(nowhere),
             f"dataset: {nowhere} cannot be opened: FileNotFoundError: Couldn't find any data file at {nowhere}.",
-        ),
-        (
-            make_stream(strange),
-            f"dataset: {strange} is not a file that can be read. Give one of {', '.join(BUILDERS)}.",
         ),
         (
             make_stream(folder, split="test"),
@@ -201,4 +196,60 @@ def test_a_remote_that_never_answers_is_an_error() -> None:
     assert str(error.value) == (
         f"dataset: {url} did not answer 3 times, the last time with FileNotFoundError: Unable to find '{url}'"
     )
-    assert pauses == [1, 2]
+    assert sum(pauses) == 3
+
+
+def test_a_stop_ends_the_wait_for_a_remote_that_does_not_answer() -> None:
+    with serving(b"") as server:
+        url = server.url  # and now it is gone
+    pauses: list[float] = []
+    stream = make_stream(url, Retries((64,), sleep=pauses.append))
+    stream.stopping = lambda: len(pauses) == 3
+    with pytest.raises(StoppedError) as error:
+        read(stream)
+    assert str(error.value) == f"stopped while waiting for {url}. Start the run again."
+    assert pauses == [0.5] * 3
+
+
+@pytest.mark.parametrize("query", ["", "?token=abc"], ids=["plain", "query"])
+@pytest.mark.parametrize(("status", "tries"), [(404, 0), (403, 0), (503, 2)])
+def test_an_answer_that_refuses_is_not_asked_for_again(status: int, tries: int, query: str) -> None:
+    pauses: list[float] = []
+    with serving(b"") as server:
+        server.status = status
+        stream = make_stream(server.url + query, Retries((0.5,) * 2, sleep=pauses.append))
+        with pytest.raises(SourceError) as error:
+            read(stream)
+    shown = server.url + query.replace("abc", "***")
+    if not tries:
+        assert str(error.value) == f"dataset: {shown} cannot be opened: the server answers {status}."
+    assert "abc" not in str(error.value)
+    assert len(pauses) == tries
+
+
+def test_a_presigned_address_is_read_with_its_query() -> None:
+    with serving(b'{"text": "one"}\n{"text": "two"}\n') as server:
+        stream = make_stream(f"{server.url}?token=a.b&X-Amz-Signature=9%2Bf", lanes=1)
+        assert [text for _, _, text in read(stream)] == ["one", "two"]
+    assert "/data.jsonl?token=a.b&X-Amz-Signature=9%2Bf" in server.paths
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://host/data.xyz?token=a.jsonl", "http://host/data.xyz?token=***"),
+        ("https://me:secret@host/data", "https://***@host/data"),
+    ],
+)
+def test_an_address_of_a_file_that_nothing_reads_is_refused_before_it_is_opened(address: str, shown: str) -> None:
+    with pytest.raises(SourceError) as error:
+        make_stream(address)
+    known = ", ".join(BUILDERS)
+    assert str(error.value) == f"dataset: {shown} is not a file that can be read. Give one of {known}."
+
+
+def test_a_file_that_nothing_reads_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    strange = tmp_path / "data.xyz"
+    strange.touch()
+    with pytest.raises(SourceError, match=r"data\.xyz is not a file that can be read"):
+        make_stream(strange)

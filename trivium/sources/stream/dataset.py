@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.sources import StreamSource
-from trivium.errors import SourceError
+from trivium.errors import SourceError, StoppedError
 from trivium.sources.stream.prefetch import Retries, described
 from trivium.text.tokenizer import Tokenizer, added_tokens
 
 CHUNK_EXAMPLES = 256  # fetched and tokenised at a time
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv", ".arrow": "arrow"}
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+LOOK_SECONDS = 0.5  # between two looks at the notes of threads, and at whether to stop
+REFUSALS = (401, 403, 404, 410)  # what a server answers where a second try would get the same
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,6 +69,8 @@ class StreamDataset:
         self.source = source
         self.tokenizer = tokenizer
         self.retries = Retries() if retries is None else retries
+        self.stopping: Callable[[], bool] = lambda: False  # whether to stop waiting
+        self._builder_and_files()  # refuses a file that nothing reads
         self._around = added_tokens(tokenizer, source.add)
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
@@ -83,6 +88,11 @@ class StreamDataset:
     def num_files(self) -> int:
         """Files of the dataset, as `datasets` counts them."""
         return int(self.dataset.num_shards)
+
+    def refuse_to_wait(self) -> None:
+        """StoppedError where the run is told to stop: called while the remote is waited for."""
+        if self.stopping():
+            raise StoppedError(f"stopped while waiting for {self.source.where}. Start the run again.")
 
     def part(self, lane: int) -> LanePart:
         """What a lane reads."""
@@ -141,7 +151,8 @@ class StreamDataset:
         address = self.source.dataset or ""
         if "://" not in address and not Path(address).is_file():
             return address, None
-        suffixes = [suffix for suffix in Path(address).suffixes if suffix not in COMPRESSED]
+        path = urlsplit(address).path if "://" in address else address
+        suffixes = [suffix for suffix in Path(path).suffixes if suffix not in COMPRESSED]
         builder = BUILDERS.get(suffixes[-1] if suffixes else "")
         if builder is None:
             known = ", ".join(BUILDERS)
@@ -155,12 +166,45 @@ class StreamDataset:
             try:
                 return open_it()
             except Exception as error:
-                # Of an address, the library reports that it found nothing when nobody answered.
-                may_answer = isinstance(error, OSError if "://" in where else (ConnectionError, TimeoutError))
-                if not may_answer:
+                if not self._may_answer(error):
                     raise SourceError(f"dataset: {where} cannot be opened: {described(error)}") from error
                 if failures == len(pauses):
                     tries = f"did not answer {failures + 1} times"
                     raise SourceError(f"dataset: {where} {tries}, the last time with {described(error)}") from error
-            self.retries.sleep(pauses[failures])
+            self._pause(pauses[failures])
         raise AssertionError("the last try returns or raises")
+
+    def _may_answer(self, error: Exception) -> bool:
+        """Whether a second try may succeed where the library failed with this."""
+        address = self.source.dataset or ""
+        if not address.startswith(("http://", "https://")):
+            return isinstance(error, OSError if "://" in address else (ConnectionError, TimeoutError))
+        # The library says the same of a file that does not exist and of a server that is away: the server is asked.
+        status = http_status(address)
+        if status in REFUSALS:
+            raise SourceError(f"dataset: {self.source.where} cannot be opened: the server answers {status}.") from error
+        return status is None or status >= 400 or isinstance(error, OSError)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, unless the run is told to stop."""
+        while seconds > 0:
+            self.refuse_to_wait()
+            self.retries.sleep(min(seconds, LOOK_SECONDS))
+            seconds -= LOOK_SECONDS
+        self.refuse_to_wait()
+
+
+def http_status(address: str) -> int | None:
+    """What a server answers to a request for the first byte; None where nobody answers."""
+    import fsspec
+    from aiohttp import ClientError, ClientResponseError
+
+    try:
+        fsspec.filesystem("http", client_kwargs={"trust_env": True}).cat_file(address, start=0, end=1)
+    except ClientResponseError as error:
+        return error.status
+    except FileNotFoundError:
+        return 404
+    except (ClientError, OSError):
+        return None
+    return 200

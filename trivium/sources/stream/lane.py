@@ -20,11 +20,10 @@ from trivium.rows.piece import MAX_LENGTH, make_pieces, pack_word
 from trivium.rows.reading import RowSettings
 from trivium.rows.window import Window, make_window
 from trivium.seeds import derive_key
-from trivium.sources.stream.dataset import START, LanePart, LanePosition, StreamDataset
+from trivium.sources.stream.dataset import LOOK_SECONDS, START, LanePart, LanePosition, StreamDataset
 from trivium.sources.stream.prefetch import Prefetcher, read_with_retries
 
 Int64s = NDArray[np.int64]
-LOOK_SECONDS = 0.5  # between two looks at the notes of threads while a window is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +175,7 @@ class Lane:
                 return None
             except Empty:
                 self._attend()
+                self.stream.refuse_to_wait()
 
     def _pack(self, documents: WindowDocuments, taken: tuple[TakenRows, ...]) -> Window:
         """The window under the last settings: of what those before left over."""
