@@ -143,5 +143,6 @@ def test_a_run_writes_within_its_folder_and_the_cache_and_starts_nothing_but_its
     assert [path for path in seen["loaded"] if Path(path).is_relative_to(work)] == []
     workers = [started for started in seen["started"] if "'-P', '-m', 'trivium.prepare.workers'" in started]
     assert workers
-    assert [started for started in seen["started"] if started not in workers] == []
+    others = [started for started in seen["started"] if started not in workers]
+    assert [started for started in others if "/sbin/ldconfig" not in started] == []  # how Python finds C libraries
     assert seen["unpickled"] == []

@@ -110,7 +110,7 @@ def test_without_any_vocabulary_the_shape_is_a_gap_and_the_rest_is_planned() -> 
 def test_a_tokenizer_that_is_not_there_leaves_the_shape_open(tmp_path: Path) -> None:
     plan = plan_of({"steps": 5}, tokenizer={"path": str(tmp_path / "nowhere.json")})
     assert plan.model is None
-    assert plan.gaps[-1].where == "tokenizer"
+    assert plan.gaps[-1].where == "tokenizer.path"
 
 
 def test_a_folder_gives_its_shape_and_the_config_its_rotary_positions(tmp_path: Path) -> None:

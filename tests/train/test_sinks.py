@@ -13,8 +13,8 @@ from tests.support.training import write_four_stages
 from trivium.config.load import load_config
 from trivium.config.schema import Track
 from trivium.plan.make import make_plan
-from trivium.run.events import Evaluated
-from trivium.train.sinks import LiveView, Tracker, trackers
+from trivium.run.events import Evaluated, Notice
+from trivium.train.sinks import Lines, LiveView, Tracker, trackers
 
 EVALUATED = Evaluated.without_validation(5, "general")
 
@@ -76,3 +76,15 @@ def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkey
     view.close()
     assert shown.getvalue().count("loss 2.2500") >= 2  # of the step, and of its source
     assert "7.5" not in shown.getvalue()
+
+
+def test_a_line_is_written_in_one_piece() -> None:
+    pieces: list[str] = []
+
+    class Watched(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    Lines(1, Watched()).write(Notice(step=3, text="slow"))
+    assert pieces == ["step 3: slow\n"]

@@ -171,7 +171,8 @@ class Lines:
 
     def write(self, event: Event) -> None:
         if not isinstance(event, StepTaken) or event.step % self._every == 0:
-            print(printable(event.line()), file=self._file, flush=True)
+            self._file.write(printable(event.line()) + "\n")  # in one piece: saves print from a thread of their own
+            self._file.flush()
 
     def close(self) -> None:
         """There is nothing to close."""
