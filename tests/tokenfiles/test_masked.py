@@ -190,6 +190,9 @@ def test_padded_rows_that_do_not_fit_their_shape_are_refused(tmp_path: Path) -> 
         f"{folder}/train.bin: has 64 bytes, and shape.json gives 5 rows of 4 tokens. "
         "That is neither 2, 4 nor 8 bytes a token: write both again."
     )
+    for odd in ("[4, 1e999]", "[4.5, 4]", "[4]", "4"):
+        (folder / "shape.json").write_text(f'{{"train": {odd}}}')
+        assert "shape.json does not give their shape" in refusal(folder)
     (folder / "shape.json").unlink()
     assert refusal(folder) == (
         f"{folder}/train.bin.mask: is a mask of padded rows, and {folder}/shape.json does not give their shape "

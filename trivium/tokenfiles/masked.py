@@ -170,7 +170,9 @@ def find_padded(path: Path) -> PaddedRows | None:
     try:
         content = read_json(where)
         shape: Any = content.get(path.stem, content.get("shape")) if isinstance(content, dict) else content
-        rows, width = map(int, shape)
+        rows, width = shape
+        if type(rows) is not int or type(width) is not int:
+            raise TypeError("it is not two whole numbers")
     except (OSError, ValueError, TypeError) as error:
         raise SourceError(
             f"{masks[0]}: is a mask of padded rows, and {where} does not give their shape ({error}). "
