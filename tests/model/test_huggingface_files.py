@@ -82,7 +82,8 @@ def test_a_truncated_config_is_one_line(folder: Path, content: bytes, what: str)
         ("head_dim", "4", 'head_dim is "4". It must be a whole number over 0, and under 2,147,483,648.'),
         ("rms_norm_eps", [], "rms_norm_eps is []. It must be a number over 0, and under 2,147,483,648."),
         ("rope_scaling", "yarn", 'rope_scaling is "yarn". It must be a table, or null.'),
-        ("rope_theta", "x", 'rope_theta is "x". It must be a number over 0, and under 2,147,483,648.'),
+        ("rope_theta", "x", 'rope_theta is "x". It must be a number over 1, and under 2,147,483,648.'),
+        ("rope_theta", 1.0, "rope_theta is 1.0. It must be a number over 1, and under 2,147,483,648."),
         (
             "rope_scaling",
             {"rope_type": "yarn"},

@@ -74,7 +74,7 @@ class StageLr(Table):
 class Rope(Table):
     """Rotary positions."""
 
-    theta: Positive | None = Field(None, examples=[500_000])
+    theta: Annotated[float, Field(gt=1)] | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
     scaling: Literal["linear", "yarn", "llama3"] | None = None
     """How rows longer than the trained context are reached; absent: positions are not scaled."""

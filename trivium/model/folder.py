@@ -68,7 +68,7 @@ def _is_usable(key: str, value: Any) -> bool:
     if key in ("qk_norm", "tied_embeddings"):
         return isinstance(value, bool)
     is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
-    least = 0 if key in ("original_seq_len", "init_std") else 1e-30
+    least = 0 if key in ("original_seq_len", "init_std") else 1 + 1e-9 if key == "theta" else 1e-30
     most = MOST_LAYERS if key == "layers" else 2**31 - 1
     return type(value) in ((int,) if is_whole else (int, float)) and least <= value <= most
 

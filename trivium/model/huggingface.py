@@ -209,9 +209,11 @@ def _unusable(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
             continue
         kinds = (int,) if kind is int else (int, float)
         limit = MOST_LAYERS if key == "num_hidden_layers" else _LARGEST
-        if type(value) not in kinds or not 0 < (value or 0) < limit:
+        least = 1 if key == "rope_theta" else 0  # yarn divides by its logarithm
+        if type(value) not in kinds or not least < (value or 0) < limit:
             noun = "a whole number" if kind is int else "a number"
-            yield Problem(str(path), f"{key} is {json.dumps(value)}. It must be {noun} over 0, and under {limit:,}.")
+            what = f"{key} is {json.dumps(value)}. It must be {noun} over {least}, and under {limit:,}."
+            yield Problem(str(path), what)
 
 
 def _their_rope(config: dict[str, Any]) -> dict[str, Any]:
