@@ -75,19 +75,25 @@ class FileTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         texts = [replace_surrogates(text) for text in texts]
-        encoded = self.inner.encode_batch_fast(texts, add_special_tokens=False)
-        tokens = [np.array(each.ids, np.uint32) for each in encoded]
+        tokens = self._ids(texts)
         special = np.array(sorted(self.special_names), np.uint32)
         return [
             self._encode_with_broken_names(text) if np.isin(each, special).any() else each
             for text, each in zip(texts, tokens, strict=True)
         ]
 
+    def _ids(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        try:
+            encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises no other kind
+            what = f"tokenizer: cannot encode a text ({error})"
+            raise SourceError(f"{what}. Use one that knows every byte, or has a token for unknown ones.") from None
+        return [np.array(each.ids, np.uint32) for each in encoded]
+
     def _encode_with_broken_names(self, text: str) -> NDArray[np.uint32]:
         """Encode pieces of which none holds a whole special name: the model itself may know one (`<s>` in Unigram)."""
         pieces = self._break_names.split(text)
-        encoded = self.inner.encode_batch_fast(pieces, add_special_tokens=False)
-        tokens = np.concatenate([np.array(each.ids, np.uint32) for each in encoded])
+        tokens = np.concatenate(self._ids(pieces))
         for number, name in self.special_names.items():
             if number in tokens:
                 raise SourceError(
