@@ -205,7 +205,11 @@ def test_half_a_surrogate_pair_names_no_token(tmp_path: Path) -> None:
 
 
 def test_a_text_that_a_tokenizer_cannot_encode_is_one_line(tmp_path: Path) -> None:
-    pieces = {"version": "1.0", "model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}, "added_tokens": []}
+    pieces = {
+        "version": "1.0",
+        "model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]},
+        "added_tokens": [],
+    }
     tokenizer = file_tokenizer(tmp_path / "tokenizer.json", pieces)
     with pytest.raises(SourceError) as error:
         tokenizer.encode(["ab"])
