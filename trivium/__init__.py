@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trivium.errors import ResumeError as ResumeError
     from trivium.errors import SaveError as SaveError
     from trivium.errors import SourceError as SourceError
+    from trivium.errors import StoppedError as StoppedError
     from trivium.errors import TriviumError as TriviumError
     from trivium.errors import UsageError as UsageError
     from trivium.loader.loader import Loader as Loader
@@ -63,6 +64,7 @@ _HOMES = {
         "ResumeError",
         "SaveError",
         "SourceError",
+        "StoppedError",
         "TriviumError",
         "UsageError",
     ),
