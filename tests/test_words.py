@@ -25,7 +25,7 @@ BANNED = {
     r"\bpast is another\b": "earlier steps differ",
     r"\bis torn\b": "is corrupt: truncated, or changed",
     r"\banew\b": "again",
-    r"\bwhat is there\b": "the thing itself: its files, its keys, the config",
+    r"\bwhat is there\b": "name it: the files, the keys, the config",
 }
 FIELD_WORDS = ("grad_norm", "loss_mask", "lm_head", "apply_rotary", "init_weights", "is_main", "skipped")
 

@@ -84,7 +84,7 @@ def test_what_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None:
             ["--step", "0", "--row", "9"],
             "inspect: step 0 of stage only [one] has rows 0 to 1 of web: none matches --row 9.\n",
         ),
-        (["--step", "3"], "there is no step 3: the last of the 3 is step 2.\n"),
+        (["--step", "3"], "there is no step 3: the run has 3 steps, from 0 to 2.\n"),
         (
             ["--document", "web"],
             '--document: "web" is not a document. Write its source and number, such as web:1234.\n',

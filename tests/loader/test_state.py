@@ -61,7 +61,7 @@ def test_a_state_of_another_length_or_kind_is_refused(config: Config) -> None:
         assert str(error.value) == "this is not the state of a loader. Give what its state_dict returned."
     with pytest.raises(PlanError) as problem:
         next(loader.batches(start=19))
-    assert str(problem.value) == "there is no step 19: the last of the 18 is step 17."
+    assert str(problem.value) == "there is no step 19: the run has 18 steps, from 0 to 17."
 
 
 def test_the_state_at_a_step_is_the_one_that_was_there_and_moves_nothing(config: Config) -> None:

@@ -103,7 +103,7 @@ def test_the_settings_of_every_step_agree_with_a_plain_loop(said: list[dict[str,
 @pytest.mark.parametrize("step", [-1, 10, 11])
 def test_a_step_outside_the_run_is_refused(step: int) -> None:
     plan = plan_of({"steps": 4}, {"steps": 6})
-    with pytest.raises(PlanError, match=rf"^there is no step {step}: the last of the 10 is step 9\.$"):
+    with pytest.raises(PlanError, match=rf"^there is no step {step}: the run has 10 steps, from 0 to 9\.$"):
         plan.settings_at(step)
 
 

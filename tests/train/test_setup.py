@@ -297,7 +297,7 @@ def test_nothing_that_only_explains_ends_a_run(folder: Path, monkeypatch: pytest
 def test_there_is_no_batch_after_the_last_step_nor_of_documents_that_nobody_holds_out(folder: Path) -> None:
     trainer = Trainer("run.toml", show=False)
     for step in (6, 7):
-        with pytest.raises(PlanError, match=f"there is no step {step}: the last of the 6 is step 5"):
+        with pytest.raises(PlanError, match=f"there is no step {step}: the run has 6 steps, from 0 to 5"):
             trainer.batch(step)
     assert trainer.batch(5).num_rows == 2
     with pytest.raises(PlanError, match="there is no step 6"):

@@ -85,7 +85,7 @@ class Loader:
         self.step = self.step if start is None else start
         total = self.plan.total_steps
         if not 0 <= self.step <= total:
-            what = f"there is no step {self.step:,}: the last of the {total:,} is step {total - 1:,}."
+            what = f"there is no step {self.step:,}: the run has {total:,} steps, from 0 to {total - 1:,}."
             raise PlanError([Problem("", what)])
         if self.prefetch:
             yield from self._prefetched(self.step, total)

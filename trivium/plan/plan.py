@@ -51,7 +51,8 @@ class Plan:
         if not self._ends and self.gaps:
             raise PlanError(self.gaps)
         if step < 0 or number == len(self._ends):
-            what = f"there is no step {step:,}: the last of the {self.known_steps:,} is step {self.known_steps - 1:,}."
+            steps = self.known_steps
+            what = f"there is no step {step:,}: the run has {steps:,} steps, from 0 to {steps - 1:,}."
             raise PlanError([*(self.gaps if self.total_steps is None else ()), Problem("", what)])
         return self.stages[number]
 

@@ -180,7 +180,7 @@ class Trainer:
         self.figures |= {name: float(value) for name, value in figures.items()}
 
     def evaluate(self) -> Evaluated | None:
-        """Evaluate the model as it is; None where nothing is held out and there is no evaluator."""
+        """Evaluate the model on the held-out rows, and by the evaluator; None where the run has neither."""
         fingerprints = self.validation_fingerprints
         event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, fingerprints)
         if self._evaluator is not None:
