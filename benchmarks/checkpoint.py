@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 from bench_run import SMALL, Size, make_config
 
+from trivium.engine.torch.checkpoint.state import under
 from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.state import under
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.settings import engine_settings, stage_settings

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.utils import clip_grad_norm_
 
+from trivium.engine.torch.checkpoint.weights import init_weights
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder, DeviceBatch
-from trivium.engine.torch.weights import init_weights
 from trivium.model.spec import ModelSpec
 from trivium.rows.batch import Batch
 

@@ -29,10 +29,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from trivium.engine.torch.checkpoint.weights import init_weights
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.model import Decoder, DeviceBatch
-from trivium.engine.torch.weights import init_weights
 from trivium.model.spec import ModelSpec
 
 RANKS = 2
@@ -42,7 +42,7 @@ TRAINER, BARE = "trivium, Trainer", "bare FSDP2 loop"
 
 def bare_fsdp(spec: ModelSpec, num_rows: int, seq_len: int) -> PlainLoop:
     """The decoder sharded over all ranks, on this rank's rows of a fixed batch."""
-    mesh = init_device_mesh("cpu", (RANKS,))
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("shard",))
     with torch.device("meta"):
         model = Decoder(spec, torch.float32)
     for layer in model.layers:

@@ -15,6 +15,7 @@ from trivium.config.load import validate
 from trivium.config.schema import Config
 from trivium.rows.blocks import FileTable, Spans
 from trivium.rows.kernels import address_of, compiled
+from trivium.rows.lengths import ALL_LENGTHS
 from trivium.rows.piece import pack_word
 from trivium.sources.open import OpenSource
 
@@ -47,6 +48,8 @@ class SimulatedBlocks:
         self.tokens = documents // PERIOD_DOCUMENTS * PERIOD_TOKENS
         self.num_blocks = -(-self.tokens // BLOCK_TOKENS)
         self.window_blocks = WINDOW_BLOCKS
+        self.lengths = ALL_LENGTHS
+        self.num_opened = FILES
         self.fingerprint = f"simulated, {documents} documents"
         self.table = FileTable(
             tokens=np.full(FILES, address_of(TOKENS)),
@@ -55,9 +58,17 @@ class SimulatedBlocks:
             num_ids=np.full(FILES, 2**16),
         )
 
-    def spans(self, blocks: Int64s) -> Spans:
+    def open_files(self, pieces: Int64s) -> None:
+        """All are open."""
+
+    def spans(self, blocks: Int64s, bands: Int64s | None = None) -> Spans:
         """The documents that start in these blocks."""
+        assert bands is None, "it has no views"
         return Spans(_find_spans(blocks, ENDS, self.tokens))
+
+    def in_bands(self, spans: Spans, mask: int) -> Spans:
+        """All spans: there is one band."""
+        return spans
 
 
 @compiled

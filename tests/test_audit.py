@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configs import two_steps
 from tests.support.texts import prepare_bytes, write_lines
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "trivium").rglob("*.py"))
 # Libraries that every command imports, and some of Python's own.
 HOSTILE = ("json", "numpy", "orjson", "pydantic", "random", "rich", "string", "tokenizers", "typing_extensions", "yaml")
-STARTS_PROCESSES = ("trivium/prepare/workers.py",)
+STARTS_PROCESSES = ("trivium/prepare/workers.py", "trivium/engine/memory.py", "trivium/prove/launch.py")
 
 
 def calls(source: str) -> Iterator[tuple[int, str]]:
@@ -38,7 +39,7 @@ def named(names: tuple[str, ...]) -> set[str]:
     return found
 
 
-def test_processes_are_started_in_one_module_and_never_through_a_shell() -> None:
+def test_processes_are_started_in_two_modules_and_never_through_a_shell() -> None:
     assert named(("subprocess", "multiprocessing", "pty", "concurrent.futures.process")) == set(STARTS_PROCESSES)
     forbidden = {"os.system", "os.popen", "os.fork", "os.forkpty", "eval", "exec", "compile", "__import__"}
     forbidden |= {f"os.{kind}{way}" for kind in ("exec", "spawn") for way in ("l", "le", "lp", "v", "ve", "vp", "vpe")}
@@ -96,30 +97,14 @@ def test_nothing_reads_pickles() -> None:
         assert {call for _, call in calls(path.read_text(encoding="utf-8"))} & forbidden == set(), path
 
 
-CONFIG = """
-run.name = "run"
-model = { layers = 1, width = 32, heads = 2 }
-tokenizer.kind = "bytes"
-optimizer.lr = 0.001
-schedule.shape = "constant"
-engine.device = "cpu"
-sources.web = { kind = "text", path = "texts" }
-[[stages]]
-name = "one"
-steps = 2
-seq_len = 16
-batch_size = 2
-"""
-
-
 @pytest.mark.slow
 def test_a_run_writes_within_its_folder_and_the_cache_and_starts_nothing_but_its_workers(
     tmp_path: Path, own_cache: Path
 ) -> None:
     work = tmp_path / "work"
     for number in range(3):
-        write_lines(work / "texts" / f"{number}.jsonl", ["x" * 600_000] * 2)
-    (work / "run.toml").write_text(CONFIG)
+        write_lines(work / "data" / f"{number}.jsonl", ["x" * 600_000] * 2)
+    (work / "run.toml").write_text(two_steps("text"))
     for name in HOSTILE:
         (work / f"{name}.py").write_text("raise SystemExit(9)\n")
     commands = [

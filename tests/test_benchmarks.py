@@ -90,3 +90,8 @@ def test_ranks_compares_two_ranks_with_a_bare_loop() -> None:
     printed = run("ranks.py", "--small")
     for name in ("trivium, Trainer", "bare FSDP2 loop", "ratio"):
         assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
+def test_save_plan_measures_a_layout() -> None:
+    assert "\n  256 ranks: 4 x 8 x 8" in run("save_plan.py", "--small")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tests.support.command_line import trivium
 from trivium.run.listing import RunState, show_runs
-from trivium.screen import echo, printable, terminal
+from trivium.screen import echo, echo_line, one_line, printable, terminal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2Ja\rb\x9b1m\u202etxt.exe [/bold] [link=x] :smile:"
 SHOWN = "\\u001b]0;owned\\u0007\\u001b[2Ja\\u000db\\u009b1m\\u202etxt.exe [/bold] [link=x] :smile:"
@@ -42,6 +42,29 @@ def test_tables_and_texts_have_none() -> None:
     assert "\u202e" not in shown
 
 
+def test_a_text_that_grows_by_its_escapes_keeps_all_its_letters() -> None:
+    console = terminal()
+    console.file, console.width = io.StringIO(), 40
+    words = " ".join(f"\x1b[{number}mword{number}" for number in range(12))
+    table = Table(box=None)
+    table.add_column("name", overflow="fold")
+    table.add_row(Text(words))
+    console.print(Text(words), table)
+    shown = console.file.getvalue()
+    assert all(len(line) <= 40 for line in shown.splitlines())
+    for number in range(12):
+        assert "".join(shown.split()).count(f"\\u001b[{number}mword{number}") == 2
+
+
+def test_a_line_end_of_a_name_is_shown_and_a_messages_own_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line("a\nfinished: b") == "a\\u000afinished: b"
+    echo_line("run.toml: is not valid TOML.\n    lr = = 3\n         ^", err=True)
+    echo_line("web\n\nstep 10: saved")
+    told = capsys.readouterr()
+    assert told.err == "run.toml: is not valid TOML.\n    lr = = 3\n         ^\n"
+    assert told.out == "web\\u000a\\u000astep 10: saved\n"
+
+
 def test_a_bar_has_none() -> None:
     console = terminal()
     console.file = io.StringIO()
@@ -53,8 +76,11 @@ def test_a_bar_has_none() -> None:
 def test_runs_with_any_name_are_listed() -> None:
     console = terminal()
     console.file, console.width = io.StringIO(), 300
-    show_runs([RunState(HOSTILE, "new", 0, None, HOSTILE, None, None, "")], console)
-    assert console.file.getvalue().count("[/bold]") == 2
+    show_runs([RunState(f"{HOSTILE}\nfinished", "new", 0, None, HOSTILE, None, None, (), "")], console)
+    shown = console.file.getvalue()
+    assert shown.count("[/bold]") == 2
+    assert shown.count("\n") == 2
+    assert "\\u000afinished" in shown
 
 
 def test_an_error_has_none(tmp_path: Path) -> None:
@@ -63,3 +89,39 @@ def test_an_error_has_none(tmp_path: Path) -> None:
     assert code == 2
     assert "\x1b" not in told
     assert "\\u001b" in told
+
+
+NAMED = """
+[run]
+name = "run"
+[model]
+layers = 1
+width = 32
+heads = 2
+[tokenizer]
+kind = "bytes"
+[sources.web]
+kind = "text"
+path = "{path}"
+[[stages]]
+name = "one"
+steps = 2
+seq_len = 16
+batch_size = 2
+mixture = {{ web = 1.0 }}
+"""
+
+
+def test_a_file_name_forges_no_line(tmp_path: Path) -> None:
+    name = "a\x1b[2J\nfinished: all is well" + " and so on" * 8
+    written = json.dumps(f"{name}.jsonl")[1:-1]
+    (tmp_path / "run.toml").write_text(NAMED.format(path=written))
+    code, _, told = trivium(tmp_path, "prepare", "run.toml")
+    assert code == 2
+    assert told.count("\n") == 1
+    assert "a\\u001b[2J\\u000afinished" in told
+    (tmp_path / f"{name}.jsonl").write_text('{"text": "some words"}\n')
+    code, shown, told = trivium(tmp_path, "plan", "run.toml")
+    assert code == 0
+    assert "\\u000afinished:allis" in "".join(shown.split())
+    assert not [line for line in (shown + told).splitlines() if line.startswith("finished")]

@@ -9,7 +9,7 @@
       GuardError     a run that was ended because its steps go wrong
       SaveError      a checkpoint that had to be written and could not be
       StoppedError   a signal, while a stream was waited for
-      RankError      what went wrong on another rank
+      RankError      what went wrong on another rank, or that it was stopped
         SilentRankError    the same, on a rank that leaves the message to rank 0
 
 A message is one line: where, what is wrong with the value, the limit or reason, what to write instead.
@@ -17,6 +17,9 @@ A message is one line: where, what is wrong with the value, the limit or reason,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+FAILED = 2  # exit codes: what a user can fix
+STOPPED = 3  # a run that was asked to stop: start it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,18 @@ class StoppedError(TriviumError):
 
 
 class RankError(TriviumError):
-    """Another rank of this launch failed."""
+    """Another rank of this launch failed; or it stopped, where `stopped`, and the command line exits with 3."""
+
+    def __init__(self, message: str, *, stopped: bool = False) -> None:
+        super().__init__(message)
+        self.stopped = stopped
 
 
 class SilentRankError(RankError):
-    """Ends a rank whose failure rank 0 reports: the command line exits with 2 and prints nothing."""
+    """Ends a rank whose failure rank 0 reports: the command line prints nothing."""
+
+
+def exit_code(error: TriviumError) -> int:
+    """The code that a process ends with."""
+    is_stop = error.stopped if isinstance(error, RankError) else isinstance(error, StoppedError)
+    return STOPPED if is_stop else FAILED

@@ -23,7 +23,7 @@ import platformdirs
 import xxhash
 
 from trivium.errors import SourceError, UsageError
-from trivium.screen import echo
+from trivium.screen import echo_line
 
 LARGEST_JSON = 256 << 20  # bytes; the largest tokenizers have about 40 MB
 DEEPEST_JSON = 64  # tables and lists within one another
@@ -109,9 +109,10 @@ def open_regular(path: Path) -> int:
     """A descriptor of a file; ValueError where it is a pipe, a device or a folder."""
     # A pipe that nobody writes to would wait here without end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise ValueError("it is not a regular file")
+        raise ValueError(f"it is a {'pipe' if stat.S_ISFIFO(mode) else 'folder' if stat.S_ISDIR(mode) else 'device'}")
     return descriptor
 
 
@@ -302,7 +303,7 @@ def keep_in_cache(path: Path, content: bytes, *, durable: bool = True) -> None:
 def _warn_read_only(folder: Path) -> None:
     """Warn once in a process, not for every file."""
     what = "may only be read, so that what is computed is not kept, and is computed again next time"
-    echo(f"{folder}: {what}.", err=True)
+    echo_line(f"{folder}: {what}.", err=True)
 
 
 def cache_folder() -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+LINE_END = re.compile("\n(?! )")  # but for those of a message's further lines, which are indented
 # All of C0 and C1 but tab and line end, and the marks that turn the direction of writing around.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -19,6 +20,16 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202
 def printable(text: str) -> str:
     """The text with each control character as an escape, which JSON understands too."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """A text of one line, or a message: a line end that a file name brought into it is an escape too."""
+    return LINE_END.sub(r"\\u000a", printable(text))
+
+
+def echo_line(text: object, *, err: bool = False) -> None:
+    """Print a message, at once."""
+    echo(one_line(str(text)), err=err)
 
 
 def echo(text: object = "", *, err: bool = False, end: str = "\n") -> None:
@@ -41,6 +52,8 @@ def terminal(*, stderr: bool = False) -> "Console":
             return super().render_str(printable(text), **settings)  # before its width is measured
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            if isinstance(renderable, Text) and CONTROL.search(renderable.plain):
+                renderable = renderable.blank_copy(printable(renderable.plain))  # before it is wrapped
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 

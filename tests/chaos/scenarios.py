@@ -11,18 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.chaos.compare import Comparison, compare_folders, compare_runs
-from tests.support.corpus import write_source
+from tests.chaos.compare import compare_folders, compare_runs
 from tests.support.streams import write_jsonl
+from tests.support.training import SMALL_MODEL, write_sources
+from trivium.prove.compare import Comparison
 
 KEEPS_ALL = ("checkpoint.every=1", "checkpoint.keep=1000")
-HEAD = """
-[run]
-name = "run"
-[model]
-layers = 1
-width = 32
-heads = 2
+HEAD = (
+    SMALL_MODEL
+    + """
 vocab = 512
 [tokenizer]
 kind = "bytes"
@@ -42,6 +39,7 @@ validation = 0.2
 kind = "tokens"
 path = "../code"
 """
+)
 STAGES = """
 [sources.pages]
 kind = "text"
@@ -125,9 +123,8 @@ kl = { beta = 0.1 }
 
 def write_input(folder: Path) -> None:
     """Token files, texts and a dataset to stream."""
+    write_sources(folder)
     rng = np.random.default_rng(0)
-    for name in ("web", "code"):
-        write_source(folder / name, [rng.integers(2, 24, 18).tolist()], "uint16")
     write_jsonl(folder / "flow", [rng.integers(6, 60, 30).tolist() for _ in range(2)])
     (folder / "pages.jsonl").write_bytes((folder / "flow/000.jsonl").read_bytes())
 
@@ -174,16 +171,16 @@ class Scenario:
     share: int = 3  # of all kills
 
 
-def settings(every: int, *more: str) -> str:
-    """The tables of a config for the engine and for checkpoints."""
-    return "\n".join(["[engine]", 'device = "cpu"', *more, "[checkpoint]", f"every = {every}", "keep = 2", ""])
+def settings(every: int) -> str:
+    """The table of a config for checkpoints."""
+    return f"[checkpoint]\nevery = {every}\nkeep = 2\n"
 
 
 SCENARIOS: dict[str, Scenario] = {
     "torch": Scenario(HEAD + settings(5) + STAGES, share=5),
     "ranks": Scenario(HEAD + settings(5) + STAGES, ranks=2, victims=("one", "one", "all")),
     "jax": Scenario(
-        HEAD + settings(4, 'name = "jax"') + SHORT,
+        HEAD.replace("[engine]", '[engine]\nname = "jax"') + settings(4) + SHORT,
         environment={
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

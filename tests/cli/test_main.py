@@ -164,7 +164,13 @@ LIGHT = (*HEAVY, "numpy", "numba", "rich", "trivium.config.schema")  # what --he
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "absent"),
-    [(["--help"], LIGHT), (["train", "--help"], LIGHT), (["plan", str(EXAMPLE)], HEAVY), (["schema"], HEAVY)],
+    [
+        (["--help"], LIGHT),
+        (["train", "--help"], LIGHT),
+        (["plan", str(EXAMPLE)], HEAVY),
+        (["plan", str(EXAMPLE), "model.vocab=32000", "--on", "H100"], HEAVY),
+        (["schema"], HEAVY),
+    ],
     ids=lambda each: "-".join(each[:2]),
 )
 def test_what_a_command_does_not_need_is_not_imported(arguments: list[str], absent: tuple[str, ...]) -> None:

@@ -49,6 +49,7 @@ decay = { steps = 1 }
 
 [engine]
 device = "cpu"
+profile = { steps = [1, 2] }
 
 [checkpoint]
 every = { minutes = 30 }
@@ -92,10 +93,16 @@ path = "chat.jsonl"
 kind = "chat"
 tasks = [{ task = "spelling", size = 10, repeat = 2 }]
 
+[sources.short]
+kind = "view"
+from = "pages"
+min_tokens = 1
+max_tokens = 1000
+
 [[stages]]
 name = "first"
 steps = 2
-weights = { web = 1, pages = 1, hub = 1, stream = 1 }
+weights = { web = 1, short = 1, hub = 1, stream = 1 }
 
 [[stages]]
 name = "second"

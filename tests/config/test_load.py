@@ -200,7 +200,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: it is not a regular file. Give the path of a config."
+    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: it is a folder. Give the path of a config."
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(file: Path) -> None:
@@ -255,8 +255,8 @@ def test_an_override_has_the_same_limits(file: Path, override: str, what: str) -
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        assert refusal(path) == f"{path}: cannot be read: it is not a regular file. Give the path of a config."
+    for path, kind in ((tmp_path / "pipe", "pipe"), (Path("/dev/zero"), "device")):
+        assert refusal(path) == f"{path}: cannot be read: it is a {kind}. Give the path of a config."
 
 
 def test_a_tilde_is_the_home_folder_wherever_a_path_may_be_written(

@@ -11,7 +11,14 @@ from tests.engine.kl_contract import KlContract
 from tests.engine.tiny import OPTIMIZERS, STAGE, change_segment, nats_of, only_learn
 from tests.support.batches import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
 from tests.support.generated import log_probabilities, normalised
-from trivium.engine.base import EngineSettings, OptimizerSettings, Precision, StageSettings
+from trivium.engine.base import (
+    EngineSettings,
+    OptimizerSettings,
+    Precision,
+    Recompute,
+    StageSettings,
+    figures_by_position,
+)
 from trivium.errors import ResumeError, UsageError
 from trivium.model.folder import read_spec
 from trivium.model.spec import RopeSpec
@@ -43,6 +50,15 @@ class EngineContract(KlContract):
         assert stats.loss == pytest.approx(before.nats / before.tokens, rel=1e-6)
         assert {name: part.nats for name, part in before.by_source.items()} == pytest.approx(stats.nats_by_source)
 
+    def test_losses_are_summed_by_the_position_in_a_document(self) -> None:
+        batch = make_batch(rows=((140, 20), (70, 90)), seq_len=160)
+        engine = self.tiny()
+        engine.enter(StageSettings(160))
+        found = engine.evaluate(batch)
+        assert found.by_position[:, 1].tolist()[:3] == [64 + 19 + 64 + 64, 64 + 5 + 25, 11]
+        assert found.by_position.sum(axis=0) == pytest.approx([found.nats, found.tokens], rel=1e-5)
+        assert found.by_position == pytest.approx(figures_by_position(batch, engine.nats(batch)), rel=1e-5)
+
     @pytest.mark.parametrize("micro_batch_size", [1, 3])
     def test_micro_batches_change_nothing(self, micro_batch_size: int) -> None:
         whole, parts = self.tiny(), self.tiny(micro_batch_size=micro_batch_size)
@@ -52,12 +68,22 @@ class EngineContract(KlContract):
             assert one.loss == pytest.approx(other.loss, rel=1e-6)
             assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-5)
 
-    def test_recomputed_activations_change_nothing(self) -> None:
-        kept, recomputed = self.tiny(), self.tiny(activation_checkpointing=True)
+    @pytest.mark.parametrize("recompute", ["selective", "full"])
+    def test_recomputed_activations_change_nothing(self, recompute: Recompute) -> None:
+        kept, recomputed = self.tiny(), self.tiny(recompute=recompute)
         for step in range(3):
             batch = make_batch(seed=step)
             loss = kept.step(batch, settings_at(step)).loss
             assert recomputed.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-6)
+
+    def test_a_stage_may_recompute_and_take_smaller_passes_than_the_engine(self) -> None:
+        plain, changing = self.tiny(), self.tiny(micro_batch_size=3)
+        stages = [STAGE, replace(STAGE, recompute="selective", micro_batch_size=1), replace(STAGE, recompute="full")]
+        for step, stage in enumerate(stages):
+            changing.enter(stage)
+            batch = make_batch(seed=step)
+            loss = plain.step(batch, settings_at(step)).loss
+            assert changing.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-6)
 
     def test_a_batch_with_nothing_to_learn_is_not_a_nan(self) -> None:
         engine, batch = self.tiny(), make_batch()

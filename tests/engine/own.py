@@ -24,7 +24,7 @@ from trivium.errors import ResumeError, UsageError
 
 SETTINGS: list[dict[str, Any]] = [
     {"optimizer": OptimizerSettings("muon", grad_clip=1.0)},
-    {"precision": "bfloat16", "activation_checkpointing": True, "micro_batch_size": 2},
+    {"precision": "bfloat16", "recompute": "selective", "micro_batch_size": 2},
 ]
 
 

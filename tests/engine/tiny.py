@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.batches import SEQ_LEN, TINY, VOCAB
-from trivium.engine.base import Direction, Engine, EngineSettings, OptimizerSettings, Precision, StageSettings
+from trivium.engine.base import (
+    Direction,
+    Engine,
+    EngineSettings,
+    OptimizerSettings,
+    Precision,
+    Recompute,
+    StageSettings,
+)
 from trivium.rows.batch import IGNORED, Batch
 
 STAGE = StageSettings(SEQ_LEN)
@@ -55,7 +63,7 @@ class TinyEngines(ABC):
         precision: Precision = "float32",
         micro_batch_size: int | None = None,
         seed: int = 1,
-        activation_checkpointing: bool = False,
+        recompute: Recompute = "none",
     ) -> Engine:
         """A tiny engine that has entered a plain stage."""
         settings = EngineSettings(
@@ -65,7 +73,7 @@ class TinyEngines(ABC):
             device="cpu",
             precision=precision,
             micro_batch_size=micro_batch_size,
-            activation_checkpointing=activation_checkpointing,
+            recompute=recompute,
             token_bytes=np.arange(VOCAB),
         )
         engine = self.make(settings)

@@ -15,6 +15,7 @@ import tomli_w
 import yaml
 
 from tests.fuzz.mutate import ODD_VALUES, change_file, change_values, flip_bytes
+from tests.support.configs import two_steps
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
@@ -274,25 +275,9 @@ def _make_checkpoints(folder: Path) -> None:
 
     with contextlib.chdir(folder):
         write_source(folder / "data", [[8, 9, 10] * 10], "uint16")
-        (folder / "run.toml").write_text(TINY_RUN)
+        (folder / "run.toml").write_text(two_steps("tokens"))
         Trainer("run.toml", show=False).run()
     shutil.rmtree(folder / "data")
-
-
-TINY_RUN = """
-run.name = "run"
-model = { layers = 1, width = 32, heads = 2, vocab = 300 }
-tokenizer.kind = "bytes"
-optimizer.lr = 0.001
-schedule.shape = "constant"
-engine.device = "cpu"
-sources.web = { kind = "tokens", path = "data" }
-[[stages]]
-name = "one"
-steps = 2
-seq_len = 16
-batch_size = 2
-"""
 
 
 def _change_checkpoint(folder: Path, rng: random.Random) -> None:
@@ -327,7 +312,7 @@ def _read_checkpoint(folder: Path, _rng: random.Random) -> None:
 def _starting_from(run: Path) -> Any:
     from trivium.config.load import validate
 
-    raw = tomllib.loads(TINY_RUN) | {"model": {"init": str(run)}}
+    raw = tomllib.loads(two_steps("tokens")) | {"model": {"init": str(run)}}
     return validate(raw, "run.toml")[0]
 
 

@@ -139,5 +139,13 @@ def test_pipes_are_not_waited_for(folder: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (folder / name).unlink()
         os.mkfifo(folder / name)
-    assert "has no config.json" in refusal(lambda: read_spec(folder))
-    assert "has neither" in refusal(lambda: files_by_tensor(folder))
+    assert (
+        refusal(lambda: read_spec(folder)) == f"{folder / 'config.json'}: cannot be read: it is a pipe. Copy it again."
+    )
+    pipe = "cannot be read: it is a pipe. Put the file itself there."
+    assert refusal(lambda: files_by_tensor(folder)) == f"{folder / 'model.safetensors'}: {pipe}"
+    (folder / INDEX).write_text(json.dumps({"weight_map": {their_name(name): "model.safetensors" for name in SHAPES}}))
+    assert refusal(lambda: fitting_files(folder, SHAPES, tied=False)) == f"{folder / 'model.safetensors'}: {pipe}"
+    (folder / INDEX).unlink()
+    os.mkfifo(folder / INDEX)
+    assert refusal(lambda: files_by_tensor(folder)).endswith(f"{INDEX}: cannot be read: it is a pipe. Copy it again.")

@@ -1,20 +1,25 @@
 """Rotary frequencies are those of the models that others publish."""
 
-from typing import Any
+import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from trivium.model.huggingface import write_config
 from trivium.model.rotary import rotary_frequencies, rotary_tables
-from trivium.model.spec import RopeSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 HEAD_DIM = 64
+SPEC = ModelSpec(layers=1, width=256, heads=4, kv_heads=4, head_dim=HEAD_DIM, ffn=512, vocab=256, max_seq_len=8192)
 SCALED = [
     RopeSpec(theta=500_000.0),
     RopeSpec(scaling="linear", factor=4.0, original_seq_len=2048),
     RopeSpec(scaling="yarn", factor=4.0, original_seq_len=2048),
     RopeSpec(theta=1e6, scaling="yarn", factor=16.0, original_seq_len=4096, beta_fast=16.0, beta_slow=2.0),
     RopeSpec(theta=1e4, scaling="yarn", factor=8.0, original_seq_len=4096, attention_factor=1.5),
+    RopeSpec(theta=5e5, scaling="ntk-by-parts", factor=8.0, original_seq_len=4096, beta_fast=24.0),
     RopeSpec(theta=500_000.0, scaling="llama3", factor=8.0, original_seq_len=8192),
     RopeSpec(theta=500_000.0, scaling="llama3", factor=32.0, original_seq_len=8192, high_freq_factor=8.0),
 ]
@@ -46,12 +51,11 @@ def test_frequencies_are_those_of_transformers(rope: RopeSpec) -> None:
     transformers = pytest.importorskip("transformers")
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    theirs: dict[str, Any] = {"rope_type": rope.scaling or "default", "rope_theta": rope.theta, "factor": rope.factor}
-    theirs["original_max_position_embeddings"] = rope.original_seq_len
-    if rope.scaling == "yarn":
-        theirs |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow, "attention_factor": rope.attention_factor}
-    if rope.scaling == "llama3":
-        theirs |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    with tempfile.TemporaryDirectory() as folder:
+        write_config(Path(folder), SPEC, rope, 8192)
+        written = json.loads((Path(folder) / "config.json").read_text())
+    theirs = written["rope_scaling"] or {"rope_type": "default", "rope_theta": written["rope_theta"]}
+    kind = theirs["rope_type"]
     config = transformers.LlamaConfig(
         hidden_size=4 * HEAD_DIM, num_attention_heads=4, rope_parameters=theirs, max_position_embeddings=8192
     )
@@ -59,6 +63,6 @@ def test_frequencies_are_those_of_transformers(rope: RopeSpec) -> None:
     if rope.scaling is None:
         expected, scale = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config).inv_freq, 1.0
     else:
-        expected, scale = ROPE_INIT_FUNCTIONS[rope.scaling](config)
+        expected, scale = ROPE_INIT_FUNCTIONS[kind](config)
     np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-6)
     assert magnitude == pytest.approx(scale)

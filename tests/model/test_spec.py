@@ -23,7 +23,7 @@ def test_flops_count_matrices_and_every_key_of_the_row() -> None:
     assert spec.flops(seq_len=100) == 6 * matrices + 12 * 2 * 8 * 100
 
 
-@pytest.mark.parametrize("scaling", [None, "linear", "yarn", "llama3"])
+@pytest.mark.parametrize("scaling", [None, "linear", "ntk-by-parts", "yarn", "llama3"])
 def test_the_deciding_fields_are_those_that_change_the_rotary_table(scaling: str | None) -> None:
     rope = RopeSpec(scaling=scaling, factor=4.0, original_seq_len=2048)  # type: ignore[arg-type]
     before = rotary_tables(rope, 64, 4096)

@@ -74,6 +74,7 @@ IDLE_STAGE_KEYS: dict[str, list[Any]] = {
     "name": ["a", "b", "c", "d", "e"],
     "evaluate": [None, True],
     "max_epochs": [None, 4, 8],
+    "engine": [None, {"recompute": "full"}, {"micro_batch_size": 1}],
 }
 RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("run", "seed"): [1, 2],
@@ -97,6 +98,7 @@ IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("track", "every"): [1, 10],
     ("loader", "workers"): [1, 4],
     ("engine", "micro_batch_size"): [None, 1],
+    ("engine", "recompute"): [None, "full"],
 }
 
 

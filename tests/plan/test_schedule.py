@@ -119,11 +119,35 @@ def test_a_horizon_spans_the_schedule_whatever_the_run_takes() -> None:
     assert shorter == pytest.approx([falling(linear, 0, 20, 0.25, step) if step < 20 else 0.25 for step in range(40)])
 
 
-def test_a_horizon_that_ends_before_the_run_is_warned_about() -> None:
-    plan = plan_of({"steps": STEPS}, schedule={"shape": "linear", "horizon": {"steps": 20}})
+ZERO_RATE = (
+    "stages[{}]: the learning rate is 0 at {}: schedule.horizon ends at step 20. Write a larger horizon, or give the "
+    'stage its own rate: lr = {{ shape = "linear" }}.'
+)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "wsd"])
+def test_stages_after_the_horizon_are_warned_about(shape: str) -> None:
+    plan = plan_of({"steps": 25}, {"steps": 5}, {"steps": 5}, schedule={"shape": shape, "horizon": {"steps": 20}})
     assert [str(warning) for warning in plan.warnings] == [
-        "schedule.horizon: ends at step 20, before the run's 40: after it the learning rate is 0."
+        ZERO_RATE.format(0, "its last 5 steps"),
+        ZERO_RATE.format(1, "all of its steps"),
+        ZERO_RATE.format(2, "all of its steps"),
     ]
+    assert multipliers(plan)[20:] == [0] * 15
+
+
+@pytest.mark.parametrize(
+    ("stage", "schedule"),
+    [
+        ({"lr": {"shape": "linear"}}, {"shape": "linear"}),
+        ({}, {"shape": "linear", "to": 0.1}),
+        ({}, {"shape": "constant"}),
+    ],
+)
+def test_a_stage_after_the_horizon_that_has_a_rate_is_not(stage: dict[str, Any], schedule: dict[str, Any]) -> None:
+    plan = plan_of({"steps": 20}, {"steps": 20, **stage}, schedule={**schedule, "horizon": {"steps": 20}})
+    assert not plan.warnings
+    assert min(multipliers(plan)) > 0
 
 
 def test_a_stage_scales_the_runs_schedule_on_its_own_steps_only() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trivium.config.schema import Config, Engine, Optimizer, Parallel, Run
-from trivium.config.stages import Kl, Stage
+from trivium.config.engine import Engine, Parallel
+from trivium.config.schema import Config, Optimizer, Run
+from trivium.config.stages import Kl, Stage, StageEngine
 from trivium.engine.base import KlSettings, StageSettings
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError
@@ -19,7 +20,7 @@ def test_settings_are_those_of_the_config() -> None:
     config = Config(
         run=Run(name="small", seed=7),
         optimizer=Optimizer(name="muon", grad_clip=1.0, betas=(0.8, 0.9)),
-        engine=Engine(device="cpu", micro_batch_size=2, activation_checkpointing=True, deterministic=False),
+        engine=Engine(device="cpu", micro_batch_size=2, recompute="full", deterministic=False),
     )
     settings = engine_settings(config, SPEC)
     assert (settings.seed, settings.device, settings.micro_batch_size) == (7, "cpu", 2)
@@ -28,7 +29,7 @@ def test_settings_are_those_of_the_config() -> None:
         1.0,
         (0.8, 0.9),
     )
-    assert settings.activation_checkpointing
+    assert settings.recompute == "full"
     assert not settings.deterministic
 
 
@@ -37,6 +38,15 @@ def test_the_optimizer_is_reset_only_where_a_stage_begins() -> None:
     expected = StageSettings(64, SPEC.rope, False, 1e-4, reset_optimizer=True)
     assert stage_settings(stage, SPEC.rope, begins=True) == expected
     assert not stage_settings(stage, SPEC.rope, begins=False).reset_optimizer
+
+
+def test_a_stages_engine_table_crosses_the_door_and_leaves_the_rest_to_the_engine() -> None:
+    stage = Stage(name="long", engine=StageEngine(recompute="selective"))
+    found = stage_settings(stage, SPEC.rope, begins=True)
+    assert (found.recompute, found.micro_batch_size) == ("selective", None)
+    config = Config(engine=Engine(recompute="full", micro_batch_size=2))
+    resolved = found.resolved(engine_settings(config, SPEC))
+    assert (resolved.recompute, resolved.micro_batch_size) == ("selective", 2)
 
 
 def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:

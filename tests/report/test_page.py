@@ -1,12 +1,12 @@
 """A page's data are what the run's files have."""
 
-import base64
 import json
 import re
 import resource
 import subprocess
 import sys
 from bisect import bisect_left
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
+from tests.support.pages import charts_of, data_in, points, table, tables_of, texts_of
 from tests.support.runs import BREAKS_OUT, SCORED, WrittenRun, row_of
 from trivium.config.load import load_config
 from trivium.errors import UsageError
@@ -42,41 +43,6 @@ stages = [
     { name = "two", steps = 30, mixture = { code = 1.0 }, fade = { steps = 12 }, seq_len = 32, batch_size = 5 },
 ]
 """
-
-
-def data_in(page: Path) -> dict[str, Any]:
-    """The data of a page, as its script reads it."""
-    match = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
-    assert match is not None
-    data: dict[str, Any] = json.loads(match[1])
-    return data
-
-
-def charts_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    blocks = [block for section in data["sections"] for block in section["blocks"]]
-    charts = [chart for block in blocks for chart in block.get("charts", [block]) if chart["type"] == "chart"]
-    return {chart["id"]: chart for chart in charts}
-
-
-def table(data: dict[str, Any], name: str) -> list[list[str]]:
-    rows: list[list[str]] = next(
-        block["rows"] for section in data["sections"] for block in section["blocks"] if block["id"] == name
-    )
-    return rows
-
-
-def texts_of(data: dict[str, Any]) -> dict[str, str]:
-    blocks = [block for section in data["sections"] for block in section["blocks"]]
-    return {block["id"]: block["text"] for block in blocks if block["type"] == "text"}
-
-
-def points(chart: dict[str, Any], label: str) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for series in (series for series in chart["series"] if series["label"] == label):
-        steps = np.frombuffer(base64.b64decode(series["steps"]), "<u4")
-        values = np.frombuffer(base64.b64decode(series["values"]), "<f4")
-        found.update(zip(steps.tolist(), values.tolist(), strict=True))
-    return found
 
 
 @pytest.fixture
@@ -424,3 +390,39 @@ def test_the_room_reads_files_only(run_folder: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_the_memory_of_devices_is_shown_by_stage_beside_what_was_predicted(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "made", steps=40)
+    run.start()
+    second = run.plan["stages"][1]["start"]
+    for step in range(second + 3):
+        event = run.step_taken(step)
+        sizes = {"active": 60, "reserved": 64, "total": 85} | ({"predicted": 57} if step < second else {})
+        memory = {"retries": step, **{name: size * 10**9 for name, size in sizes.items()}}
+        run.tell(replace(event, device_memory=memory if step in (1, 5, second + 1) else None))
+    data = data_in(write_report([tmp_path / "made"], tmp_path / "page.html"))
+    assert tables_of(data)["device-memory"] == [
+        ["general", "60.00 GB", "64.00 GB", "85.00 GB", "57.00 GB", "-5.0%", "5"],
+        ["long", "60.00 GB", "64.00 GB", "85.00 GB", "", "", f"{second + 1}"],
+    ]
+    assert [series["label"] for series in charts_of(data)["device-memory-chart"]["series"]] == [
+        *("active", "reserved", "predicted")
+    ]
+
+
+def test_a_run_without_devices_has_no_table_of_their_memory(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "made", steps=40)
+    run.start()
+    run.take(0, 5)
+    data = data_in(write_report([tmp_path / "made"], tmp_path / "page.html"))
+    assert "device-memory" not in tables_of(data)
+    assert charts_of(data)["memory"]["title"] == "Memory of the process"
+
+
+def test_the_loss_by_position_is_a_table(run_folder: Path, tmp_path: Path) -> None:
+    rows = tables_of(data_in(write_report([run_folder], tmp_path / "page.html")))["positions-0"]
+    assert len(rows) > 1
+    first, second, third = (float(cell) for cell in rows[0][2:])
+    assert first - second == pytest.approx(0.5)
+    assert second - third == pytest.approx(0.2)

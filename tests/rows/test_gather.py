@@ -69,7 +69,7 @@ def test_tokens_of_any_width_become_the_same_rows(dtype: str) -> None:
     blocks = make_blocks([[3, 8, 2, 30], [17, 5]])
     window = window_of(blocks, "bestfit", 12)
     expected = gather_window(blocks, window).tolist()
-    copies = [file.tokens.astype(dtype) for file in blocks.files]
+    copies = [file.open().tokens.astype(dtype) for file in blocks.files]
     addresses = np.array([address_of(copy) for copy in copies])
     blocks.table = FileTable(addresses, np.full(2, copies[0].itemsize), np.zeros(2, np.int64), np.full(2, 100))
     assert gather_window(blocks, window).tolist() == expected

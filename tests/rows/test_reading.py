@@ -75,7 +75,7 @@ def test_every_token_is_read_once_before_any_is_read_again(
 def rows_of_first_epoch(reading: Reading) -> int:
     """Rows of the epoch that a reading starts in."""
     rows = 0
-    while reading.place(reading.locate(rows)[0])[0] == reading.unread.epoch:
+    while reading.place(reading.locate(rows)[0])[0] == reading.first_epoch:
         rows += 1
     return rows
 
@@ -132,7 +132,7 @@ def test_the_name_of_a_source_decides_its_order_and_other_sources_do_not() -> No
 def test_the_order_of_blocks_does_not_depend_on_row_length_or_packing() -> None:
     blocks = make_blocks([[8] * 200], 8, 4)
     settings_now = [RowSettings(8, "bestfit", 0), RowSettings(16, "concat", 0), RowSettings(4, "pad", 0)]
-    orders = [start(blocks, each).order.take(0, 200).tolist() for each in settings_now]
+    orders = [start(blocks, each).order_of(0).take(0, 200).tolist() for each in settings_now]
     assert orders[0] == orders[1] == orders[2]
 
 

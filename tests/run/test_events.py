@@ -54,6 +54,8 @@ def test_a_step_that_was_taken_again_counts_by_its_last_record(tmp_path: Path) -
 
 def test_lines_for_the_terminal() -> None:
     assert step(41, 4.12345).line() == ("step 41 (10%)  general  loss 4.1235  lr 0.02  norm 0.5  4,096 tokens/s")
+    measured = {"active": 61_200_000_000, "reserved": 64_000_000_000, "retries": 0, "total": 85_000_000_000}
+    assert replace(step(41), device_memory=measured).line().endswith("  4,096 tokens/s  GPU 61.2 GB")
     assert started(4, True).line() == "r: resumes at step 4 of 10"
     assert Notice(step=7, text="something").line() == "step 7: something"
 

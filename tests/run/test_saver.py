@@ -97,6 +97,23 @@ def test_the_second_place_keeps_what_a_lost_folder_had(engine: Any, tmp_path: Pa
     assert failures == []
 
 
+def test_a_checkpoint_that_retention_removed_before_its_copy_is_no_failure(engine: Any, tmp_path: Path) -> None:
+    saver, _ = new_saver(tmp_path / "first", Retention(keep=3, boundaries=frozenset(), total_steps=10))
+    for step in (1, 2, 3):
+        saver.save(engine, step, {}, "cadence")
+    checkpoints = saver.folder.checkpoints()
+    saver.folder.keep_only({1, 3})  # as a later save does while the copies are under way
+    (checkpoints[0].path / "state.json").unlink()
+    failures: list[int] = []
+    mirror = Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(checkpoint.step))
+    mirror.copy(checkpoints[1:], set)
+    mirror.wait()
+    assert (steps(tmp_path / "second"), failures) == ([3], [])
+    mirror.copy(checkpoints, set)
+    mirror.wait()
+    assert failures == [1]  # what is there and cannot be copied is one
+
+
 def test_the_second_place_keeps_later_steps_than_the_run_has(engine: Any, tmp_path: Path) -> None:
     for step in (1, 2, 9):
         saver, _ = new_saver(tmp_path / "second")
@@ -154,6 +171,7 @@ def test_a_checkpoint_is_due_every_n_steps_or_minutes(monkeypatch: pytest.Monkey
     due = []
     for step in range(1, 8):
         now += 50.0
-        due += [step] if by_minutes.due(step) else []
+        due += [step] if by_minutes.minutes_over() else []
     assert due == [3, 6]
     assert not Cadence(None).due(1000)
+    assert not Cadence(None).minutes_over()

@@ -50,7 +50,7 @@ def documents_of(plan: Plan, name: str = "mid") -> list[tuple[int, ...]]:
     blocks = plan.sources[name].blocks
     assert isinstance(blocks, FileBlocks)
     spans = map(blocks.document_span, range(blocks.num_documents))
-    return [tuple(blocks.files[file].tokens[start:end].tolist()) for file, start, end in spans]
+    return [tuple(blocks.files[file].open().tokens[start:end].tolist()) for file, start, end in spans]
 
 
 def conversations(mixed: dict[str, Any]) -> Counter[tuple[int, ...]]:

@@ -6,16 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import trivium
-from tests.support.texts import write_lines
+from tests.support.texts import TINY_ON_BYTES, write_lines
 
-CONFIG = """
-[run]
-name = "test"
-[model]
-size = "tiny"
-[tokenizer]
-kind = "bytes"
-[sources.web]
+CONFIG = f"""{TINY_ON_BYTES}[sources.web]
 kind = "text"
 path = "web.jsonl"
 [sources.talk]
@@ -23,8 +16,8 @@ kind = "chat"
 path = "talk.jsonl"
 [[stages]]
 name = "only"
-epochs = { web = 1 }
-mixture = { web = 0.5, talk = 0.5 }
+epochs = {{ web = 1 }}
+mixture = {{ web = 0.5, talk = 0.5 }}
 seq_len = 64
 batch_size = 2
 """

@@ -12,50 +12,29 @@ import numpy as np
 import pytest
 
 from tests.support.corpus import make_config
-from tests.support.texts import EOS, write_lines, write_parquet
+from tests.support.prepared import (
+    BYTES,
+    STAGE,
+    TEXTS,
+    THREE_STEPS,
+    gap_of,
+    plan_of,
+    prepared,
+    refused,
+    targets_of,
+    unprepared_plan,
+)
+from tests.support.texts import EOS, write_lines
 from tests.support.writers import write_megatron
 from trivium.errors import PlanError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
-from trivium.plan.plan import Plan
 from trivium.sources.open import open_sources
-from trivium.tokenfiles.open import open_source
 
-TEXTS = [f"text {number} " * 5 for number in range(20)]
-BYTES = {"kind": "bytes"}
-STAGE: dict[str, Any] = {"epochs": 1, "seq_len": 64, "batch_size": 1}
-THREE_STEPS: dict[str, Any] = {"steps": 3, "seq_len": 64, "batch_size": 1}
 TALK = [
     [("user", "two and two?"), ("assistant", "four")],
     [("user", "and one more?"), ("assistant", "five"), ("user", "thanks"), ("assistant", "any time")],
 ]
-
-
-def plan_of(
-    source: dict[str, Any], stages: Sequence[dict[str, Any]] = (STAGE,), tokenizer: dict[str, str] | None = None
-) -> Plan:
-    tables = {"tokenizer": BYTES if tokenizer is None else tokenizer}
-    return make_plan(make_config({"web": source}, stages, **tables), prepare=True)
-
-
-def unprepared_plan(source: dict[str, Any]) -> Plan:
-    return make_plan(make_config({"web": source}, [THREE_STEPS], tokenizer=BYTES))
-
-
-def targets_of(plan: Plan) -> list[int]:
-    """All targets that are learnt, in the order of the run."""
-    found = []
-    for _, batch in Loader(plan, prefetch=0).batches():
-        found += batch.targets[batch.targets != -100].tolist()
-    return found
-
-
-def tokens_in(folder: Path) -> list[int]:
-    return [token for file in open_source(folder) for token in file.tokens.tolist()]
-
-
-def prepared(cache: Path) -> list[Path]:
-    return sorted((cache / "prepared").iterdir())
 
 
 def test_megatron_s_prefix_is_found_by_the_plan_and_read(tmp_path: Path) -> None:
@@ -152,19 +131,6 @@ def test_a_source_that_is_not_there_is_a_gap_of_the_plan(source: dict[str, Any],
 # Plans that prepare nothing.
 
 
-def refused(plan: Plan) -> str:
-    with pytest.raises(PlanError) as error:
-        Loader(plan)
-    return str(error.value)
-
-
-def gap_of(where: object, size: str = "") -> str:
-    return (
-        f"sources.web: {where} is not prepared yet{size}: its size and epochs are not known. "
-        "Run trivium prepare CONFIG, or trivium plan --prepare CONFIG."
-    )
-
-
 def test_a_plan_of_unprepared_text_says_how_much_there_is_and_reads_none_of_it(tmp_path: Path, own_cache: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).touch()
@@ -195,19 +161,6 @@ def test_every_kind_is_a_gap_until_it_is_prepared_and_then_opens(
     prepared_once = plan_of(source, [THREE_STEPS])
     opened = unprepared_plan(source)
     assert (opened.gaps, opened.fingerprint(3)) == ((), prepared_once.fingerprint(3))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_dataset_on_disk_is_a_gap_until_it_is_prepared(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
-    source = {"kind": "huggingface", "dataset": saved(datasets, tmp_path / "saved", {"text": TEXTS})}
-    assert str(unprepared_plan(source).gaps[0]).startswith(
-        f"sources.web: {tmp_path}/saved is not prepared yet (3 files"
-    )
-    assert not any(own_cache.iterdir())
-    plan_of(source)
-    assert unprepared_plan(source).sources["web"].documents == len(TEXTS)
-    saved(datasets, tmp_path / "saved", {"text": TEXTS[1:]})
-    assert "web" not in unprepared_plan(source).sources
 
 
 def test_text_that_changed_since_it_was_prepared_is_a_gap(tmp_path: Path) -> None:
@@ -242,103 +195,6 @@ def test_a_damaged_file_in_the_cache_is_deleted_with_its_folder(talk: Path, own_
     ), said
     shutil.rmtree(folder)
     assert plan_of(source).sources["web"].documents == len(TALK)
-
-
-# Hugging Face datasets.
-
-
-@pytest.fixture
-def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    module = pytest.importorskip("datasets")
-    monkeypatch.setattr(module.config, "HF_DATASETS_CACHE", tmp_path / "hf")
-    module.disable_progress_bars()
-    return module
-
-
-def saved(datasets: Any, folder: Path, columns: dict[str, Any]) -> str:
-    datasets.Dataset.from_dict(columns).save_to_disk(str(folder))
-    return str(folder)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_dataset_saved_to_disk_is_prepared(tmp_path: Path, datasets: Any) -> None:
-    rows = datasets.Dataset.from_dict({"text": [*TEXTS, None, ""], "id": list(range(22))})
-    rows.select(range(21, -1, -1)).save_to_disk(str(tmp_path / "saved"))
-    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "saved"), "bad_lines": 0.1})
-    assert plan.sources["web"].documents == len(TEXTS)
-    datasets.DatasetDict({"train": rows, "test": rows.select([0])}).save_to_disk(str(tmp_path / "both"))
-    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "both"), "split": "test"})
-    assert plan.sources["web"].documents == 1
-    with pytest.raises(PlanError, match=r'has no split "dev", but train, test\. Name one of these\.'):
-        plan_of({"kind": "huggingface", "dataset": str(tmp_path / "both"), "split": "dev"})
-    with pytest.raises(PlanError, match=r'there is no column "body", but text, id\. Write column = "text"\.'):
-        plan_of({"kind": "huggingface", "dataset": str(tmp_path / "saved"), "column": "body"})
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("datasets")
-def test_a_folder_of_data_files_is_prepared_through_datasets(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "files" / "train.parquet", TEXTS)
-    plan = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files")})
-    assert plan.sources["web"].documents == len(TEXTS)
-    part = plan_of({"kind": "huggingface", "dataset": str(tmp_path / "files"), "split": "train[12:15]"})
-    assert sorted(targets_of(part)) == sorted(byte for text in TEXTS[12:15] for byte in [*text.encode()[1:], EOS])
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_tokenised_dataset_keeps_its_labels_and_documents(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
-    columns = {
-        "input_ids": [[5, 6, 7, 8, 9], [1, 2, 3, 0, 0]],
-        "labels": [[-100, 6, 7, -100, 9], [-100, 2, 3, -100, -100]],
-        "position_ids": [[0, 1, 2, 0, 1], [0, 1, 2, 0, 0]],
-    }
-    folder = saved(datasets, tmp_path / "saved", columns)
-    plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True}, [{**STAGE, "seq_len": 4}])
-    (file,) = open_source(prepared(own_cache)[0])
-    assert file.tokens.tolist() == [5, 6, 7, 8, 9, 1, 2, 3]
-    assert file.ends.tolist() == [3, 5, 8]
-    assert file.loss is not None
-    assert file.loss.tolist() == [0, 1, 1, 0, 1, 0, 1, 1]
-    assert file.dtype.name == "uint32"
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_inputs_without_labels_are_all_learnt(tmp_path: Path, datasets: Any, own_cache: Path) -> None:
-    columns = {"inputs": [[5, 6], [7]], "attention_mask": [[1, 0], [1]]}
-    folder = saved(datasets, tmp_path / "saved", columns)
-    plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True}, [THREE_STEPS])
-    (file,) = open_source(prepared(own_cache)[0])
-    assert (file.tokens.tolist(), file.ends.tolist()) == ([5, 7], [1, 2])
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [4, -100]]},
-            (
-                "row 1: its label 0 is 4, and the token there is 3. Labels are at their own tokens, not shifted, "
-                "with -100 for what has no loss: save them so."
-            ),
-        ),
-        (
-            {"input_ids": [[1, 2], [3, 4]], "labels": [[1, 2], [3]]},
-            "row 1: labels and input_ids differ in length. Each token has one of each.",
-        ),
-        ({"ids": [[1]]}, "tokenised = true: there is neither input_ids nor inputs, but ids."),
-        ({"input_ids": ["x"]}, 'column "input_ids" holds string, and lists of integers are needed.'),
-    ],
-    ids=["shifted", "uneven", "missing", "text"],
-)
-def test_a_tokenised_dataset_that_does_not_fit_is_refused(
-    tmp_path: Path, datasets: Any, columns: dict[str, Any], message: str
-) -> None:
-    folder = saved(datasets, tmp_path / "saved", columns)
-    with pytest.raises(PlanError) as error:
-        plan_of({"kind": "huggingface", "dataset": folder, "tokenised": True})
-    assert str(error.value) == f"sources.web: {message}"
 
 
 # Conversations.

@@ -11,7 +11,7 @@ import zstandard
 
 from tests.support.command_line import trivium
 from tests.support.corpus import make_config
-from tests.support.texts import write_parquet
+from tests.support.texts import TINY_ON_BYTES, write_parquet
 from trivium.prepare import shards
 from trivium.rows.blocks import FileBlocks
 from trivium.sources.open import OpenSource, open_sources
@@ -21,14 +21,7 @@ from trivium.textfiles.read import InputLine
 STAGE = {"name": "only", "steps": 1, "seq_len": 64, "batch_size": 2, "mixture": {"web": 1.0}}
 BYTES = {"kind": "bytes"}
 PADDING = "|" + "x" * 60
-CONFIG = """
-[run]
-name = "test"
-[model]
-size = "tiny"
-[tokenizer]
-kind = "bytes"
-[sources.web]
+CONFIG = f"""{TINY_ON_BYTES}[sources.web]
 kind = "text"
 path = "data"
 validation = 0.5
@@ -82,7 +75,7 @@ def documents(source: OpenSource) -> Iterator[tuple[str, str | None]]:
     assert isinstance(source.blocks, FileBlocks)
     for document in range(source.blocks.num_documents):
         file, start, end = source.blocks.document_span(document)
-        text = ByteTokenizer().decode(source.blocks.files[file].tokens[start:end].tolist())
+        text = ByteTokenizer().decode(source.blocks.files[file].open().tokens[start:end].tolist())
         yield text, source.origin_of(document)
 
 

@@ -29,6 +29,20 @@ steps = 50
 mixture = { web = 0.5, code = 0.5 }
 seq_len = 4096
 """
+TWO_STEPS = """
+run.name = "run"
+model = { layers = 1, width = 32, heads = 2, vocab = 300 }
+tokenizer.kind = "bytes"
+optimizer.lr = 0.001
+schedule.shape = "constant"
+engine.device = "cpu"
+sources.web = { kind = "KIND", path = "data" }
+[[stages]]
+name = "one"
+steps = 2
+seq_len = 16
+batch_size = 2
+"""
 
 
 def base(*changes: str) -> dict[str, Any]:
@@ -45,3 +59,8 @@ def base(*changes: str) -> dict[str, Any]:
         else:
             table[last] = tomllib.loads(f"value = {value}")["value"]
     return raw
+
+
+def two_steps(kind: str) -> str:
+    """A config of two steps that reads a source of this kind in the folder data."""
+    return TWO_STEPS.replace("KIND", kind)

@@ -150,6 +150,7 @@ class WrittenRun:
                 scores={"accuracy": 1 / loss},
                 fingerprint=self.measured_on,
                 fingerprint_by_source={"web": self.measured_on, "code": self.measured_on},
+                loss_by_position={"0": loss + 0.5, "64": loss, "128": loss - 0.2},
             )
         )
 

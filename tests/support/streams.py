@@ -63,6 +63,7 @@ class Server(ThreadingHTTPServer):
         self.requests = 0
         self.paths: set[str] = set()  # that were asked for, with their queries
         self.status = 200  # of every answer, where it is another
+        self.gone: tuple[int, int] | None = None  # from which request for a part on it answers with which status
 
     @property
     def url(self) -> str:
@@ -95,6 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted is None:
             self._head(200, len(body))
             self.wfile.write(body)
+            return
+        if self.server.gone is not None and self.server.requests >= self.server.gone[0]:
+            self._head(self.server.gone[1], 0)
             return
         fault = self.server.faults.get(self.server.requests)
         self.server.requests += 1

@@ -19,6 +19,15 @@ from trivium.tokenfiles.write import WrittenFormat
 
 BYTES = TokenizerConfig(kind="bytes")
 EOS = 256
+# The beginning of a config of texts: sources and stages follow.
+TINY_ON_BYTES = """
+[run]
+name = "test"
+[model]
+size = "tiny"
+[tokenizer]
+kind = "bytes"
+"""
 
 
 def lines_of(texts: Sequence[str]) -> bytes:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from tests.support import dialects
 from trivium.config.load import Loaded, load
 from trivium.plan.plan import Plan
@@ -46,3 +48,14 @@ def notes(file: Path, *parts: str, training: str = TRAINING, **settings: Any) ->
 def refusal(file: Path, *parts: str, training: str = TRAINING, **settings: Any) -> list[str]:
     file.write_text(training + "\n".join(parts))
     return dialects.refusal(file, **settings)
+
+
+def tables(keys: dict[str, dict[str, Any]]) -> str:
+    """The keys as TOML, table by table."""
+    nested: dict[str, Any] = {}
+    for table, values in keys.items():
+        inner = nested
+        for part in filter(None, table.split(".")):
+            inner = inner.setdefault(part, {})
+        inner.update(values)
+    return tomli_w.dumps(nested)

@@ -1,6 +1,7 @@
 """A tokenizer.json, a folder, a name on the Hub: what is read, and what is refused."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,16 @@ def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
         opened(path=str(tmp_path))
     told = "has no tokenizer.json. Write the path of a tokenizer.json."
     assert str(caught.value) == f"tokenizer.path: {tmp_path} {told}"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_a_pipe_in_the_folder_is_refused_by_what_it_is(name: str, described: dict[str, Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer.json", described)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SourceError) as caught:
+        opened(path=str(tmp_path))
+    assert str(caught.value) == f"{tmp_path / name}: cannot be read: it is a pipe. Name another file."
 
 
 def test_a_name_on_the_hub_that_cannot_be_had_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

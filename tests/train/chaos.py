@@ -126,7 +126,7 @@ def outcome(run: Path) -> dict[str, Any]:
 def saved_bits(engine: Path) -> dict[str, str]:
     """Hashes of what an engine saved, by name."""
     if saved_by(engine) == "jax":
-        from tests.engine.jax.saved import array_hashes
+        from trivium.engine.jax.state import array_hashes
 
         return array_hashes(engine)
     return {path.name: hash_file(path) for path in sorted(engine.rglob("*")) if path.is_file()}

@@ -25,7 +25,7 @@ def run(engine: str, name: str, stop_at: int, *overrides: str) -> None:
     class Both(own.OwnModelTrainer, own.KlTrainer):  # type: ignore[name-defined, misc]
         """Its model is one's own, and so is its loss."""
 
-    asks = ['evaluate.prompts=["ab"]', "evaluate.max_new_tokens=3", "engine.activation_checkpointing=true"]
+    asks = ['evaluate.prompts=["ab"]', "evaluate.max_new_tokens=3", 'engine.recompute="full"']
     trainer = Both("run.toml", [f"run.name={name}", f"engine.name={engine}", *asks, *overrides], show=False)
     trainer.stop_at = stop_at
     trainer.run()

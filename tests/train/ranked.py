@@ -11,11 +11,12 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +26,8 @@ from tests.support.forked import launch
 from tests.support.training import StoppingTrainer
 from tests.train.chaos import kill_when, outcome
 from trivium.engine.base import StepSettings, StepStats
-from trivium.errors import SilentRankError, TriviumError
+from trivium.engine.torch import ranks as torch_ranks
+from trivium.errors import SilentRankError, StoppedError, TriviumError, exit_code
 from trivium.rows.batch import Batch
 from trivium.run import saver
 from trivium.run.events import read_events
@@ -63,11 +65,11 @@ def run(name: str, *overrides: str, kind: type[Trainer] = Watched, stop_at: int 
         if isinstance(trainer, Watched):
             trainer.stop_at = stop_at
         trainer.run()
-    except SilentRankError:
-        raise SystemExit(2) from None
+    except SilentRankError as error:
+        raise SystemExit(exit_code(error)) from None
     except TriviumError as error:
         print(json.dumps({"rank": int(os.environ["RANK"]), "error": str(error)}))  # noqa: T201
-        raise SystemExit(2) from None
+        raise SystemExit(exit_code(error)) from None
 
 
 def rows_read(name: str) -> dict[int, list[str]]:
@@ -172,6 +174,48 @@ class Broken(Trainer):
         return super().train_step(batch, now)
 
 
+class Gone(Trainer):
+    """Rank 1 is killed in the middle of the run."""
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        if self.ranks.rank == 1 and now.step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train_step(batch, now)
+
+
+class Waiting(Trainer):
+    """Some ranks are told to stop while they wait for a stream."""
+
+    waits: tuple[int, ...] = ()
+
+    def batch(self, step: int, split: Literal["train", "validation"] = "train") -> Batch:
+        if step == 2 and self.ranks.rank in self.waits:
+            raise StoppedError("stopped while waiting for web. Start the run again.")
+        return super().batch(step, split)
+
+
+def waiting(*ranks: int) -> list[int]:
+    """The exit codes of a launch in which these ranks are told to stop while they wait."""
+    Waiting.waits = ranks
+    return launch(2, lambda: run("waiting", kind=Waiting))
+
+
+class Stuck(Broken):
+    """Rank 1 fails, and then waits for ever instead of closing what is open: its connections stay."""
+
+    def close_batches(self) -> None:
+        if self.ranks.rank == 1:
+            threading.Event().wait()
+        super().close_batches()
+
+
+def stuck() -> None:
+    """One rank of a launch in which rank 0 waits for a rank that failed; it learns of that before the rank ends."""
+    torch_ranks.LISTEN_SECONDS = 0.1
+    torch_ranks.END_SECONDS = 1.0 if os.environ["RANK"] == "0" else 6.0  # type: ignore[attr-defined]
+    run("stuck", kind=Stuck)
+
+
 class Slow(Trainer):
     """Rank 1 takes its time over a batch."""
 
@@ -182,7 +226,7 @@ class Slow(Trainer):
 
 def lagging() -> None:
     """One rank of a launch whose rank 1 is slow, looked at more often than usual."""
-    meter.LAG_STEPS = 2
+    meter.COMPARED_STEPS = 2
     run("slow", kind=Slow)
 
 
@@ -258,11 +302,14 @@ def troubles() -> dict[str, Any]:
     """What goes wrong on one rank or on all of them."""
     found: dict[str, Any] = {"stopped": stopped()}
     found["broken"] = launch(2, lambda: run("broken", kind=Broken))
+    found["stuck"] = launch(2, stuck)
     found["unknown"] = unknown(run)
     found["uneven"] = launch(2, lambda: run("uneven", "stages.1.batch_size=5", "stages.3.batch_size=3"))
     found["product"] = launch(2, lambda: run("product", "engine.parallel.shard=4"))
     found["past"] = launch(2, lambda: run("stopped", "stages.0.mixture={ web = 0.5, code = 0.5 }"))
     found["one rank"] = launch(2, lambda: run("one", "run.seed=" + ("one" if os.environ["RANK"] == "1" else "1")))
+    found["gone"] = launch(2, lambda: run("gone", kind=Gone))
+    found["waiting"] = [waiting(0, 1), waiting(1)]
     found["slow"] = launch(2, lagging)
     events = list(read_events(Path("runs/slow/events.jsonl")))
     found["slowest"] = [event["slowest_rank"] for event in events if event["event"] == "step"]

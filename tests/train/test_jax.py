@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.engine.jax.saved import array_hashes
 from tests.support.scripts import ROOT
 from tests.support.training import SMALL_MODEL, losses, write_sources
 from trivium.ask.export import export_checkpoint
+from trivium.engine.jax.state import array_hashes
 from trivium.errors import ResumeError
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder

@@ -5,7 +5,74 @@ from pathlib import Path
 import pytest
 
 from tests.support.events import steps_taken
+from tests.support.plans import plan_of
 from tests.support.training import train
+from trivium.engine.memory import DeviceMemory
+from trivium.engine.ranks import Ranks, Value
+from trivium.train import meter
+from trivium.train.meter import Compared, Meter
+
+GB = 10**9
+
+
+class TwoRanks(Ranks):
+    """Rank 0 of two; the other takes as long, and its device has a gigabyte more of everything, and two retries."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def gather(self, value: Value) -> list[Value]:
+        self.calls += 1
+        assert isinstance(value, list)
+        seconds, *memory = value
+        other = [seconds, *([memory[0] + GB, memory[1] + GB, 2] if memory else [])]
+        return [value, other]  # type: ignore[list-item]
+
+
+class Sixty:
+    """Sixty gigabytes are predicted for every stage."""
+
+    def of(self, stage: int) -> int:
+        return 60 * GB
+
+
+@pytest.fixture
+def resets(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A device of 80 GB, of which 62 were held; and the times that its peaks were reset."""
+    found = []
+
+    def memory(*, reset: bool = False) -> DeviceMemory:
+        found.extend([True] * reset)
+        return DeviceMemory("NVIDIA H100 80GB HBM3", 80 * GB, 62 * GB, 70 * GB, 0)
+
+    monkeypatch.setattr(meter, "device_memory", memory)
+    return found
+
+
+def test_ranks_compare_their_devices_memory_every_ten_steps_and_where_a_stage_ends(resets: list[bool]) -> None:
+    ranks, said = TwoRanks(), list[str]()
+    compared = Compared(ranks, said.append, Sixty())  # type: ignore[arg-type]
+    compared.enter(0)
+    found = [compared.took(0.5, ends_stage=step == 13) for step in range(14)]
+    assert [step for step, each in enumerate(found) if each] == [9, 13]
+    figures = {"active": 63 * GB, "reserved": 71 * GB, "retries": 2, "total": 80 * GB, "predicted": 60 * GB}
+    assert found[9] == found[13] == {"device_memory": figures}
+    assert (ranks.calls, len(resets)) == (2, 1)
+    full = "71.0 of 80.0 GB are reserved, 2 retries of the allocator"
+    assert said == [f"the GPU's memory is nearly full, and steps are slower: {full}"]
+    compared.enter(1)
+    compared.took(0.5, ends_stage=True)
+    assert (len(resets), len(said)) == (2, 2)
+
+
+def test_without_devices_the_end_of_a_stage_costs_no_call() -> None:
+    ranks = TwoRanks()
+    compared = Compared(ranks, print)
+    compared.enter(0)
+    assert [compared.took(0.5, ends_stage=True) for _ in range(10)] == [{}] * 10
+    assert ranks.calls == 1
 
 
 @pytest.mark.usefixtures("folder")
@@ -26,3 +93,8 @@ def test_a_steps_event_has_the_running_mean_and_what_the_step_cost() -> None:
         assert event["mfu"] is None or event["mfu"] > 0
     work = [trainer.plan.model.flops(stage.seq_len) * stage.step_tokens * stage.steps for stage in trainer.plan.stages]
     assert events[19]["flops"] == pytest.approx(sum(work))
+
+
+def test_more_than_the_peak_of_a_device_is_not_shown() -> None:
+    meter = Meter(plan_of({"steps": 1}), peak_flops=1e12)  # type: ignore[arg-type]
+    assert [meter._mfu(flops) for flops in (0.5e12, 1e12, 1.1e12)] == [0.5, 1.0, None]

@@ -403,9 +403,11 @@ class OwnSteps(Returning):
 def test_steps_of_ones_own_take_the_place_of_the_engines(folder: Path, engine: str) -> None:
     plain = Trainer("run.toml", [f"engine.name={engine}", "run.name=plain"], dry_run=True, show=False)
     with plain.open_session():
+        plain.load()
         expected = plain.val_step(plain.batch(0, "validation"))
     trainer = OwnSteps("run.toml", [f"engine.name={engine}", "evaluate.every=1"], show=False)
     with trainer.open_session():
+        trainer.load()
         found = trainer.val_step(trainer.batch(0, "validation"))
         assert found.nats == pytest.approx(expected.nats, rel=1e-5)
         assert found.tokens == expected.tokens

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.scripts import ROOT
 from tests.support.training import write_kl_stages
+from tests.support.two_ranks import on_two_ranks
 from trivium.ask.export import export_checkpoint
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
@@ -97,7 +98,7 @@ def test_two_ranks_killed_anywhere_end_bit_for_bit_as_two_that_were_not(folder: 
 
 @pytest.mark.slow
 def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> None:
-    found, printed, _ = play(folder, "troubles")
+    found, printed, errors = play(folder, "troubles")
     assert found["stopped"] == {
         "codes": [0, 0],
         "saved": 5,
@@ -107,8 +108,14 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
     }
     codes = [found[each] for each in ("broken", "unknown", "uneven", "product", "past", "one rank")]
     assert codes == [[2, 1], [2, 2], [2, 2], [2, 2], [2, 2], [2, 2]]
-    assert [line["rank"] for line in printed] == [0] * 6
-    broken, unknown, uneven, product, past, one = (line["error"] for line in printed)
+    assert found["waiting"] == [[3, 3]] * 2  # so that a cluster starts the run again, whichever rank it asks
+    assert found["gone"] == [2, -signal.SIGKILL]
+    assert [line["rank"] for line in printed] == [0] * 9
+    broken, unknown, uneven, product, past, one, gone, *stops = (line["error"] for line in printed)
+    lost = "the connection to another rank is lost: its process was killed, or its machine is gone."
+    assert gone == f"{lost} Start the run again: it resumes."
+    told = "stopped while waiting for web. Start the run again."
+    assert stops == [told, f"rank 1 failed: StoppedError: {told}"]
     assert broken == "rank 1 failed: RuntimeError: out of luck"
     assert (
         "source web: web/000.ds: document 0 has the token id 600 (its token 5), the vocabulary is 0 to 511" in unknown
@@ -124,16 +131,54 @@ def test_what_goes_wrong_on_one_rank_ends_all_with_one_message(folder: Path) -> 
     )
     assert past.startswith('cannot resume at step 5: stages[0].mixture.code was "0.25" and is now "0.5"')
     assert one.startswith(f"rank 1: run.toml: run.seed{by}: ")
+    assert found["stuck"] == [2, 1]
+    assert errors.count("rank 1 failed: RuntimeError: out of luck") == 1
+    assert "rank 1 failed (RuntimeError), and did not end\n" in errors
     assert found["slow"] == [0, 0]
     assert found["slowest"] == [1 if step % 2 else None for step in range(19)]
     assert [text.partition(":")[0] for text in found["said"] if "rank" in text] == ["rank 1 is slow"]
+
+
+FAILING = """
+import threading
+
+import torch
+from torch import distributed
+
+from trivium.cli.main import main
+from trivium.engine.torch.ranks import saving_group
+from trivium.train.trainer import Trainer
+
+step = Trainer.train_step
+
+
+def failing(self, batch, now):
+    if self.ranks.rank == 1 and now.step == 2:
+        alone = {"group": saving_group()}
+        threading.Thread(target=distributed.all_reduce, args=(torch.zeros(1),), kwargs=alone).start()
+        raise RuntimeError("out of luck")
+    return step(self, batch, now)
+
+
+Trainer.train_step = failing
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_a_rank_that_fails_ends_at_once_though_a_thread_of_it_waits_for_the_others() -> None:
+    first, second = on_two_ranks(FAILING, "train", "run.toml", expected=(2, 1))
+    assert first == "rank 1 failed: RuntimeError: out of luck\n"
+    assert second.endswith("RuntimeError: out of luck\n")
+    assert "terminate called" not in second
 
 
 @pytest.mark.slow
 def test_a_disk_without_room_bad_steps_and_a_halt_are_agreed_by_all_ranks_and_said_once(folder: Path) -> None:
     found, printed, errors = play(folder, "faults")
     assert found["room"] == [0, 0]
-    assert found["not saved"] == [[9, "[Errno 27] File too large"]]
+    assert found["not saved"] == [[9, "rank 1: [Errno 27] File too large"]]
     assert found["saved"][:3] == [3, 6, 10]  # 6 is also where a stage begins
     assert found["saved"][3] in (10, 11)  # as soon as it is known that it failed
     assert found["saved"][-1] == 19
@@ -148,7 +193,8 @@ def test_a_disk_without_room_bad_steps_and_a_halt_are_agreed_by_all_ranks_and_sa
     assert guard.startswith("steps 4 to 5: the loss is ")
     assert [line["rank"] for line in printed[:2]] == [0, 0]
     assert found["halted"][0] == 4
-    assert sorted(found["stacks"]) == ["rank-0.txt", "rank-1.txt"]
+    assert {"rank-0.txt", "rank-1.txt", "rank-0-exchanges.json"} <= found["stacks"].keys()
+    assert "gloo:" in found["stacks"]["rank-0-exchanges.json"]
     assert "(guard.stall_minutes): ended. Stacks: runs/halted/stacks/rank-0.txt" in errors
     assert "no progress for " in found["stacks"]["rank-0.txt"]
     assert "in train_step" in found["stacks"]["rank-1.txt"]

@@ -19,12 +19,19 @@ from safetensors.torch import load_file
 
 from tests.support.events import steps_taken
 from tests.support.scripts import ROOT
+from tests.support.together import together
 from tests.support.training import StoppingTrainer, write_references
 from trivium.ask.export import export_checkpoint
+from trivium.config.load import load
+from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, ResumeError
+from trivium.files import hash_file
 from trivium.model.folder import read_spec
+from trivium.plan.make import make_plan
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
+from trivium.train import references
+from trivium.train.references import References
 from trivium.train.rehearse import rehearse_run
 from trivium.train.trainer import Trainer
 
@@ -200,6 +207,33 @@ def test_a_given_reference_stays_what_it_was_when_the_run_it_is_in_goes_on(folde
 
 
 @pytest.mark.usefixtures("base")
+def test_ranks_hash_every_file_of_their_references_once_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["stages.0.kl={ beta = 0.5, reference = { path = 'runs/base' } }", "run.name=base"]
+    plan = make_plan(load(Path("run.toml"), given).config).complete()
+    hashed: list[Path] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return hash_file(path)
+
+    monkeypatch.setattr(references, "hash_file", counted)
+
+    def check(ranks: Ranks, step: int = 4) -> dict[str, Any]:
+        own = References(plan, RunFolder(Path("runs/base")), ranks)
+        own.check(step)
+        return own.found
+
+    found = together(4, check)
+    of_run = [path for path in step_folder(19, "base").rglob("*") if path.is_file() and path.name != "COMPLETE"]
+    assert sorted(hashed) == sorted(of_run)
+    assert found == [check(Ranks())] * 4
+    hashed.clear()
+    together(4, lambda ranks: check(ranks, 6))  # the checkpoint of step 5 is a reference of two stages
+    of_step = [path for path in step_folder(5, "base").rglob("*") if path.is_file() and path.name != "COMPLETE"]
+    assert sorted(hashed) == sorted(of_step)
+
+
+@pytest.mark.usefixtures("base")
 def test_a_step_of_a_run_may_be_given() -> None:
     trainer = run("stages.0.kl={ beta = 0.5, reference = { path = 'runs/base', step = 5 } }", stop_at=2)
     assert trainer.held["general"].folder == step_folder(5, "base") / "engine"
@@ -308,7 +342,16 @@ def test_a_dry_run_and_a_rehearsal_leave_nothing_behind(folder: Path, capsys: py
     assert trainer.finished
     rehearse_run(Path("run.toml"), [], Console(width=120), dialect=None, world_size=1)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["stage", "general", "anchored", "same", "fresh", "free"]
+    assert [line.split()[0] for line in lines] == [
+        "stage",
+        "general",
+        "anchored",
+        "same",
+        "fresh",
+        "free",
+        "tightest:",
+        "whole",
+    ]
     assert sorted(path.name for path in folder.iterdir()) == ["run.toml", "web"]
 
 

@@ -78,6 +78,23 @@ def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkey
     assert "7.5" not in shown.getvalue()
 
 
+def test_the_live_view_keeps_the_devices_memory_until_it_is_compared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_four_stages(tmp_path)
+    shown = io.StringIO()
+    view = LiveView(make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=120))
+    sizes = {"active": 60, "reserved": 64, "total": 85, "predicted": 57}
+    memory = {"retries": 2, **{name: size * 10**9 for name, size in sizes.items()}}
+    view.write(replace(step(1), device_memory=memory))
+    shown.truncate(0)
+    view.write(step(2))
+    view.close()
+    for words in ("GPU 60.0 of 85.0 GB", "reserved 64.0 GB", "predicted 57.0 GB (-5.0%)", "2 allocator retries"):
+        assert words in shown.getvalue()
+
+
 def test_a_line_is_written_in_one_piece() -> None:
     pieces: list[str] = []
 

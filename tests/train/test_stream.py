@@ -154,7 +154,8 @@ def test_a_rehearsal_does_not_read_what_lies_between_stages(folder: Path) -> Non
     overrides = ["stages.0.steps=100000000", "stages.0.mixture={ web = 1.0 }"]
     with (folder / "table.txt").open("w") as file:
         rehearse_run(Path("run.toml"), overrides, Console(file=file, width=120), dialect=None, world_size=1)
-    assert [line.split()[0] for line in (folder / "table.txt").read_text().splitlines()] == ["stage", "one", "two"]
+    lines = (folder / "table.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["stage", "one", "two", "tightest:", "whole"]
 
 
 def test_the_rows_of_a_skipped_step_are_listed_without_reading_the_stream_again(

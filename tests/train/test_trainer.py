@@ -106,7 +106,9 @@ def test_a_run_that_is_finished_has_nothing_more_to_do(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
     train("run.name=whole")
-    train("run.name=single", "engine.micro_batch_size=1")
+    train(
+        "run.name=single", "engine.micro_batch_size=1", "stages.1.engine={ recompute = 'full', micro_batch_size = 2 }"
+    )
     whole, single = losses("whole"), losses("single")
     assert max(abs(whole[step] - single[step]) for step in whole) < 1e-5
 
@@ -143,12 +145,14 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
         'cannot resume at step 8: stages[0].mixture.code was "0.25" and is now "0.3", and steps 0 to 7 have been '
         "taken. Put it back, or fork an earlier checkpoint: trivium fork runs/run --at STEP new.toml"
     )
-    train("stages.3.seq_len=8", "engine.micro_batch_size=2", "checkpoint.every=100")
+    own = "stages.0.engine.recompute=selective"
+    train("stages.3.seq_len=8", "engine.micro_batch_size=2", "checkpoint.every=100", own)
     started = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "started"][-1]
     assert started["step"] == 8
     assert started["changes"] == {
         "checkpoint.every.steps": "3 -> 100",
         "engine.micro_batch_size": '"absent" -> 2',
+        "stages[0].engine.recompute": '"absent" -> "selective"',
         "stages[3].seq_len": "16 -> 8",
     }
 
@@ -208,6 +212,18 @@ def test_another_learning_rate_is_refused_by_key_with_what_keeps_the_past(
     assert message.endswith(f" on, and steps 0 to 8 have been taken. {advice}")
     if kept:
         assert train(*after, kept[-1]).finished
+
+
+def test_a_schedule_that_keeps_the_past_and_ends_at_0_is_advised_with_a_warning(folder: Path) -> None:
+    longer = "stages.2.steps=40"
+    stop_after(9)
+    with pytest.raises(ResumeError) as error:
+        train(longer)
+    kept = "schedule.horizon = { steps = 19 }"
+    assert str(error.value).endswith(
+        f"Put it back, or write {kept}, which keeps the rates of the steps taken. With {kept} the learning rate is 0 "
+        'from step 19 on: put those steps into a stage with its own rate, lr = { shape = "linear" }.'
+    )
 
 
 def test_another_validation_split_is_refused_by_its_key_and_not_as_other_files(folder: Path) -> None:
@@ -307,7 +323,7 @@ def test_a_rehearsal_goes_through_every_stage_and_leaves_nothing(
 ) -> None:
     rehearse_run(Path("run.toml"), [], Console(width=120), dialect=None, world_size=1)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["stage", "one", "two", "three", "four"]
+    assert [line.split()[0] for line in lines] == ["stage", "one", "two", "three", "four", "tightest:", "whole"]
     assert sorted(path.name for path in folder.iterdir()) == ["code", "run.toml", "web"]
 
 

@@ -30,7 +30,7 @@ def checkpoint_engine(
     config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
-    engine = make_engine(EngineSettings(spec, device=device, make_model=make_model), name)
+    engine = make_engine(EngineSettings(spec, device=device, make_model=make_model, draw=False), name)
     engine.enter(checkpoint_stage(checkpoint))
     engine.start_from(checkpoint.engine)
     return engine

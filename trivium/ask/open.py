@@ -81,7 +81,7 @@ def open_model(
     if not path.is_dir():
         known = "a run's folder, one of its checkpoints, or a Hugging Face folder"
         raise UsageError(f"{path}: is not a folder.{suggestion(path)} Give {known}.")
-    if (path / CONFIG_FILE).is_file():
+    if (path / CONFIG_FILE).exists():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
         return _open_huggingface(path, tokenizer, device)
@@ -117,7 +117,7 @@ def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
 def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -> LoadedModel:
     spec = read_spec(folder)
     words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
-    engine = make_engine(EngineSettings(spec, device=device))
+    engine = make_engine(EngineSettings(spec, device=device, draw=False))
     engine.start_from(folder)
     before, ends = _put_before(words), text_ends(words) | _configured_ends(folder)
     return LoadedModel(engine, words, spec, spec.max_seq_len, str(folder), before, ends)

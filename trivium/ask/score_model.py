@@ -11,6 +11,7 @@ from trivium.ask.open import open_model
 from trivium.ask.score.examine import Examinee, examine, overall
 from trivium.ask.score.questions import open_exams
 from trivium.config.keys import nearest
+from trivium.config.numbers import parse_count
 from trivium.config.schema import AskedTask
 from trivium.config.sources import SCORED
 from trivium.engine.ranks import Ranks
@@ -32,18 +33,28 @@ def score_model(
 
 
 def asked_tasks(text: str) -> list[AskedTask]:
-    """`spelling,arc:ARC-Challenge=data/arc` -> the tasks, with subset and path."""
+    """`spelling,arc:ARC-Challenge=data/arc,needle:4Ki` -> the tasks, with subset or tokens, and path."""
     asked = []
     for part in text.split(","):
         name, _, path = part.strip().partition("=")
         task, _, subset = name.partition(":")
         if task not in SCORED:
             raise UsageError(f'--tasks: "{task}" is not a task that can be scored. {nearest(task, SCORED)}')
-        asked.append(AskedTask(task=task, subset=subset or None, path=(path,) if path else None))
+        detail: dict[str, Any] = {"subset": subset or None}
+        if task == "needle":
+            detail = {"tokens": _needle_tokens(subset)}
+        asked.append(AskedTask(task=task, path=(path,) if path else None, **detail))
     twice = [each.name for number, each in enumerate(asked) if each.name in [one.name for one in asked[:number]]]
     if twice:
         raise UsageError(f'--tasks: "{twice[0]}" is given twice. Give it once.')
     return asked
+
+
+def _needle_tokens(text: str) -> int:
+    try:
+        return parse_count(text)
+    except ValueError:
+        raise UsageError(f'--tasks: needle needs the length of its text, not "{text}". Write needle:4Ki.') from None
 
 
 def show_scores(scored: dict[str, Any], console: Console) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json
 from trivium.errors import TriviumError, UsageError
-from trivium.screen import echo, terminal
+from trivium.screen import echo, echo_line, terminal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,7 @@ def sample(
     most = max_new_tokens or max(1, min(SAMPLE_TOKENS, room))
     writing = _writing(opened, Sampling(temperature, top_k, top_p, seed), most, chat, samples)
     rows = generate(opened.engine, tokens, writing)
-    echo(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
+    echo_line(f"{opened.title}: {opened.spec.parameters:,} parameters", err=True)
     written = [(number, row) for number, samples_of in enumerate(rows) for row in samples_of]
     for place, (number, row) in enumerate(written, 1):
         text = words.decode(row.tokens)
@@ -100,7 +100,7 @@ def chat(
     words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
     writing = _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)
-    echo(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
+    echo_line(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
         for line in _lines():
@@ -143,7 +143,7 @@ def export(
     """Write a checkpoint as a Hugging Face folder. With config.json, tokenizer and chat template."""
     from trivium.ask.export import export_checkpoint
 
-    echo(export_checkpoint(run, out, step))
+    echo_line(export_checkpoint(run, out, step))
 
 
 def _lines() -> Iterator[str]:
@@ -165,7 +165,7 @@ def _print_answer(talk: "Talk", question: str) -> None:
             echo(shown, end="")
             sys.stdout.flush()
     except TriviumError as error:
-        echo(str(error), err=True)
+        echo_line(error, err=True)
     echo()
 
 

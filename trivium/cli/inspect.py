@@ -6,7 +6,7 @@ import typer
 
 from trivium.cli.options import ConfigFile, Dialect, Overrides, WorldSize
 from trivium.errors import PlanError, UsageError
-from trivium.screen import echo, terminal
+from trivium.screen import echo_line, terminal
 
 if TYPE_CHECKING:
     from trivium.plan.plan import Plan
@@ -46,7 +46,7 @@ def inspect(
             places = places_of(made, name, number)
             origin = made.sources[name].origin_of(number)
             if origin is not None:
-                echo(f"document {number:,} of {name} is {origin}.")
+                echo_line(f"document {number:,} of {name} is {origin}.")
             show_places(name, number, places, "" if places else why_not_read(made, name, number), terminal())
         elif find is not None:
             opened = open_tokenizer(made.config.tokenizer)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import typer
 
-from trivium.cli import ask, inspect, plan, prepare, report, train
-from trivium.cli.options import STOPPED
-from trivium.errors import SilentRankError, StoppedError, TriviumError
-from trivium.screen import echo
+from trivium.cli import ask, inspect, plan, prepare, prove, report, train
+from trivium.engine.ranks import end_process, launched_ranks
+from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
+from trivium.screen import echo, echo_line
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of a file
 
@@ -26,8 +26,10 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan.plan,
+    "check": plan.check,
     "train": train.train,
     "rehearse": train.rehearse,
+    "prove": prove.prove,
     "demo": train.demo,
     "fork": train.fork,
     "runs": train.runs,
@@ -56,16 +58,34 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that cannot show a name shows a question mark
     try:
         app(prog_name="trivium")
-    except SilentRankError:
-        sys.exit(2)
-    except TriviumError as error:
-        echo(str(error), err=True)
-        sys.exit(STOPPED if isinstance(error, StoppedError) else 2)
-    except OSError as error:
-        if error.filename is None and error.errno not in NO_ROOM:  # a user cannot fix it
-            raise
-        echo(f"{error.filename or 'writing'}: {error.strerror}", err=True)
-        sys.exit(2)
+    except Exception as error:
+        code = report_error(error)
+        if launched_ranks() > 1:
+            end_process(code)
+        sys.exit(code)
+
+
+def report_error(error: Exception) -> int:
+    """Print what went wrong, with a traceback where a user cannot fix it; gives the exit code."""
+    if isinstance(error, TriviumError):
+        _tell(error)
+        return exit_code(error)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM):
+        echo_line(f"{error.filename or 'writing'}: {error.strerror}", err=True)
+        return FAILED
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1
+
+
+def _tell(error: TriviumError) -> None:
+    """Print an error: each of its problems is one message."""
+    if isinstance(error, SilentRankError):
+        return
+    if isinstance(error, RankError):  # it quotes another rank's error, which may be several messages
+        echo(error, err=True)
+        return
+    for message in error.problems if isinstance(error, ProblemsError) else (error,):
+        echo_line(message, err=True)
 
 
 if __name__ == "__main__":

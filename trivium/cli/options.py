@@ -9,7 +9,6 @@ import typer
 from trivium.config import DIALECT_NAMES
 from trivium.screen import echo
 
-STOPPED = 3  # a run that was asked to stop, and saved
 INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved
 
 ConfigFile = Annotated[Path, typer.Argument(help="The config: run.toml, or a file of another tool.")]

@@ -7,7 +7,7 @@ import typer
 
 from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
 from trivium.errors import UsageError
-from trivium.screen import echo
+from trivium.screen import echo, echo_line
 
 tokenizer = typer.Typer(help="Make a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -63,7 +63,7 @@ def prepare(
     from trivium.sources.commands import prepare_paths, prepare_sources
 
     if out is not None:
-        echo(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
+        echo_line(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
         return
     if written == "megatron":
         why = "A config's conversations have loss masks, which Megatron's files cannot hold."
@@ -76,7 +76,7 @@ def prepare(
     loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
     with loaded.places.named():
         for line in prepare_sources(inherited(loaded.config).config, bad_lines, workers):
-            echo(line)
+            echo_line(line)
 
 
 def verify(
@@ -94,4 +94,4 @@ def verify(
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     with loaded.places.named():
         for line in verify_sources(inherited(loaded.config).config, write=write):
-            echo(line)
+            echo_line(line)

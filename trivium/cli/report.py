@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trivium.cli.options import Json, print_json
-from trivium.screen import echo, terminal
+from trivium.screen import echo_line, terminal
 
 RunFolders = Annotated[list[Path], typer.Argument(help="Folders of one or several runs.")]
 
@@ -22,7 +22,7 @@ def report(
     """Write one HTML page that shows a run, or compares several."""
     from trivium.report.page import write_report
 
-    echo(write_report(runs, out or runs[0] / "report.html"))
+    echo_line(write_report(runs, out or runs[0] / "report.html"))
 
 
 def watch(
@@ -33,7 +33,7 @@ def watch(
     from trivium.report.watch import RunServer
 
     with RunServer(run, port) as server, suppress(KeyboardInterrupt):
-        echo(f"{server.url} shows {run}; Ctrl-C ends it.")
+        echo_line(f"{server.url} shows {run}; Ctrl-C ends it.")
         server.serve_forever()
 
 

@@ -7,14 +7,14 @@ import typer
 
 from trivium.cli.options import (
     INTERRUPTED,
-    STOPPED,
     ConfigFile,
     Dialect,
     Overrides,
     RunOrCheckpoint,
     WorldSize,
 )
-from trivium.screen import echo, terminal
+from trivium.errors import STOPPED
+from trivium.screen import echo, echo_line, terminal
 from trivium.train.signals import start_up_signals
 
 
@@ -76,7 +76,7 @@ def fork(
     """Start a new run from a checkpoint of another run."""
     from trivium.train.fork import fork_run
 
-    echo(fork_run(run, at, config, overrides or (), dialect=dialect, world_size=world_size))
+    echo_line(fork_run(run, at, config, overrides or (), dialect=dialect, world_size=world_size))
 
 
 def runs(folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs")) -> None:

@@ -87,6 +87,7 @@ def _one_or_many(value: object) -> object:
 Name = Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]  # `~` is the home folder
+StepSpan = Annotated[tuple[Whole, Count], Field(strict=False)]  # the first, and the first behind them
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from trivium.config.schema import Config
-from trivium.config.sources import KINDS
+from trivium.config.sources import KINDS, kind_of
 
 Path = tuple[str | int, ...]
 
@@ -22,7 +22,8 @@ RENAMED = {
     "tokenizer.template": "chat_template",
     "optimizer.clip": "grad_clip",
     "engine.micro_batch": "micro_batch_size",
-    "engine.recompute_activations": "activation_checkpointing",
+    "engine.recompute_activations": "recompute",
+    "engine.activation_checkpointing": "recompute",
     "checkpoint.milestones": "keep_every",
     "guard.most_left_out": "max_consecutive_skips",
     "evaluate.answer_tokens": "max_new_tokens",
@@ -134,7 +135,7 @@ def key_at(path: Path, raw: object) -> Key:
     key = Key(None, Config)
     for depth, part in enumerate(path):
         key = key.below(part)
-        if depth == 1 and path[0] == "sources" and (kind := look_up(raw, (*path[:2], "kind"))) in KINDS:
+        if depth == 1 and path[0] == "sources" and (kind := kind_of(look_up(raw, path[:2]))) in KINDS:
             key = key.of_kind(kind)
     return key
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trivium.config.check import check
 from trivium.config.dialects import translate
 from trivium.config.dialects.translation import Notes, Translation
+from trivium.config.engine import Engine
 from trivium.config.keys import MISSING, Path, nearest
 from trivium.config.limits import DEEPEST, read_config_text, refuse_beyond_limits
 from trivium.config.lines import KeyPlaces, overridden_keys, override_path
 from trivium.config.problems import explain, show_value, written_path
-from trivium.config.schema import Config, Engine
+from trivium.config.rules.check import check
+from trivium.config.schema import Config
 from trivium.config.stages import EITHER
 from trivium.errors import ConfigError, Problem
 from trivium.paths import suggestion

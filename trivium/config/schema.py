@@ -1,6 +1,6 @@
 """What the user may write: a model for every table, a doc line for every key.
 
-Nothing here opens a file or looks at another table; rules across keys live in `check`. A key that must
+Nothing here opens a file or looks at another table; rules across keys are in `rules/`. A key that must
 be given is `None` here and asked for there, so that one wrong key never hides the problems of the others.
 """
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from trivium.config.engine import Engine
 from trivium.config.fields import (
     BelowOne,
     Betas,
@@ -24,6 +25,7 @@ from trivium.config.fields import (
     Positive,
     Seed,
     Shares,
+    StepSpan,
     Table,
     Text,
     all_tables,
@@ -32,8 +34,8 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
-from trivium.config.sources import Source
-from trivium.config.stages import Anneal, DecayShape, Precision, Rope, Shape, Stage, StageDefaults
+from trivium.config.sources import Source, ViewSource
+from trivium.config.stages import Anneal, DecayShape, Rope, Shape, Stage, StageDefaults
 
 
 class Run(Table):
@@ -231,38 +233,6 @@ class Schedule(Table):
     """The span that the schedule covers; absent: the run's steps."""
 
 
-class Parallel(Table):
-    """How ranks share the model, in JAX all of their devices; the product is the number of ranks (or devices)."""
-
-    replicate: Count = Field(1, examples=[1])
-    """Copies of the model (hybrid sharding)."""
-    shard: Count | None = Field(None, examples=[8])
-    """Ranks that share one copy's parameters (FSDP); absent: all ranks that remain."""
-    tensor: Count = Field(1, examples=[1])
-    """Ranks that share each weight matrix (tensor parallelism)."""
-
-
-class Engine(Table):
-    """The framework that trains, and how it runs."""
-
-    name: Literal["torch", "jax"] = "torch"
-    """The framework: torch or jax."""
-    device: Literal["cuda", "mps", "tpu", "cpu"] | None = None
-    """The kind of device; absent: the first of these that is available; only JAX has tpu."""
-    precision: Precision | None = None
-    """Precision of the forward pass; absent: bfloat16 on a GPU, float32 on a CPU."""
-    compile: bool = False
-    """Compile the model (torch.compile; JAX always compiles)."""
-    micro_batch_size: Count | None = Field(None, examples=[8])
-    """Rows in one pass on one rank; absent: the rank's whole shard."""
-    activation_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them: far less memory, a third more time."""
-    parallel: Parallel = Field(Parallel.model_construct(), examples=[{"shard": 8}])
-    """How ranks share the model."""
-    deterministic: bool = True
-    """Use only operations that give the same bits each time."""
-
-
 class LoaderSettings(Table):
     """How batches get to the engine; no key here changes their content."""
 
@@ -296,9 +266,6 @@ class Checkpoint(Table):
     """Copy checkpoints in the background to this second folder of runs; absent: no copy."""
 
 
-StepSpan = Annotated[tuple[Whole, Count], Field(strict=False)]
-
-
 class Guard(Table):
     """What happens to steps that go wrong; an update that is not finite is always skipped."""
 
@@ -318,16 +285,19 @@ class AskedTask(Table):
     """A task whose questions the model answers."""
 
     task: Name | None = Field(None, examples=["spelling"])
-    """mmlu, arc, gsm8k, spelling or counting; its test split."""
+    """mmlu, arc, gsm8k, spelling, counting or needle; its test split."""
     path: Paths | None = Field(None, examples=["data/arc"])
     """The task's files; absent: the Hub, or for spelling and counting a list of common words."""
     subset: Name | None = Field(None, examples=["ARC-Easy"])
     """Which subset of the task."""
+    tokens: Count | None = Field(None, examples=["4Ki"])
+    """With task = "needle": the most tokens of a question."""
 
     @property
     def name(self) -> str:
-        """What its score is called: `spelling`, `arc ARC-Challenge`."""
-        return " ".join(filter(None, (self.task, self.subset)))
+        """What its score is called: `spelling`, `arc ARC-Challenge`, `needle 4,096`."""
+        length = None if self.tokens is None else f"{self.tokens:,}"
+        return " ".join(filter(None, (self.task, self.subset, length)))
 
 
 class Evaluate(Table):
@@ -349,7 +319,7 @@ class Evaluate(Table):
         tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
         Field(strict=False, examples=[["spelling", "counting"]]),
     ] = ()
-    """Tasks that are scored, by name or as { task, path, subset }, where a stage has evaluate = true."""
+    """Tasks that are scored, by name or as { task, path, subset, tokens }, where a stage has evaluate = true."""
     tasks_every: Count | None = Field(None, examples=[1000])
     """Steps between scores; absent: only where a stage has evaluate = true."""
     questions: Count = Field(100, examples=[100])
@@ -403,6 +373,11 @@ class Config(Table):
     stages: Annotated[tuple[Stage, ...], Field(strict=False)] = ()
     """The stages, in order."""
 
+    def views_of(self, name: str) -> dict[str, ViewSource]:
+        """The views of a source's documents, by name."""
+        views = {each: source for each, source in self.sources.items() if isinstance(source, ViewSource)}
+        return {each: view for each, view in views.items() if view.of == name}
+
 
 # Keys that must be written. The models leave them open, so that a missing one is one problem among all.
 REQUIRED = {
@@ -415,6 +390,7 @@ REQUIRED = {
     "HuggingFaceSource": ["kind", "dataset"],
     "StreamSource": ["kind", "dataset"],
     "ChatSource": ["kind"],
+    "ViewSource": ["from"],
     "MixedTask": ["task"],
 }
 

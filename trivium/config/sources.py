@@ -1,5 +1,6 @@
-"""The five kinds of source a config may name; each tells where its documents are, and opens nothing."""
+"""The kinds of source a config may name; each tells where its documents are, and opens nothing."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Literal
 
@@ -51,6 +52,11 @@ class BaseSource(Table):
     def holds_out(self) -> bool:
         """Whether it has documents for validation."""
         return self.validation is not None or self.validation_only
+
+    @property
+    def is_read_by_default(self) -> bool:
+        """Whether a stage that names no sources reads it."""
+        return not self.validation_only
 
     @property
     def where(self) -> str:
@@ -191,10 +197,64 @@ class ChatSource(PreparedSource, TaskKeys):
         return " + ".join(task.name for task in self.tasks) if self.tasks else super().where
 
 
+class ViewSource(BaseSource):
+    """The documents of another source whose length is in a range; both share one ledger."""
+
+    kind: Literal["view"] = "view"
+    """A view of another source; may be left out beside `from`."""
+    of: Name | None = Field(None, alias="from", examples=["web"])
+    """The source whose documents it has; what is read through the view counts as read there too."""
+    min_tokens: Count | None = Field(None, examples=["16Ki"])
+    """Only documents of at least this many tokens; absent: no lower limit."""
+    max_tokens: Count | None = Field(None, examples=["32Ki"])
+    """Only documents of fewer tokens than this; absent: no upper limit."""
+
+    @property
+    def is_read_by_default(self) -> bool:
+        """No: the stage reads the documents as those of the source itself."""
+        return False
+
+    @property
+    def range(self) -> str:
+        """Its lengths, for people: `at least 16,384 tokens and fewer than 32,768`."""
+        least = None if self.min_tokens is None else f"at least {self.min_tokens:,}"
+        fewer = None if self.max_tokens is None else f"fewer than {self.max_tokens:,}"
+        return " tokens and ".join(filter(None, (least, fewer))) + ("" if least and fewer else " tokens")
+
+    @property
+    def where(self) -> str:
+        """The source that has its documents, and their lengths."""
+        return f"{self.of}, {self.range}"
+
+
+def kind_of(table: object) -> object:
+    """The kind of a source as it was written; a table with `from` is a view."""
+    if not isinstance(table, Mapping):
+        return None
+    return table.get("kind", "view" if "from" in table else None)
+
+
+def _with_kind(table: object) -> object:
+    kind = kind_of(table)
+    return {**table, "kind": kind} if isinstance(table, Mapping) and kind is not None else table
+
+
 Source = Annotated[
-    TokensSource | TextSource | HuggingFaceSource | StreamSource | ChatSource, Field(discriminator="kind")
+    Annotated[
+        TokensSource | TextSource | HuggingFaceSource | StreamSource | ChatSource | ViewSource,
+        Field(discriminator="kind"),
+    ],
+    BeforeValidator(_with_kind),
 ]
-KINDS = ("tokens", "text", "huggingface", "stream", "chat")
+KINDS = ("tokens", "text", "huggingface", "stream", "chat", "view")
+
+
+def base_of(sources: Mapping[str, BaseSource], name: str) -> BaseSource | None:
+    """The source that has a source's documents: itself, or of a view the other one; None where that is not there."""
+    source = sources.get(name)
+    return sources.get(source.of or "") if isinstance(source, ViewSource) else source
+
+
 TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")
-SCORED = ("mmlu", "gsm8k", "arc", "spelling", "counting")  # that have right answers
+SCORED = ("mmlu", "gsm8k", "arc", "spelling", "counting", "needle")  # that have right answers
 GENERATED = ("spelling", "counting")  # made up from a seed and a list of words

@@ -26,6 +26,7 @@ DecayShape = Literal["linear", "cosine", "1-sqrt", "sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
 CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
+Recompute = Literal["none", "selective", "full"]
 MOST_ROWS = 2**24  # of a step
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
 # Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an
@@ -76,12 +77,18 @@ class Rope(Table):
 
     theta: Annotated[float, Field(gt=1)] | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
-    scaling: Literal["linear", "yarn", "llama3"] | None = None
+    scaling: Literal["linear", "ntk-by-parts", "yarn", "llama3"] | None = None
     """How rows longer than the trained context are reached; absent: positions are not scaled."""
     factor: Annotated[float, Field(ge=1)] | None = Field(None, examples=[4.0])
     """The row length over the trained context; needs `scaling`."""
     original_seq_len: Count | None = Field(None, examples=[4096])
     """The context the model was trained at before scaling; absent: the model's max_seq_len."""
+    attention_factor: Positive | None = Field(None, examples=[1.2])
+    """With scaling = "yarn": what queries and keys are multiplied by; absent: 0.1 ln(factor) + 1."""
+    beta_fast: Positive = Field(32.0, examples=[32])
+    """With yarn or ntk-by-parts: channels with more turns in the original context than this are not stretched."""
+    beta_slow: Positive = Field(1.0, examples=[1])
+    """With yarn or ntk-by-parts: channels with fewer turns than this are stretched in full."""
     low_freq_factor: Positive = Field(1.0, examples=[1.0])
     """With scaling = "llama3": channels with fewer turns in the original context than this are stretched in full."""
     high_freq_factor: Positive = Field(4.0, examples=[4.0])
@@ -110,6 +117,15 @@ class Kl(Table):
     """Absent: the model as it was when this stage began."""
     precision: Precision | None = None
     """Precision of the reference model; absent: the engine's precision."""
+
+
+class StageEngine(Table):
+    """What a stage changes in `[engine]`, from its first step on, without a new launch."""
+
+    recompute: Recompute | None = None
+    """What the backward pass computes again in this stage; absent: engine.recompute."""
+    micro_batch_size: Count | None = Field(None, examples=[1])
+    """Rows in one pass on one rank in this stage; absent: engine.micro_batch_size."""
 
 
 class StageDefaults(Table):
@@ -155,6 +171,8 @@ class StageDefaults(Table):
     """Start with a fresh optimizer state at the stage's first step."""
     evaluate: bool = False
     """Evaluate before the stage's first step and after its last."""
+    engine: StageEngine = Field(StageEngine.model_construct(), examples=[{"recompute": "selective"}])
+    """What this stage changes in `[engine]`."""
 
 
 class Stage(StageDefaults):

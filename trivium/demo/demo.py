@@ -64,8 +64,8 @@ SMALL = DemoSize(
 )
 
 
-def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
-    """Make everything from the texts to the page; False where the run was stopped before its end."""
+def make_demo(folder: Path, size: DemoSize, console: Console) -> Path:
+    """Make everything that the demo's run reads, and its config."""
     config = folder / "demo.toml"
     try:
         write_config(config, size)
@@ -73,8 +73,14 @@ def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
         raise UsageError(f"--folder: {folder} cannot be created: {error.strerror}. Name another.") from None
     _write_texts(folder / "texts", size, console)
     _train_tokenizer(config, folder / "tokenizer", size, console)
+    return config
+
+
+def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
+    """Make everything from the texts to the page; False where the run was stopped before its end."""
+    config = make_demo(folder, size, console)
     with _waiting("importing torch", console):
-        importlib.import_module("torch")
+        importlib.import_module("trivium.engine.torch.engine")
     from trivium.plan.show import show_plan
     from trivium.train.trainer import Trainer
 

@@ -10,6 +10,7 @@ do. An engine is entered stage by stage and then stepped:
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -26,6 +27,8 @@ from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.rows.batch import IGNORED, Batch
 
 Precision = Literal["float32", "bfloat16"]
+Float8 = Literal["tensorwise", "rowwise"]
+Recompute = Literal["none", "selective", "full"]
 NoDecay = Literal["norms", "biases", "embeddings"]
 Direction = Literal["forward", "reverse", "nll_gap"]
 
@@ -96,13 +99,16 @@ class EngineSettings:
     precision: Precision | None = None  # absent: bfloat16 on a GPU, float32 elsewhere
     micro_batch_size: int | None = None  # rows in one pass; absent: all of them
     compile: bool = False
-    deterministic: bool = True
-    activation_checkpointing: bool = False
+    deterministic: bool | None = None  # absent: True but on GPUs, where it costs time
+    recompute: Recompute = "none"  # what the backward pass computes again instead of keeping it
+    reshard_after_forward: bool | None = None  # of gathered weights; absent: of layers alone. JAX decides by itself
+    float8: Float8 | None = None  # what has a scale of its own, where layers multiply in float8
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.grad_clip` still applies
     make_model: MakeModel | None = None  # makes the model instead of the decoder; `spec.own` is its name
     token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training
+    draw: bool = True  # False: weights have no values until `draw`, `load` or `start_from` gives them
 
     def __post_init__(self) -> None:
         own = None if self.make_model is None else name_of(self.make_model)
@@ -129,6 +135,16 @@ class StageSettings:
     z_loss: float | None = None
     kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
+    recompute: Recompute | None = None  # absent: the engine's, as the next
+    micro_batch_size: int | None = None
+
+    def resolved(self, settings: EngineSettings) -> "StageSettings":
+        """The same with what the stage leaves to the engine's settings."""
+        return replace(
+            self,
+            recompute=self.recompute or settings.recompute,
+            micro_batch_size=self.micro_batch_size or settings.micro_batch_size,
+        )
 
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
@@ -159,6 +175,7 @@ class StepSettings:
     momentum: float
     weight_decay: float
     loss_limit: float = inf  # above it, or where anything is not finite, no update is made
+    flags: Callable[[], Sequence[bool]] | None = None  # asked once in the step, for `StepStats.raised`
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +191,9 @@ class StepStats:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     skipped: str | None = None  # why no update was made, where none was
     waited: float = 0.0  # seconds for the other ranks to begin their step
+    raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged
     compilations: int = field(default=0, compare=False)  # made for this step, by an engine that compiles whole steps
+    notice: str | None = field(default=None, compare=False)  # something a user should know
 
     @staticmethod
     def why_skipped(loss: float, grad_norm: float, limit: float) -> str | None:
@@ -194,11 +213,17 @@ class SourceFigures:
     text_nats: float | None  # of the tokens that have bytes: special tokens have none, and no part in bits per byte
 
 
+# Where ranges of positions begin: how much of its document a token sees decides how well it is predicted.
+POSITIONS = (0, *(2**power for power in range(6, 21)))
+
+
 @dataclass(frozen=True, slots=True)
 class EvalStats:
     """A batch's figures by source, evaluated without an update; add them up over batches."""
 
     by_source: Mapping[str, SourceFigures]
+    # Nats and tokens of each range of positions in a document, (len(POSITIONS), 2).
+    by_position: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(POSITIONS), 2)), compare=False)
 
     @property
     def nats(self) -> float:
@@ -285,14 +310,23 @@ class Engine(Protocol):
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, optimizer and random state; returns when training may continue. Wait to know it is whole."""
 
+    def draw(self) -> None:
+        """Fill the weights with the seed's first values, with a fresh optimizer."""
+
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, exact to the bit."""
 
     def start_from(self, folder: Path) -> None:
-        """Take the weights alone, from what `save` wrote or from a Hugging Face folder."""
+        """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer."""
+
+    def computes_in(self) -> dict[str, str]:
+        """The `device` by its name and the `precision`, also where the settings have neither."""
 
     def peak_flops(self) -> float | None:
         """The device's FLOP/s at its best; None where that is not known, as of a CPU."""
+
+    def profiled(self, folder: Path) -> AbstractContextManager[None]:
+        """Inside, what processor and device do is traced into files in a folder."""
 
     def export(self, folder: Path) -> None:
         """Write the weights in Hugging Face form, with the rotary positions that they were last trained with."""
@@ -334,6 +368,14 @@ def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_l
             f"the prompt of {longest:,} token{'' if longest == 1 else 's'} and {room:,} more are {longest + room:,}, "
             f"and the model reads {max_seq_len:,}. {instead}."
         )
+
+
+def figures_by_position(batch: Batch, nats: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Losses of all targets (rows, seq_len) -> sums by the position of the token that they are predicted from."""
+    loss_mask = batch.targets != IGNORED
+    ranges = np.searchsorted(POSITIONS, batch.positions[loss_mask], side="right") - 1
+    sums = [np.bincount(ranges, weights, len(POSITIONS)) for weights in (nats[loss_mask], None)]
+    return np.stack(sums, axis=1).astype(np.float64)
 
 
 def figures_by_source(

@@ -35,11 +35,11 @@ ONE_RANK = MeshShape()
 
 
 def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:
-    """Every device of the tensor axis has as many heads and as much of the feed-forward as any other."""
+    """Every device of the tensor axis has as many heads, and as much of feed-forward and vocabulary, as any other."""
     if spec.own is not None and shape.tensor > 1:
         what = f"is {shape.tensor}, but only the decoder's matrices can be split, and {spec.own} makes the model"
         raise ConfigError([Problem("engine.parallel.tensor", f"{what}. Set it to 1, and share the model by shard.")])
-    sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn}
+    sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn, "padded vocab": spec.padded_vocab}
     uneven = [f"{name} {size}" for name, size in sizes.items() if size % shape.tensor]
     if uneven:
         what = f"is {shape.tensor}, which does not divide the model's {', '.join(uneven)}. Lower it."

@@ -12,14 +12,19 @@ the launch can send a wrong number, and no code.
 """
 
 import json
+import logging
 import os
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TypeVar
 
-from trivium.errors import RankError, SilentRankError, TriviumError
+from trivium.errors import STOPPED, RankError, SilentRankError, TriviumError, exit_code
 from trivium.files import parse_json
 
+END_SECONDS = 30.0  # that a process has to close its files once a rank has failed
 Value = TypeVar("Value", bound=bool | int | float | str | list[Any] | dict[str, Any] | None)
 
 
@@ -50,6 +55,13 @@ class Ranks:
         """Rank 0's value."""
         return value
 
+    def limit_waits(self, minutes: float) -> None:
+        """From now on fail where a rank is this late for what devices compute together; small messages may wait."""
+
+    def recorded(self) -> str | None:
+        """The last exchanges of this rank, as JSON: which it has begun, and with whom; None where none are recorded."""
+        return None
+
     @contextmanager
     def as_one(self) -> Iterator[None]:
         """All ranks come through the block, or none does; rank 0 raises a TriviumError, the others a silent one."""
@@ -58,18 +70,45 @@ class Ranks:
             yield
         except TriviumError as error:
             own = error
-        errors = self.gather(None if own is None else str(own))
-        first = next((rank for rank, text in enumerate(errors) if text is not None), None)
-        if first is None:
+        told = self.gather(None if own is None else [exit_code(own), str(own)])
+        failed = {rank: each for rank, each in enumerate(told) if each is not None}
+        if not failed:
             return
+        first = min(failed)
+        message = f"rank {first}: {failed[first][1]}"
+        stopped = all(code == STOPPED for code, _ in failed.values())
         if not self.is_main:
-            raise SilentRankError(f"rank {first}: {errors[first]}")
-        raise own or RankError(f"rank {first}: {errors[first]}")
+            raise SilentRankError(message, stopped=stopped)
+        raise own or RankError(message, stopped=stopped)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """A rank that fails inside sends its error to the others, which raise that and not a lost connection."""
         yield
+
+    def failed(self, error: BaseException) -> None:
+        """Called where this rank fails, before it closes anything: it ends soon, whatever it waits for by then."""
+
+
+def end_process(code: int) -> NoReturn:
+    """End now, with what was printed; threads and process groups may wait for ranks that never come."""
+    end_within(END_SECONDS, code)  # nobody may read what is flushed
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+def end_within(seconds: float, code: int, last_words: str = "") -> None:
+    """End the process after this time, unless it has ended by then."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        os.write(2, last_words.encode())
+        os._exit(code)
+
+    threading.Thread(target=end, name="trivium-end", daemon=True).start()
 
 
 def encode_message(value: Value) -> bytes:

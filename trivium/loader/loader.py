@@ -44,7 +44,7 @@ class Loader:
         self, plan: Plan, rank: int = 0, world_size: int = 1, *, prefetch: int | None = None, workers: int | None = None
     ) -> None:
         self.plan = plan = plan.readable()
-        _refuse_uneven(plan, rank, world_size)
+        refuse_uneven(plan, rank, world_size)
         self.rank = rank
         self.world_size = world_size
         self.prefetch = plan.config.loader.prefetch if prefetch is None else prefetch
@@ -215,7 +215,7 @@ class Loader:
         return unknown_in_file(name, self.plan.sources[name].blocks, file, offset, self._vocabs[name])
 
 
-def _refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
+def refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
     """Every rank gets the same number of rows, in every stage."""
     if world_size < 1:
         raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])

@@ -10,6 +10,7 @@ from rich.text import Text
 from trivium.loader.trace import Occurrence, PieceAddress, RowAddress, find_text, places_of, why_not_read
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
+from trivium.screen import one_line
 from trivium.text.tokenizer import Tokenizer
 
 SHOWN_TOKENS = 64
@@ -38,7 +39,7 @@ def _show_piece(piece: PieceAddress, decoder: Tokenizer | None, console: Console
     span = f"tokens {piece.start:,} to {piece.stop:,} of {piece.length:,} ({piece.extent}), {loss_spans(piece)}"
     of_task = f" ({piece.task})" if piece.task is not None else ""
     place = f"document {piece.document:,}{of_task} in {piece.file}"
-    console.print(Text(f"  {place}, {span}", style="cyan"), highlight=False)
+    console.print(Text(one_line(f"  {place}, {span}"), style="cyan"), highlight=False)
     shown = len(piece.tokens) if full else min(SHOWN_TOKENS, len(piece.tokens))
     text = Text("    ")
     # Runs of tokens with the same loss mask: it is seen in the text itself.
@@ -71,7 +72,7 @@ def show_hits(plan: Plan, text: str, tokenizer: Tokenizer, most: int, console: C
         shown += 1
         times = f", {hit.count:,} times" if hit.count > 1 else ""
         title = f"document {hit.document:,} of {hit.source} in {hit.file}{times}: ... {hit.around} ..."
-        console.print(Text(title, style="cyan"), highlight=False)
+        console.print(Text(one_line(title), style="cyan"), highlight=False)
         found = places_of(plan, hit.source, hit.document)
         why_none = "" if found else why_not_read(plan, hit.source, hit.document)
         show_places(hit.source, hit.document, found, why_none, console)

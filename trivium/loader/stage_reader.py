@@ -62,12 +62,13 @@ class FileRows:
 
     def __init__(self, reading: Reading, vocab: int, *, masks_loss: bool) -> None:
         self.reading = reading
-        self._files = files_of(reading.blocks, vocab, masks_loss=masks_loss)
+        self._files = OpenFiles(reading.blocks, vocab, masks_loss=masks_loss)
 
     def at(self, position: int, stop: int) -> LoadedWindow:
         """The window that has this position."""
         number, _ = self.reading.locate(position)
-        return LoadedWindow(self.reading.rows_before(number), self.reading.window(number), self._files)
+        window = self.reading.window(number)
+        return LoadedWindow(self.reading.rows_before(number), window, self._files.table())
 
 
 class StreamRows:
@@ -89,6 +90,23 @@ def files_of(blocks: Blocks, vocab: int, *, masks_loss: bool) -> Int64s:
     table = blocks.table
     loss = table.loss if masks_loss else np.zeros_like(table.loss)
     return np.stack((table.tokens, table.itemsize, loss, np.minimum(table.num_ids, vocab)), axis=1)
+
+
+class OpenFiles:
+    """The same, made again when files were opened since."""
+
+    def __init__(self, blocks: Blocks, vocab: int, *, masks_loss: bool) -> None:
+        self._blocks = blocks
+        self._vocab = vocab
+        self._masks_loss = masks_loss
+        self._made: tuple[int, Int64s] | None = None  # when this many files were open
+
+    def table(self) -> Int64s:
+        """For rows that have been found: their files are open."""
+        num_opened = self._blocks.num_opened
+        if self._made is None or self._made[0] != num_opened:
+            self._made = num_opened, files_of(self._blocks, self._vocab, masks_loss=self._masks_loss)
+        return self._made[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +243,7 @@ class RowReader:
         self.sources = sources
         self.vocab = vocab
         self._source = sources.index(source)
-        self._files = files_of(reading.blocks, vocab, masks_loss=masks_loss)
+        self._files = OpenFiles(reading.blocks, vocab, masks_loss=masks_loss)
 
     def batch(self, first: int, count: int) -> Batch:
         """The rows from a position on."""
@@ -236,7 +254,9 @@ class RowReader:
             window = self.reading.window(number)
             windows.append(window)  # kept alive: the row points into it
             pieces = window.row_pieces(within)
-            rows[index] = address_of(pieces), len(pieces), address_of(self._files)
+            rows[index] = address_of(pieces), len(pieces), 0
+        files = self._files.table()
+        rows[:, ROW_FILES] = address_of(files)
         arrays = np.empty((4, count, self.reading.settings.seq_len), np.int32)
         row, file, offset = gather(rows, arrays)
         if row >= 0:

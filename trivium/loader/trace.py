@@ -7,6 +7,7 @@ from its blocks, the order of each epoch and the mixture. Of a stream only the f
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -223,10 +224,11 @@ def places_of(plan: Plan, source: str, document: int) -> list[Occurrence]:
         known = ", ".join(sorted(plan.sources)) or "none"
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
     found: list[Occurrence] = []
-    for stage in filter(None, map(CompleteStage.of, plan.stages)):
-        use = stage.uses.get(source)
+    readers = [source, *(name for name, opened in plan.sources.items() if opened.view_of == source)]
+    for stage, reader in product(filter(None, map(CompleteStage.of, plan.stages)), readers):
+        use = stage.uses.get(reader)
         if use is not None and use.segment is not None:
-            found.extend(_in_stage(stage, source, document, use.segment, use.rows))
+            found.extend(_in_stage(stage, reader, document, use.segment, use.rows))
     return sorted(found, key=lambda each: (each.step, each.row, each.start))
 
 
@@ -234,11 +236,11 @@ def find_text(plan: Plan, text: str, tokenizer: Tokenizer) -> Iterator[Hit]:
     """The documents that hold a text, of all sources on disk: decoded one by one, so that no token hides it."""
     for name in sorted(plan.sources):
         blocks = plan.sources[name].blocks
-        if not isinstance(blocks, FileBlocks):
+        if not isinstance(blocks, FileBlocks) or plan.sources[name].view_of is not None:
             continue
         for document in range(blocks.num_documents):
             file, start, end = blocks.document_span(document)
-            decoded = tokenizer.decode(blocks.files[file].tokens[start:end].tolist())
+            decoded = tokenizer.decode(blocks.opened(file).tokens[start:end].tolist())
             first = decoded.find(text)
             if first >= 0:
                 around = decoded[max(0, first - AROUND) : first + len(text) + AROUND]
@@ -253,6 +255,9 @@ def why_not_read(plan: Plan, source: str, document: int) -> str:
     _, start, end = blocks.document_span(document)
     if start == end:
         return "it is empty"
+    shortest, limit = blocks.lengths.limits
+    if not shortest <= end - start < limit:
+        return f"its {end - start:,} tokens are not within the view's lengths"
     return "it is held out for validation" if blocks.is_held_out(document) else "the run ends before it"
 
 

@@ -18,7 +18,7 @@ def unknown_in_file(source: str, blocks: Blocks, file: int, offset: int, vocab: 
     """The error for a piece of a file that starts at a token, `offset`."""
     assert isinstance(blocks, FileBlocks), "only files hold ids that were not measured"
     document, start = blocks.document_at(file, offset)
-    stop, opened = blocks.document_span(document)[2], blocks.files[file]
+    stop, opened = blocks.document_span(document)[2], blocks.opened(file)
     what = _first_unknown(opened.tokens, start, offset, stop, vocab)
     return SourceError(
         f"source {source}: {opened.path}: document {document:,} {what}. The file differs from its manifest: `trivium "

@@ -8,6 +8,7 @@ Llama; one with a window is read with rows no longer than the window, where it h
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def their_name(name: str) -> str:
 def read_spec(folder: Path) -> ModelSpec:
     """The shape of the model in a folder, or a refusal that names every key that does not fit."""
     path = folder / CONFIG_FILE
-    if not path.is_file():
+    if not path.exists():  # a pipe is refused by its reader, by what it is
         what = f"has no {CONFIG_FILE}. Give a folder that holds {CONFIG_FILE} and model.safetensors."
         raise ConfigError([Problem(str(folder), what)])
     config = read_table(path)
@@ -248,5 +249,7 @@ def _read_rope(config: dict[str, Any]) -> RopeSpec:
 def _written_rope(rope: RopeSpec) -> dict[str, Any] | None:
     if rope.scaling is None:
         return None
+    if rope.scaling == "ntk-by-parts":  # yarn without its attention factor; they have no name for it
+        rope = replace(rope, scaling="yarn", attention_factor=1.0)
     theirs = {"scaling": "rope_type", "theta": "rope_theta", "original_seq_len": "original_max_position_embeddings"}
     return {theirs.get(key, key): value for key, value in rope.deciding().items()}

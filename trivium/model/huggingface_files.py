@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from trivium.errors import ConfigError, Problem
-from trivium.files import is_within
+from trivium.files import is_within, open_regular
 from trivium.model.huggingface import read_table, their_name
 from trivium.paths import boundary
 
@@ -31,13 +32,13 @@ def cut_shape(name: str, shape: Shape, vocab: int) -> list[int]:
 def files_by_tensor(folder: Path) -> dict[str, Path]:
     """The file of every tensor, by its own name."""
     index, single = folder / INDEX_FILE, folder / WEIGHTS_FILE
-    if index.is_file():
+    if index.exists():
         files = _indexed(folder, index)
-        missing = sorted({path for path in files.values() if not path.is_file()})
+        missing = sorted({path for path in files.values() if not path.exists()})
         if missing:
             raise ConfigError([Problem(str(path), f"is missing, but {INDEX_FILE} names it.") for path in missing])
         return files
-    if single.is_file():
+    if single.exists():
         with open_tensors(single, "np") as file:
             return dict.fromkeys(file.keys(), single)
     what = f"has neither {WEIGHTS_FILE} nor {INDEX_FILE}. Weights in .bin files are pickles: save them as safetensors."
@@ -64,6 +65,10 @@ def _indexed(folder: Path, index: Path) -> dict[str, Path]:
 @contextmanager
 def open_tensors(path: Path, framework: str) -> Iterator[Any]:
     """A safetensors file; one that is truncated, or lacks a tensor, is one error that names it."""
+    try:
+        os.close(open_regular(path))
+    except ValueError as reason:
+        raise ConfigError([Problem(str(path), f"cannot be read: {reason}. Put the file itself there.")]) from None
     try:
         with safe_open(path, framework=framework) as file:
             yield file

@@ -31,9 +31,9 @@ def rotary_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Table, float]:
             return plain, 1.0
         case "linear":
             return plain / np.float32(rope.factor), 1.0
-        case "yarn":
+        case "ntk-by-parts" | "yarn":
             stretched = _blend(plain, rope.factor, _yarn_share(rope, head_dim))
-            return stretched, _yarn_magnitude(rope)
+            return stretched, _yarn_magnitude(rope) if rope.scaling == "yarn" else 1.0
         case "llama3":
             return _blend(plain, rope.factor, _llama3_share(rope, plain)), 1.0
 

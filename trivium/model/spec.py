@@ -13,7 +13,7 @@ HEAD_DIM = 64
 VOCAB_MULTIPLE = 128  # matrices of odd widths are slow on every device
 MOST_LAYERS = 10_000  # a file that asks for more is damaged, and making them would take hours
 
-Scaling = Literal["linear", "yarn", "llama3"]
+Scaling = Literal["linear", "ntk-by-parts", "yarn", "llama3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,22 @@ class RopeSpec:
     theta: float = DEFAULT_THETA
     scaling: Scaling | None = None
     factor: float = 1.0
-    original_seq_len: int = 0  # the context before scaling; yarn and llama3 need it
+    original_seq_len: int = 0  # the context before scaling; all but linear need it
     attention_factor: float | None = None  # yarn: absent, 0.1 ln(factor) + 1
-    beta_fast: float = 32.0  # yarn: turns in the original context above which nothing is stretched
-    beta_slow: float = 1.0  # yarn: turns below which all is stretched
+    beta_fast: float = 32.0  # yarn and ntk-by-parts: turns in the original context above which nothing is stretched
+    beta_slow: float = 1.0  # the same: turns below which all is stretched
     low_freq_factor: float = 1.0  # llama3's names for the same two limits
     high_freq_factor: float = 4.0
 
     def deciding(self) -> dict[str, Any]:
         """The fields that decide the rotary table under this scaling, by name."""
         parts = asdict(self)
+        by_parts = ("theta", "scaling", "factor", "original_seq_len", "beta_fast", "beta_slow")
         keys = {
             None: ("theta",),
             "linear": ("theta", "scaling", "factor"),
-            "yarn": ("theta", "scaling", "factor", "original_seq_len", "attention_factor", "beta_fast", "beta_slow"),
+            "ntk-by-parts": by_parts,
+            "yarn": (*by_parts, "attention_factor"),
             "llama3": ("theta", "scaling", "factor", "original_seq_len", "low_freq_factor", "high_freq_factor"),
         }[self.scaling]
         return {key: parts[key] for key in keys if parts[key] is not None}

@@ -36,7 +36,7 @@ def own_sources(stage: Stage, config: Config) -> list[str]:
     if stage.sources is not None:
         return list(stage.sources)
     replayed = stage.replay or {}
-    return [name for name, source in config.sources.items() if not source.validation_only and name not in replayed]
+    return [name for name, source in config.sources.items() if source.is_read_by_default and name not in replayed]
 
 
 def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:

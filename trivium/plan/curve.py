@@ -137,6 +137,11 @@ class CurvePiece:
         value = self.formula.at(step)
         return value if self.ramp is None else value * self.ramp.at(step)
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is 0 at every step."""
+        return self.formula.first == self.formula.last == 0
+
     def line(self, steps: int) -> Line | None:
         line = self.formula.line(self.start, steps)
         if self.ramp is None or line is None:

@@ -78,6 +78,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "steps": stage.steps,
         "asked": asked,
         "tokens": stage.tokens,
+        "flops_per_token": plan.flops_per_token(stage),
         "seq_len": stage.seq_len,
         "batch_size": stage.batch_size,
         "packing": stage.config.packing,
@@ -85,6 +86,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "rope": None if stage.rope is None else stage.rope.deciding(),
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
         "loss_on": stage.config.loss_on,
+        "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         **_fade_json(stage),
@@ -108,7 +110,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     before = None
     for stage in stages:
-        rope, kl, loss_on = (stage.get(key) for key in ("rope", "kl", "loss_on"))
+        rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = []
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
             theta = f"theta {rope['theta']:,g}"
@@ -121,6 +123,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
+        parts += [f"engine.{key} {value}" for key, value in (engine or {}).items()]
         before = rope
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")

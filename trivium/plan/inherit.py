@@ -36,7 +36,7 @@ def inherited(config: Config) -> Inherited:
     if config.model.init is None:
         return Inherited(config)
     folder = Path(config.model.init)
-    if (folder / CONFIG_FILE).is_file():
+    if (folder / CONFIG_FILE).exists():
         return _from_hugging_face(config, folder)
     try:
         checkpoint = find_checkpoint(folder, config.model.init_step)

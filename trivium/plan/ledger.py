@@ -2,6 +2,7 @@
 
 A source that is read again with the same settings continues at the next row. With another row length, packing
 or seed a new reading begins with what the old one left unread, so that nothing is read twice and nothing lost.
+The views of a source share its ledger: an entry for each band of document lengths says who read it last, and how far.
 """
 
 from collections.abc import Mapping
@@ -23,18 +24,24 @@ class Ledger:
     """Each source's reading and position, stage by stage; a source that is not on disk has none."""
 
     sources: Mapping[str, OpenSource]
-    now: dict[str, Segment] = field(default_factory=dict)
+    now: dict[tuple[str, int], Segment] = field(default_factory=dict)  # by the source with the documents, and band
     consumed: dict[str, int] = field(default_factory=dict)
 
     def segment(self, name: str, settings: RowSettings) -> Segment:
         """Where a stage with these settings starts to read a source."""
         blocks = self.sources[name].blocks
-        if name not in self.now:
-            return Segment(Reading(blocks, settings, Unread.all_of(blocks, settings.seed)), 0)
-        last = self.now[name]
-        if last.reading.settings == settings:
-            return last
-        return Segment(Reading(blocks, settings, last.reading.after(last.start)), 0)
+        bands = list(blocks.lengths.bands)
+        last = [self.now.get((blocks.name, band)) for band in bands]
+        readers = {id(segment): segment for segment in last}
+        if len(readers) == 1 and last[0] is not None:
+            reading = last[0].reading
+            if reading.settings == settings and list(reading.blocks.lengths.bands) == bands:
+                return last[0]
+        unread = []
+        for reader in readers.values():
+            state = Unread.all_of(blocks, settings.seed) if reader is None else reader.reading.after(reader.start)
+            unread.append(state.only([band for band, each in zip(bands, last, strict=True) if each is reader], blocks))
+        return Segment(Reading(blocks, settings, Unread.joined(unread)), 0)
 
     def rows_to_read(self, stage: Stage, settings: RowSettings, names: list[str]) -> dict[str, int]:
         """For each source that the stage's budget counts, the rows after which it has been read that often."""
@@ -63,12 +70,22 @@ class Ledger:
         return uses
 
     def _give_one(self, name: str, settings: RowSettings, rows: int) -> SourceUse:
-        tokens = self.sources[name].tokens
         if not rows:
-            return SourceUse(0, Figures(), 0.0, self.consumed.get(name, 0) / tokens)
+            return SourceUse(0, Figures(), 0.0, float(self._epochs_so_far(name)))
         segment = self.segment(name, settings)
         figures = segment.reading.figures(segment.start, segment.start + rows)
-        self.now[name] = Segment(segment.reading, segment.start + rows)
-        self.consumed[name] = self.consumed.get(name, 0) + figures.consumed
-        epochs, so_far = (Fraction(count, tokens) for count in (figures.consumed, self.consumed[name]))
-        return SourceUse(rows, figures, float(epochs), float(so_far), segment)
+        blocks, after = segment.reading.blocks, Segment(segment.reading, segment.start + rows)
+        self.now |= {(blocks.name, band): after for band in blocks.lengths.bands}
+        for reader in {name, blocks.name}:
+            self.consumed[reader] = self.consumed.get(reader, 0) + figures.consumed
+        epochs = Fraction(figures.consumed, self.sources[name].tokens)
+        return SourceUse(rows, figures, float(epochs), float(self._epochs_so_far(name)), segment)
+
+    def _epochs_so_far(self, name: str) -> Fraction:
+        """How often a source was read: of a view, by itself, and by others as often as the whole source on average."""
+        own = self.consumed.get(name, 0)
+        base = self.sources[name].view_of
+        epochs = Fraction(own, self.sources[name].tokens)
+        if base is None:
+            return epochs
+        return epochs + Fraction(self.consumed.get(base, 0) - own, self.sources[base].tokens)

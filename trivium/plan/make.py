@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from math import ceil, floor, log10
 from typing import Any
 
@@ -74,6 +74,7 @@ class Builder:
         model = self._model(planned)
         stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
+        self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self._check_muon()
@@ -206,10 +207,21 @@ class Builder:
         horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
         decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
         lengths = self._lengths("schedule", schedule, decay, horizon, steps_for_tokens)
-        if total is not None and horizon < total and not open_ended and schedule.to == 0:
-            what = f"ends at step {horizon:,}, before the run's {total:,}: after it the learning rate is 0."
-            self.warnings.append(Problem("schedule.horizon", what))
-        return learning_rate(schedule, lengths, spans), momenta
+        curve = learning_rate(schedule, lengths, spans)
+        self._warn_of_zero_rates(curve, stages, horizon)
+        return curve, momenta
+
+    def _warn_of_zero_rates(self, curve: Curve, stages: tuple[PlannedStage, ...], horizon: int) -> None:
+        """A stage whose steps come after the schedule's end, at a learning rate of 0, learns nothing there."""
+        for stage in stages:
+            if stage.start is None or stage.end is None:
+                continue
+            zero = next((piece.start for piece in curve.between(stage.start, stage.end) if piece.is_zero), stage.end)
+            if zero < stage.end:
+                which = "all of its steps" if zero == stage.start else f"its last {stage.end - zero:,} steps"
+                what = f"the learning rate is 0 at {which}: schedule.horizon ends at step {horizon:,}. "
+                what += 'Write a larger horizon, or give the stage its own rate: lr = { shape = "linear" }.'
+                self.warnings.append(Problem(f"stages[{stage.index}]", what))
 
     def _span(self, stage: PlannedStage, start: int, steps: int) -> StageSpan:
         lr, lengths = stage.config.lr, Lengths(steps)
@@ -265,6 +277,18 @@ class Builder:
                 what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(stage.step_tokens)}."
                 what = f"{what} For steps write fade = {{ steps = 100 }}."
                 self.warnings.append(Problem(f"stages[{stage.index}].fade", what))
+
+    def _check_views(self, stages: tuple[PlannedStage, ...]) -> None:
+        """No document belongs to two sources of a stage: both would read it."""
+        for stage in stages:
+            names = () if stage.mixture is None else stage.mixture.names
+            opened = {name: self.sources[name].blocks for name in names if name in self.sources}
+            for (one, blocks), (other, others) in combinations(opened.items(), 2):
+                if blocks.name == others.name and blocks.lengths.mask & others.lengths.mask:
+                    what = f"{one} and {other} share documents of {blocks.name}, which the stage would read twice."
+                    what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
+                    note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
+                    self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
 
     def _check_muon(self) -> None:
         """A rate made for AdamW moves Muon's matrices hardly at all."""

@@ -69,6 +69,9 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
         scaling=asked.scaling,
         factor=1.0 if asked.factor is None else asked.factor,
         original_seq_len=asked.original_seq_len or own.original_seq_len or (context if asked.scaling else 0),
+        attention_factor=asked.attention_factor,
+        beta_fast=asked.beta_fast,
+        beta_slow=asked.beta_slow,
         low_freq_factor=asked.low_freq_factor,
         high_freq_factor=asked.high_freq_factor,
     )

@@ -75,6 +75,13 @@ class Plan:
             raise PlanError([*self.gaps, Problem("", "the learning rate is not known before the run's length is.")])
         return self.learning_rate.at(step)
 
+    def flops_per_token(self, stage: PlannedStage) -> float | None:
+        """FLOPs of learning one token of a stage, its reference's pass included; None where the model is not known."""
+        if self.model is None:
+            return None
+        of_reference = 0.0 if stage.config.kl is None else self.model.forward_flops(stage.seq_len)
+        return self.model.flops(stage.seq_len) + of_reference
+
     def settings_at(self, step: int) -> StepSettings:
         """Everything that a step is taken with."""
         stage = self.stage_at(step)

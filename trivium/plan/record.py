@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
-from trivium.config.sources import StreamSource
+from trivium.config.sources import StreamSource, ViewSource
 from trivium.model.folder import SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
@@ -100,6 +100,10 @@ def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]
     if isinstance(source, StreamSource):
         entries = {f"sources.{name}.{key}": redacted(getattr(source, key)) for key in STREAM_KEYS}
         return entries if source.add is None else entries | {f"sources.{name}.add": sorted(set(source.add))}
+    if isinstance(source, ViewSource):
+        view = {"from": source.of, "min_tokens": source.min_tokens, "max_tokens": source.max_tokens}
+        entries = {f"sources.{name}.{key}": value for key, value in view.items()}
+        return entries | _source_entries(source.of or "", config, sources)
     keys = ("block_tokens", "window_blocks", "validation")
     content = sources[name].content if name in sources else None
     return {f"sources.{name}.content": content} | {f"sources.{name}.{key}": getattr(source, key) for key in keys}

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.config.schema import Config, Parallel
+from trivium.config.engine import Parallel
+from trivium.config.schema import Config
 from trivium.config.stages import Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.mesh import MeshShape
@@ -25,7 +26,9 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
         micro_batch_size=engine.micro_batch_size,
         compile=engine.compile,
         deterministic=engine.deterministic,
-        activation_checkpointing=engine.activation_checkpointing,
+        recompute=engine.recompute,
+        reshard_after_forward=engine.reshard_after_forward,
+        float8=engine.float8,
         token_bytes=token_bytes,
     )
 
@@ -44,6 +47,8 @@ def stage_settings(
         z_loss=stage.z_loss,
         kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
         reset_optimizer=begins and stage.reset_optimizer,
+        recompute=stage.engine.recompute,
+        micro_batch_size=stage.engine.micro_batch_size,
     )
 
 

@@ -15,6 +15,7 @@ from trivium.plan.export import inherited_values, objective_lines, stage_json
 from trivium.plan.plan import Plan
 from trivium.plan.rates import SCALED
 from trivium.plan.stage import PlannedStage, SourceUse
+from trivium.screen import one_line
 
 UNKNOWN = "?"
 
@@ -39,7 +40,9 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     for title, problems in groups.items():
         if problems:
             parts += [Text(), Text(title, style="bold")]
-            parts += [Text(fill(f"  {each}", console.width, subsequent_indent="    ")) for each in problems]
+            parts += [
+                Text(fill(f"  {one_line(str(each))}", console.width, subsequent_indent="    ")) for each in problems
+            ]
     if notes.decides_nothing and not verbose:
         count = len(notes.decides_nothing)
         keys, them = ("1 key of theirs decides", "it") if count == 1 else (f"{count} keys of theirs decide", "them")
@@ -59,13 +62,15 @@ def headline(plan: Plan) -> str:
 
 
 def model_line(plan: Plan) -> list[Text]:
-    """`model: 8 layers of 512, 8 heads, 32,000 tokens, 58.7M parameters`; nothing where it is not known."""
+    """`model: 8 layers of 512, 8 heads, vocabulary 32,000, 58.7M parameters, 452M FLOPs a token`, where it is known."""
     model = plan.model
     if model is None:
         return []
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
-    return [Text(f"model: {shape}, {show_count(model.parameters)} parameters")]
+    work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
+    flops = show_count(work[0]) + (f" to {show_count(work[-1])}" if len(work) > 1 else "")
+    return [Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")]
 
 
 def rates_line(plan: Plan) -> list[Text]:
@@ -127,7 +132,7 @@ def inherited_lines(plan: Plan, width: int) -> list[str]:
     if not plan.inherited.taken:
         return []
     taken = ", ".join(f"{key} = {show_value(value)}" for key, value in inherited_values(plan).items())
-    return ["", fill(f"from {plan.inherited.base}: {taken}.", width, subsequent_indent="  ")]
+    return ["", fill(one_line(f"from {plan.inherited.base}: {taken}."), width, subsequent_indent="  ")]
 
 
 def source_list(plan: Plan) -> Table:
@@ -144,8 +149,8 @@ def source_list(plan: Plan) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    """A row of plain text: names are not markup."""
-    table.add_row(*map(Text, cells))
+    """A row of plain text: names are not markup, and do not break lines."""
+    table.add_row(*(Text(one_line(cell)) for cell in cells))
 
 
 def plain_table(*headers: str, right: tuple[int, ...] = ()) -> Table:

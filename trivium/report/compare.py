@@ -1,6 +1,7 @@
 """What the stages of runs gained and forgot, run beside run: tables for a terminal, and JSON."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,30 @@ from trivium.report.read import RunFiles
 from trivium.report.run import shown_runs
 
 UNKNOWN = dict.fromkeys(FIGURES, Change(None, None))
-Measured = Callable[[StageChange], Mapping[str, str]]
-ROWS: Measured = attrgetter("fingerprints")
-QUESTIONS: Measured = attrgetter("score_fingerprints")
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What figures are measured on, by their names: which rows or questions, and how to tell that they are others."""
+
+    of: Callable[[StageChange], Mapping[str, str]]  # fingerprints
+    changed: Callable[[StageChange], Sequence[str]]  # names that had another basis earlier in the stage
+    differs: str
+    differed: str
+
+
+ROWS = Basis(
+    attrgetter("fingerprints"),
+    attrgetter("other_rows"),
+    "it was evaluated on other rows than",
+    "earlier evaluations of this stage read other rows",
+)
+QUESTIONS = Basis(
+    attrgetter("score_fingerprints"),
+    attrgetter("other_questions"),
+    "other questions were asked than of",
+    "earlier scores of this stage are of other questions",
+)
 
 
 def compare_runs(folders: Sequence[Path]) -> list[StageChange]:
@@ -45,7 +67,8 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
         for first, second, run, figures in _grouped(sources):
             nats, bits = (_cells(figures[figure], signs=4) for figure in FIGURES)
             table.add_row(*map(Text, (first, second, run, *nats, *bits[:2])))
-        parts += [Text("validation before and after each stage", style="bold"), table, *map(Text, _row_notes(changes))]
+        parts += [Text("validation before and after each stage", style="bold"), table]
+        parts += _notes(changes, ROWS)
     scores = [
         (c.stage, task, c.run, change if _is_comparable(c, task, changes, QUESTIONS) else Change(None, None))
         for c in changes
@@ -56,41 +79,29 @@ def show_changes(changes: Sequence[StageChange], console: Console) -> None:
         for first, second, run, score in _grouped(scores):
             table.add_row(*map(Text, (first, second, run, *_cells(score, signs=3))))
         parts += [*([Text()] if parts else []), Text("scores before and after each stage", style="bold"), table]
-        parts += map(Text, _question_notes(changes))
+        parts += _notes(changes, QUESTIONS)
     console.print(Group(*parts), highlight=False)
 
 
-def _is_comparable(change: StageChange, name: str, changes: Sequence[StageChange], measured: Measured) -> bool:
+def _is_comparable(change: StageChange, name: str, changes: Sequence[StageChange], basis: Basis) -> bool:
     """Whether figures were measured on the same as in the first run that has figures of the stage and name."""
-    return measured(change)[name] == measured(_first(change, name, changes, measured))[name]
+    return basis.of(change)[name] == basis.of(_first(change, name, changes, basis))[name]
 
 
-def _first(change: StageChange, name: str, changes: Sequence[StageChange], measured: Measured) -> StageChange:
-    return next(each for each in changes if each.stage == change.stage and name in measured(each))
+def _first(change: StageChange, name: str, changes: Sequence[StageChange], basis: Basis) -> StageChange:
+    return next(each for each in changes if each.stage == change.stage and name in basis.of(each))
 
 
-def _row_notes(changes: Sequence[StageChange]) -> Iterator[str]:
-    """Which figures are missing in the table, since they were measured on other rows."""
+def _notes(changes: Sequence[StageChange], basis: Basis) -> Iterator[Text]:
+    """Which figures are missing in a table, since they were measured on something else."""
     for change in changes:
-        for source in change.sources:
-            where = f"{change.stage}, {source}, {change.run}"
-            if not _is_comparable(change, source, changes, ROWS):
-                other = _first(change, source, changes, ROWS).run
-                yield f"{where}: not shown, for it was evaluated on other rows than {other}."
-            elif source in change.other_rows:
-                yield f"{where}: earlier evaluations of this stage read other rows, and do not count."
-
-
-def _question_notes(changes: Sequence[StageChange]) -> Iterator[str]:
-    """Which scores are missing in the table, since other questions were asked."""
-    for change in changes:
-        for task in change.scores:
-            where = f"{change.stage}, {task}, {change.run}"
-            if not _is_comparable(change, task, changes, QUESTIONS):
-                other = _first(change, task, changes, QUESTIONS).run
-                yield f"{where}: not shown, for other questions were asked than of {other}."
-            elif task in change.other_questions:
-                yield f"{where}: earlier scores of this stage are of other questions, and do not count."
+        for name in basis.of(change):
+            where = f"{change.stage}, {name}, {change.run}"
+            if not _is_comparable(change, name, changes, basis):
+                other = _first(change, name, changes, basis).run
+                yield Text(f"{where}: not shown, for {basis.differs} {other}.")
+            elif name in basis.changed(change):
+                yield Text(f"{where}: {basis.differed}, and do not count.")
 
 
 def _grouped(lines: Sequence[tuple[str, str, str, Any]]) -> Iterator[tuple[str, str, str, Any]]:

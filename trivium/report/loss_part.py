@@ -52,7 +52,7 @@ def validation_section(runs: list[ShownRun]) -> Section:
         Chart("scores", "Scores", scores, right),
     ]
     for run in runs:
-        blocks += [*_change_tables(run), _evaluation_table(run), _score_table(run)]
+        blocks += [*_change_tables(run), _evaluation_table(run), _position_table(run), _score_table(run)]
     return Section(
         "validation", "Validation", blocks, " ".join(filter(None, (other_rows(runs), other_questions(runs))))
     )
@@ -147,6 +147,20 @@ def _evaluation_table(run: ShownRun) -> PageTable:
     title = run.label_of("Evaluations")
     numeric = (0, *range(2, len(columns)))
     return long_table(f"evaluations-{run.number}", title, columns, rows, numbers=numeric, folded=True)
+
+
+def _position_table(run: ShownRun) -> PageTable:
+    """The loss by the position of a token in its document: a longer context shows in the last columns."""
+    events = [event for event in run.log.of(Evaluated) if event.loss_by_position]
+    firsts = sorted({int(first) for event in events for first in event.loss_by_position})
+    rows = [
+        [f"{event.step:,}", event.stage, *_numbers(*(event.loss_by_position.get(str(first)) for first in firsts))]
+        for event in events
+    ]
+    columns = ["step", "stage", *(f"from {first:,}" for first in firsts)]
+    title = run.label_of("Validation loss by position in the document")
+    numeric = (0, *range(2, len(columns)))
+    return long_table(f"positions-{run.number}", title, columns, rows, numbers=numeric, folded=True)
 
 
 def _numbers(*values: float | None) -> list[str]:

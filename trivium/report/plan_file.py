@@ -62,6 +62,46 @@ class SourceFile(TypedDict):
 
 
 @with_config(PLAIN)
+class StageForecastFile(TypedDict):
+    """What a stage takes on devices; a length or a price may not be known."""
+
+    name: str
+    memory: dict[str, Whole]
+    fits: bool
+    flops_per_token: Number
+    tokens_per_second: Number
+    seconds: Number | None
+    device_hours: Number | None
+    cost: Number | None
+
+
+@with_config(PLAIN)
+class DeviceFile(TypedDict):
+    """A device."""
+
+    name: str
+    memory: Whole
+    flops: Number
+    price: Number | None
+
+
+@with_config(PLAIN)
+class ForecastFile(TypedDict):
+    """A plan on devices."""
+
+    devices: Whole
+    device: DeviceFile
+    mfu: Number
+    fits: bool
+    tightest: str
+    seconds: Number | None
+    device_hours: Number | None
+    cost: Number | None
+    stages: list[StageForecastFile]
+    advice: list[dict[str, Any]]
+
+
+@with_config(PLAIN)
 class PlanFile(TypedDict):
     """A plan."""
 
@@ -74,6 +114,7 @@ class PlanFile(TypedDict):
     sources: dict[str, SourceFile]
     warnings: NotRequired[list[str] | None]
     unknown: NotRequired[list[str] | None]
+    forecast: NotRequired[ForecastFile]
 
 
 def refuse_other_plan(plan: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trivium.config.numbers import show_count
 from trivium.config.stages import CROPPING
+from trivium.forecast.show import advice_lines, headline, memory_rows, time_rows
 from trivium.plan.export import objective_lines
 from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
 from trivium.report.run import ShownRun
@@ -47,6 +48,7 @@ def plan_tables(run: ShownRun, *, several: bool) -> list[Block]:
     of, key = (f" of {run.label}" if several else ""), (f"-{run.number}" if several else "")
     return [
         *_plan_texts(run, of, key),
+        *_forecast(run.plan.get("forecast"), of, key),
         PageTable(
             f"stages{key}",
             f"Stages{of}",
@@ -85,6 +87,23 @@ def _plan_texts(run: ShownRun, of: str, key: str) -> list[Block]:
         Text(f"plan-{kind}{key}", title + of, "\n".join(lines.get(kind) or []), plain=True)
         for kind, title in PLAN_TEXTS.items()
     ]
+
+
+def _forecast(forecast: Record | None, of: str, key: str) -> list[Block]:
+    """Memory, time and cost on devices, where the plan was held against some."""
+    if forecast is None:
+        return []
+    where = headline(forecast)
+    found = {
+        ("memory", "Memory", f"At its peak, {where}."): memory_rows(forecast),
+        ("time", "Time and cost", f"Without evaluations and saves, {where}."): time_rows(forecast),
+    }
+    tables = [
+        PageTable(f"{name}{key}", f"{title}{of}", headers, rows, note=note, numbers=tuple(range(1, len(headers))))
+        for (name, title, note), (headers, rows) in found.items()
+    ]
+    advice = "\n".join(advice_lines(forecast))
+    return [Text(f"forecast-advice{key}", f"What would make it fit{of}", advice, plain=True), *tables]
 
 
 def _source_rows(name: str, source: Record) -> list[list[str]]:

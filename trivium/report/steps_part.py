@@ -38,7 +38,17 @@ def speed_section(runs: list[ShownRun]) -> Section:
         chart("seconds", "Seconds a step", "seconds", unit="s"),
         chart("waited", "Waited for data", "waited", "Seconds of each step.", "s"),
         Chart("pauses", "Checkpoints and evaluations", pauses, "Seconds each took.", "s", scale="zero"),
-        chart("memory", "Memory", "memory", unit="bytes"),
+        chart("memory", "Memory of the process", "memory", "Of rank 0, on its machine.", unit="bytes"),
+        _device_chart(runs),
+        PageTable(
+            "device-memory",
+            "Memory of a device by stage",
+            ["stage", "active", "reserved", "of", "predicted", "error", "allocator retries"],
+            [row for run in runs for row in _device_rows(run)],
+            "The most of any rank. Active: held by tensors. Reserved: taken from the device. "
+            "Retries: times that the allocator found no room at first, which is slow.",
+            numbers=(1, 2, 3, 4, 5, 6),
+        ),
         PageTable(
             "time",
             "Where the time went",
@@ -49,6 +59,39 @@ def speed_section(runs: list[ShownRun]) -> Section:
         ),
     ]
     return Section("speed", "Speed", blocks)
+
+
+def _device_chart(runs: list[ShownRun]) -> Chart:
+    names = ("active", "reserved", "predicted")
+    series = [
+        Series(run.label_of(name), *run.log.steps.known(f"device_memory/{name}"), run=run.number)
+        for run in runs
+        for name in names
+    ]
+    note = "Peaks since the stage began, the most of any rank."
+    return Chart("device-memory-chart", "Memory of a device", series, note, "bytes", scale="zero")
+
+
+def _device_rows(run: ShownRun) -> list[list[str]]:
+    """For every stage whose devices were measured, its last figures."""
+    columns, rows = run.log.steps, []
+    measured = columns.steps * ~np.isnan(columns.column("device_memory/active"))
+    for stage in run.plan["stages"]:
+        if stage["start"] is None:
+            continue
+        (own,) = np.nonzero((measured > stage["start"]) & (measured <= (stage["end"] or run.taken)))
+        if own.size:
+            keys = ("active", "reserved", "total", "predicted", "retries")
+            figures = {key: float(columns.column(f"device_memory/{key}")[own[-1]]) for key in keys}
+            rows.append([run.label_of(stage["name"]), *_device_cells(figures)])
+    return rows
+
+
+def _device_cells(figures: dict[str, float]) -> list[str]:
+    sizes = [f"{figures[key] / 1e9:,.2f} GB" for key in ("active", "reserved", "total")]
+    predicted, active = figures["predicted"], max(1.0, figures["active"])
+    error = ["", ""] if np.isnan(predicted) else [f"{predicted / 1e9:,.2f} GB", f"{predicted / active - 1:+.1%}"]
+    return [*sizes, *error, f"{figures['retries']:,.0f}"]
 
 
 def _time_row(run: ShownRun) -> list[str]:

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from trivium.errors import SourceError
 from trivium.rows.kernels import address_of, array_at, compiled
+from trivium.rows.lengths import ALL_LENGTHS, LengthRange, band_of
 from trivium.rows.order import uniform, uniforms
-from trivium.rows.piece import length_of, pack_word
+from trivium.rows.piece import file_of, length_of, pack_word
 from trivium.seeds import derive_key
 from trivium.tokenfiles.manifest import LARGEST_ID
-from trivium.tokenfiles.open import TokenFile
+from trivium.tokenfiles.open import TokenFile, UnopenedFile
 
 Int64s = NDArray[np.int64]
 
@@ -48,7 +49,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class FileTable:
-    """Where the kernels find a source's files: addresses of mapped arrays, a row a file."""
+    """Where the kernels find a source's files: addresses of mapped arrays, a row a file; 0 until a file is opened."""
 
     tokens: Int64s  # address of the tokens
     itemsize: Int64s  # bytes of a token
@@ -77,10 +78,24 @@ class Blocks(Protocol):
 
     @property
     def table(self) -> FileTable:
-        """Where the tokens are."""
+        """Where the tokens are, of the files that are open."""
 
-    def spans(self, blocks: Int64s) -> Spans:
-        """The spans of these blocks, one block after the other."""
+    @property
+    def num_opened(self) -> int:
+        """How many these are."""
+
+    def open_files(self, pieces: Int64s) -> None:
+        """Open the files that pieces are of, before anything is read from them."""
+
+    @property
+    def lengths(self) -> LengthRange:
+        """Which documents of the source these blocks have, by length."""
+
+    def spans(self, blocks: Int64s, bands: Int64s | None = None) -> Spans:
+        """The spans of these blocks, one block after the other; `bands` has a mask of bands for each block."""
+
+    def in_bands(self, spans: Spans, mask: int) -> Spans:
+        """Those spans whose document is in one of these bands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,36 +117,77 @@ class FileBlocks:
     def __init__(
         self,
         name: str,
-        files: Sequence[TokenFile],
+        files: Sequence[TokenFile | UnopenedFile],
         fingerprint: str,
         block_tokens: int,
         window_blocks: int,
         hold_out: HoldOut | None = None,
+        lengths: LengthRange = ALL_LENGTHS,
     ) -> None:
         self.name = name
         self.files = tuple(files)
         self.block_tokens = block_tokens
         self.window_blocks = window_blocks
         self.hold_out = hold_out
+        self.lengths = lengths
+        self._content = fingerprint
         self.fingerprint = f"{fingerprint}/{block_tokens}/{window_blocks}/{hold_out}"
+        if not lengths.is_whole:
+            self.fingerprint += "/{}-{}".format(*lengths.limits)
         # Arrays that kernels read by address are kept here, so that they live as long as the addresses.
-        self._ends = [np.ascontiguousarray(file.ends, np.int64) for file in files]
-        self._ends_at = np.array([address_of(ends) for ends in self._ends], np.int64)
-        self._num_documents = np.array([len(ends) for ends in self._ends], np.int64)
-        self._num_tokens = np.array([len(file.tokens) for file in files], np.int64)
+        self._ends: dict[int, Int64s] = {}  # of the files that are open
+        self._ends_at = np.zeros(len(files), np.int64)
+        self._num_documents = np.array([file.num_documents for file in files], np.int64)
+        self._num_tokens = np.array([file.num_tokens for file in files], np.int64)
         self._first_document = np.concatenate(([0], np.cumsum(self._num_documents)))
-        self._first_block = np.cumsum([0, *(-(-len(file.tokens) // block_tokens) for file in files)], dtype=np.int64)
+        self._first_block = np.cumsum([0, *(-(-file.num_tokens // block_tokens) for file in files)], dtype=np.int64)
+        self._bounds = np.array(lengths.bounds, np.int64)
         self._keys = np.array([derive_key(0, "hold out", name, file.name) for file in files], np.uint64)
         self.table = FileTable(
-            tokens=np.array([address_of(file.tokens) for file in files], np.int64),
-            itemsize=np.array([file.tokens.itemsize for file in files], np.int64),
-            loss=np.array([0 if file.loss is None else address_of(file.loss) for file in files], np.int64),
+            tokens=np.zeros(len(files), np.int64),
+            itemsize=np.array([file.dtype.itemsize for file in files], np.int64),
+            loss=np.zeros(len(files), np.int64),
             num_ids=np.array([min(np.iinfo(file.dtype).max, LARGEST_ID) + 1 for file in files], np.int64),
+        )
+        for number, file in enumerate(files):
+            if isinstance(file, TokenFile):
+                self.opened(number)
+
+    def opened(self, number: int) -> TokenFile:
+        """A file, which is opened when it is first asked for."""
+        file = self.files[number].open()
+        if number not in self._ends:
+            ends = np.ascontiguousarray(file.ends, np.int64)
+            self._ends_at[number] = address_of(ends)
+            self.table.tokens[number] = address_of(file.tokens)
+            self.table.loss[number] = 0 if file.loss is None else address_of(file.loss)
+            self._ends[number] = ends
+        return file
+
+    @property
+    def num_opened(self) -> int:
+        """Files that are open: the table has their addresses."""
+        return len(self._ends)
+
+    def open_files(self, pieces: Int64s) -> None:
+        """Open the files that pieces are of; those of spans are open, those of a window that was kept may not be."""
+        if self.num_opened < len(self.files):
+            for number in np.unique(file_of(pieces[:, 1])).tolist():
+                self.opened(number)
+
+    def _ends_of(self, number: int) -> Int64s:
+        self.opened(number)
+        return self._ends[number]
+
+    def within(self, lengths: LengthRange) -> "FileBlocks":
+        """The same blocks with the documents of a range of lengths."""
+        return FileBlocks(
+            self.name, self.files, self._content, self.block_tokens, self.window_blocks, self.hold_out, lengths
         )
 
     @property
     def num_documents(self) -> int:
-        """Documents of all files, those held out too."""
+        """Documents of all files, those held out and those of other lengths too."""
         return int(self._first_document[-1])
 
     @property
@@ -139,20 +195,36 @@ class FileBlocks:
         """Blocks of all files."""
         return int(self._first_block[-1])
 
-    def spans(self, blocks: Int64s) -> Spans:
+    def spans(self, blocks: Int64s, bands: Int64s | None = None) -> Spans:
         """The spans of these blocks, one block after the other; refuses a file that has changed since."""
         blocks = np.asarray(blocks, np.int64)
         self._check_files(blocks)
         limit, wanted = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
+        if bands is not None:
+            bands = bands & self.lengths.mask
+        else:
+            bands = np.full(0 if self.lengths.is_whole else blocks.size, self.lengths.mask, np.int64)
         files = self._ends_at, self._num_documents, self._num_tokens, self._first_block, self._keys
-        pieces, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted)
+        pieces, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted, self._bounds, bands)
         if damaged >= 0:
             raise self._damaged_index(int(blocks[damaged]))
         return Spans(pieces)
 
+    def in_bands(self, spans: Spans, mask: int) -> Spans:
+        """Those spans whose document is in one of these bands."""
+        wanted = np.zeros(len(spans), np.bool_)
+        offsets, files = spans.pieces[:, 0], file_of(spans.pieces[:, 1])
+        for file in np.unique(files).tolist():
+            here = files == file
+            ends = self._ends_of(file)
+            number = np.searchsorted(ends, offsets[here], side="right")
+            length = ends[number] - np.where(number > 0, ends[number - 1], 0)
+            wanted[here] = (mask >> np.searchsorted(self._bounds, length, side="right")) & 1 > 0
+        return Spans(spans.pieces[wanted])
+
     def _damaged_index(self, block: int) -> SourceError:
         number = int(np.searchsorted(self._first_block, block, side="right")) - 1
-        file = self.files[number]
+        file = self.opened(number)
         token = (block - int(self._first_block[number])) * self.block_tokens
         return SourceError(
             f"{file.parts[min(1, len(file.parts) - 1)].path}: documents near token {token:,} end before they start, "
@@ -168,12 +240,13 @@ class FileBlocks:
         return bool(draw < self.hold_out.rule[0])
 
     def has_documents(self, file: int) -> NDArray[np.bool_]:
-        """Which documents of a file these blocks have: all, or those on their side of the hold-out."""
-        if self.hold_out is None:
-            return np.ones(int(self._num_documents[file]), np.bool_)
-        limit, wanted = self.hold_out.rule
-        draws = uniforms(int(self._keys[file]), np.arange(self._num_documents[file]))
-        chosen: NDArray[np.bool_] = (draws < limit) == wanted
+        """Which documents of a file these blocks have: those of their lengths, on their side of the hold-out."""
+        shortest, limit = self.lengths.limits
+        lengths = np.diff(self._ends_of(file), prepend=0)
+        chosen: NDArray[np.bool_] = (lengths >= shortest) & (lengths < limit)
+        if self.hold_out is not None:
+            below, wanted = self.hold_out.rule
+            chosen &= (uniforms(int(self._keys[file]), np.arange(self._num_documents[file])) < below) == wanted
         return chosen
 
     def _check_files(self, blocks: Int64s) -> None:
@@ -182,7 +255,7 @@ class FileBlocks:
         One that was deleted is still there for who has mapped it, so that a run outlives its cache folder.
         """
         for number in np.unique(np.searchsorted(self._first_block, blocks, side="right") - 1).tolist():
-            for part in self.files[number].mapped:
+            for part in self.opened(number).mapped:
                 try:
                     size = os.stat(part.path).st_size
                 except FileNotFoundError:
@@ -199,7 +272,7 @@ class FileBlocks:
 
     def document_at(self, file: int, offset: int) -> tuple[int, int]:
         """The number of the document that holds a token, and where in the file it starts."""
-        ends = self._ends[file]
+        ends = self._ends_of(file)
         number = int(np.searchsorted(ends, offset, side="right"))
         return int(self._first_document[file]) + number, int(ends[number - 1]) if number else 0
 
@@ -213,13 +286,13 @@ class FileBlocks:
     def document_span(self, document: int) -> tuple[int, int, int]:
         """A document's file, first token and end; IndexError where the source has no such document."""
         file, number = self.place_of(document)
-        ends = self._ends[file]
+        ends = self._ends_of(file)
         return file, int(ends[number - 1]) if number else 0, int(ends[number])
 
     def task_of(self, document: int) -> int | None:
         """The number of a document's task, where the source mixes several."""
         file, number = self.place_of(document)
-        tasks = self.files[file].tasks
+        tasks = self.opened(file).tasks
         return None if tasks is None else int(tasks[number])
 
     def blocks_of(self, document: int) -> Int64s:
@@ -230,23 +303,27 @@ class FileBlocks:
         return blocks
 
     def count(self) -> tuple[int, int]:
-        """Documents and tokens; with a hold-out one pass over all document ends."""
-        if self.hold_out is None:
-            return int(self._first_document[-1]), sum(len(file.tokens) for file in self.files)
+        """Documents and tokens; with a hold-out, or of some lengths only, one pass over all document ends."""
+        if self.hold_out is None and self.lengths.is_whole:
+            return int(self._first_document[-1]), int(self._num_tokens.sum())
+        rule = (np.uint64(0), False) if self.hold_out is None else self.hold_out.rule
         documents = tokens = 0
-        for ends, key in zip(self._ends, self._keys, strict=True):
-            found = _count_documents(ends, key, *self.hold_out.rule)
+        for number, key in enumerate(self._keys):
+            found = _count_documents(self._ends_of(number), key, *rule, *self.lengths.limits)
             documents, tokens = documents + found[0], tokens + found[1]
         return documents, tokens
 
 
 @compiled
-def _count_documents(ends: Int64s, key: np.uint64, limit: np.uint64, wanted: bool) -> tuple[int, int]:
+def _count_documents(
+    ends: Int64s, key: np.uint64, limit: np.uint64, wanted: bool, shortest: int, too_long: int
+) -> tuple[int, int]:
     documents, tokens, start = 0, 0, 0
     for number in range(ends.size):
-        if (uniform(key, number) < limit) == wanted:
+        length = ends[number] - start
+        if shortest <= length < too_long and (limit == 0 or (uniform(key, number) < limit) == wanted):
             documents += 1
-            tokens += ends[number] - start
+            tokens += length
         start = ends[number]
     return documents, tokens
 
@@ -275,11 +352,13 @@ def _find_spans(
     block_tokens: int,
     limit: np.uint64,
     wanted: bool,
+    bounds: Int64s,
+    bands: Int64s,
 ) -> tuple[Int64s, int]:
     """Two passes over the blocks: how many spans at the most, then the spans.
 
     No end is trusted: a document that ends before it starts, or behind its file, stops the search. The second
-    value is the place in `blocks` where that was, or -1.
+    value is the place in `blocks` where that was, or -1. `bands` is empty where documents of all lengths are wanted.
     """
     most = 0
     first_document = np.empty(blocks.size, np.int64)
@@ -307,7 +386,11 @@ def _find_spans(
             if piece >= begin + block_tokens:
                 if start >= begin:
                     break
-            elif piece < ends[number] and (limit == 0 or (uniform(keys[file], number) < limit) == wanted):
+            elif (
+                piece < ends[number]
+                and (limit == 0 or (uniform(keys[file], number) < limit) == wanted)
+                and (bands.size == 0 or bands[index] >> band_of(bounds, ends[number] - start) & 1)
+            ):
                 if count == most:
                     return pieces[:0], index
                 stop = min(piece + block_tokens, ends[number])

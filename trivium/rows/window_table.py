@@ -76,9 +76,13 @@ class WindowTable:
         self.sums = sums.reshape(rows, COLUMNS)
         self._marks = {int(mark[0]): mark[1:] for mark in marks.reshape(-1, 1 + COLUMNS)}
 
-    def _keep(self) -> None:
+    def content(self) -> bytes:
+        """The table as it is kept."""
         marks = [np.concatenate(([position], figures)) for position, figures in self._marks.items()]
         parts = [np.array([len(self.sums)]), self.sums.reshape(-1), *marks]
         body = np.concatenate(parts).astype(np.int64).tobytes()
+        return xxhash.xxh3_128_digest(body) + body
+
+    def _keep(self) -> None:
         # Not flushed: a power cut costs the table, which its hash will tell, and not what it was made from.
-        keep_in_cache(self._path, xxhash.xxh3_128_digest(body) + body, durable=False)
+        keep_in_cache(self._path, self.content(), durable=False)

@@ -102,22 +102,25 @@ class StepTaken(Event):
     flops: float  # so far
     training_seconds: float  # so far, without the first steps
     percent: float
-    memory: int  # bytes, of the rank that is_main
+    memory: int  # bytes of the process, of the rank that is_main
     extra: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)  # what `Trainer.log` was given
     slowest_rank: int | None = None  # the one that the others wait for, where it lags by a fifth or more
     slowest_seconds: float | None = None  # until it meets the others, a step
     median_seconds: float | None = None
+    # Every ten steps: active, reserved and retries since the stage began, the most of any rank; total; predicted.
+    device_memory: Mapping[str, int] | None = None
     compilations: int = 0  # made for this step, by an engine that compiles whole steps
 
     def line(self) -> str:
         """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""
         mfu = "" if self.mfu is None else f"  mfu {self.mfu:.1%}"
+        gpu = "" if self.device_memory is None else f"  GPU {self.device_memory['active'] / 1e9:.1f} GB"
         kl = f"kl {self.extra['kl']:.4f}  " if "kl" in self.extra else ""
         return (
             f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  {kl}"
             f"lr {self.lr['matrix']:.3g}  norm {self.grad_norm:.3g}  "
-            f"{show_count(self.tokens_per_second)} tokens/s{mfu}"
+            f"{show_count(self.tokens_per_second)} tokens/s{mfu}{gpu}"
         )
 
 
@@ -193,6 +196,7 @@ class Evaluated(Event):
     # Of what the figures were measured on: only those with the same one can be compared. "" where nobody kept it.
     fingerprint: str = ""
     fingerprint_by_source: Mapping[str, str] = field(default_factory=dict)
+    loss_by_position: Mapping[str, float] = field(default_factory=dict)  # by the first of a range of positions
 
     def fingerprint_of(self, source: str) -> str:
         """What a source's figures were measured on; "" where nobody kept it."""
@@ -302,10 +306,10 @@ class Ended(Event):
     world_size: int
 
     def line(self) -> str:
-        """`finished: 10,000 steps, 812.0 s of training (warming up not counted), peak memory 1.2 GB`."""
+        """`finished: 10,000 steps, 812.0 s of training (warming up not counted), peak memory of the process 1.2 GB`."""
         how = "finished" if self.finished else "stopped"
         best = "".join(f", best {name} {value:.4f}" for name, value in self.best.items())
-        peak = f"peak memory {self.peak_memory / 1e9:.2f} GB"
+        peak = f"peak memory of the process {self.peak_memory / 1e9:.2f} GB"
         seconds = f"{self.training_seconds:.1f} s of training (warming up not counted)"
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 

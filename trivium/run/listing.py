@@ -10,6 +10,7 @@ from trivium.errors import ResumeError, UsageError
 from trivium.paths import suggestion
 from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import LINEAGE, RunFolder
+from trivium.screen import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class RunState:
     total_steps: int | None  # None before its first launch
     stage: str
     loss: float | None
-    checkpoint: int | None
+    checkpoint: int | None  # the last one that is not damaged
+    damaged: tuple[int, ...]  # those after it, by step
     lineage: str
 
 
@@ -52,17 +54,36 @@ def run_state(path: Path) -> RunState:
                 stage, loss = event.stage, event.loss
             case Ended():
                 state = "finished" if event.finished else "stopped"
-    checkpoints = folder.checkpoints()
+    checkpoint, damaged = _last_whole(folder)
     return RunState(
         name=path.name,
         state="running" if folder.is_locked else state,
-        step=step or (checkpoints[-1].step if checkpoints else 0),
+        step=step or checkpoint or 0,
         total_steps=total,
         stage=stage,
         loss=loss,
-        checkpoint=checkpoints[-1].step if checkpoints else None,
+        checkpoint=checkpoint,
+        damaged=damaged,
         lineage=_shown_lineage(folder),
     )
+
+
+def _last_whole(folder: RunFolder) -> tuple[int | None, tuple[int, ...]]:
+    """The step of the last checkpoint whose files have the sizes that COMPLETE lists, and of those after it."""
+    damaged: list[int] = []
+    for checkpoint in reversed(folder.checkpoints()):
+        if checkpoint.verify(hash_of=None) is None:
+            return checkpoint.step, tuple(damaged)
+        damaged.append(checkpoint.step)
+    return None, tuple(damaged)
+
+
+def _shown_checkpoints(run: RunState) -> str:
+    """`400`, or `400 (450 damaged)`."""
+    whole = "" if run.checkpoint is None else f"{run.checkpoint:,}"
+    if not run.damaged:
+        return whole
+    return f"{whole or 'none'} ({', '.join(f'{step:,}' for step in run.damaged)} damaged)"
 
 
 def _shown_lineage(folder: RunFolder) -> str:
@@ -79,13 +100,13 @@ def show_runs(runs: list[RunState], console: Console) -> None:
         table.add_column(header, justify="right" if header in ("step", "of", "loss", "checkpoint") else "left")
     for run in runs:
         table.add_row(
-            run.name,
+            one_line(run.name),
             run.state,
             f"{run.step:,}",
             "" if run.total_steps is None else f"{run.total_steps:,}",
-            run.stage,
+            one_line(run.stage),
             "" if run.loss is None else f"{run.loss:.4f}",
-            "" if run.checkpoint is None else f"{run.checkpoint:,}",
-            run.lineage,
+            _shown_checkpoints(run),
+            one_line(run.lineage),
         )
     console.print(table)

@@ -9,6 +9,7 @@ with the next checkpoint; training never waits for it but at the run's end.
 import threading
 from collections.abc import Callable
 
+from trivium.errors import ResumeError
 from trivium.run.folder import COMPLETE, Checkpoint, RunFolder
 
 Kept = Callable[[list[int]], set[int]]  # of a folder's steps, those that stay
@@ -55,11 +56,20 @@ class Mirror:
                 self.target.clear_up()  # what an earlier launch that was killed has left there
                 self._is_clear = True
             for current in checkpoints:
-                if not self._is_there(current):
-                    self.target.take(current)
+                self._copy(current)
             self._prune(current.step, kept)
         except Exception as failure:  # a full or absent second place must never end a run
             self._failed(current, str(failure))
+
+    def _copy(self, checkpoint: Checkpoint) -> None:
+        """Copy a checkpoint that the second place lacks; nothing where retention has removed it in the meantime."""
+        try:
+            if not self._is_there(checkpoint):
+                self.target.take(checkpoint)
+        except (OSError, ResumeError):
+            if (checkpoint.path / COMPLETE).is_file():
+                raise
+            self.target.drop_copy(checkpoint)
 
     def _prune(self, last: int, kept: Kept) -> None:
         """Remove what retention does not keep; copies of later steps than the run has now are left alone."""

@@ -42,19 +42,18 @@ class Retention:
 class Cadence:
     """When a checkpoint is due: every n steps, or every n minutes."""
 
-    def __init__(self, every: CadenceConfig | None, ranks: Ranks | None = None) -> None:
-        self._every = every
-        self._ranks = ranks or Ranks()
+    def __init__(self, every: CadenceConfig | None) -> None:
+        self._steps = None if every is None else every.steps
+        self._minutes = None if every is None else every.minutes
         self._last = time.monotonic()
 
     def due(self, steps: int) -> bool:
         """Whether a checkpoint is due after this many steps."""
-        if self._every is None:
-            return False
-        if self._every.steps is not None:
-            return steps % self._every.steps == 0
-        minutes = self._ranks.share((time.monotonic() - self._last) / 60)  # clocks differ: one of them decides
-        if self._every.minutes is None or minutes < self._every.minutes:
+        return self._steps is not None and steps % self._steps == 0
+
+    def minutes_over(self) -> bool:
+        """Whether one is due by this rank's clock; it starts again then. Clocks differ: one rank's decides."""
+        if self._minutes is None or (time.monotonic() - self._last) / 60 < self._minutes:
             return False
         self._last = time.monotonic()
         return True

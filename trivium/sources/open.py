@@ -1,6 +1,6 @@
 """A source that is open: its documents as blocks, those to train on and those held out."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -8,16 +8,17 @@ import numpy as np
 
 from trivium.config.keys import listed
 from trivium.config.schema import Config
-from trivium.config.sources import BaseSource, ChatSource, PreparedSource, Source, TextSource
+from trivium.config.sources import BaseSource, ChatSource, PreparedSource, Source, TextSource, ViewSource
 from trivium.errors import PlanError, Problem, SourceError
 from trivium.rows.blocks import Blocks, FileBlocks, HoldOut
+from trivium.rows.lengths import MAX_BOUNDS, LengthRange
 from trivium.sources.chat import locate_chat
 from trivium.sources.huggingface import locate_dataset
 from trivium.sources.locate import Gap, LocatedSource, LocateSettings, TokenizerError, locate_text, locate_tokens
 from trivium.sources.origins import DocumentOrigins
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
-from trivium.tokenfiles.open import TokenFile
+from trivium.tokenfiles.open import TokenFile, UnopenedFile
 
 
 class TaskCount(NamedTuple):
@@ -43,6 +44,7 @@ class OpenSource:
     loss_on: Literal["all", "assistant"] = "assistant"  # "all": loss bytes count only where a stage asks for it
     tasks: tuple[TaskCount, ...] = ()  # of a source that mixes several
     origins: DocumentOrigins | None = None  # of one that was prepared
+    view_of: str | None = None  # of a view: the source that has its documents
 
     @property
     def fingerprint(self) -> str:
@@ -85,8 +87,9 @@ def open_sources(config: Config, *, prepare: bool = False) -> OpenSources:
     gaps: dict[str, Gap] = {}
     problems: list[Problem] = []
     for name, source, located in locate_sources(config, problems, prepare=prepare):
+        views = config.views_of(name)
         if located.gap is not None:
-            gaps[name] = located.gap
+            gaps |= dict.fromkeys((name, *views), located.gap)
             continue
         try:
             manifest = manifest_of(located.files, located.folder)
@@ -95,9 +98,15 @@ def open_sources(config: Config, *, prepare: bool = False) -> OpenSources:
             made = as_blocks(name, source, located.files, manifest)
             if located.folder is not None and isinstance(source, PreparedSource):
                 made = replace(made, origins=DocumentOrigins(source, located.folder))
-            opened[name] = made
+            opened[name] = _with_bounds(made, views)
         except SourceError as error:
             problems.append(Problem(f"sources.{name}", str(error)))
+            continue
+        for each, view in views.items():
+            try:
+                opened[each] = _view(each, view, source, opened[name], manifest)
+            except SourceError as error:
+                problems.append(Problem(f"sources.{each}", str(error)))
     if problems:
         raise PlanError(problems)
     return OpenSources(opened, gaps)
@@ -145,14 +154,10 @@ def vocab_of(config: Config) -> int | None:
 
 def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manifest: Manifest) -> OpenSource:
     """Token files as blocks, with what the source holds out set apart."""
-    sizes = source.block_tokens, source.window_blocks
-    if source.validation is None:
-        blocks = FileBlocks(name, files, manifest.fingerprint, *sizes)
+    train, held = blocks_of(name, source, files, manifest.fingerprint)
+    if held is None:
         only = source.validation_only
-        return OpenSource(blocks, *_readable(blocks), validation_only=only, **_known(source, manifest, blocks))
-    share = source.validation if isinstance(source.validation, float) else source.validation / max(1, manifest.tokens)
-    train = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=False))
-    held = FileBlocks(name, files, manifest.fingerprint, *sizes, HoldOut(share, wanted=True))
+        return OpenSource(train, *_readable(train), validation_only=only, **_known(source, manifest, train))
     _, tokens = held.count()
     if not tokens:
         raise SourceError(
@@ -160,6 +165,55 @@ def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manif
             "Hold out more, or give a source of its own with validation_only = true."
         )
     return OpenSource(train, *_readable(train), held, tokens, **_known(source, manifest, train))
+
+
+def _with_bounds(source: OpenSource, views: Mapping[str, ViewSource]) -> OpenSource:
+    """A source whose documents are told apart by the lengths that its views begin and end at."""
+    if not views:
+        return source
+    limits = {limit for view in views.values() for limit in (view.min_tokens, view.max_tokens)}
+    bounds = tuple(sorted(limit for limit in limits if limit is not None))
+    if len(bounds) > MAX_BOUNDS:
+        raise SourceError(f"its views begin and end at {len(bounds)} lengths. Write views with {MAX_BOUNDS} or fewer.")
+    return within(source, LengthRange.between(bounds))
+
+
+def _view(name: str, view: ViewSource, config: Source, source: OpenSource, manifest: Manifest) -> OpenSource:
+    """The documents of a source whose length is in a view's range."""
+    bounds = source.blocks.lengths.bounds
+    found = within(source, LengthRange.between(bounds, view.min_tokens or 0, view.max_tokens))
+    assert isinstance(found.blocks, FileBlocks), "only a source of files has views"
+    documents, tokens = found.blocks.count()
+    if not tokens:
+        held = " that is not held out" if source.held_out is not None else ""
+        raise SourceError(f"no document of {view.of}{held} has {view.range}. Change min_tokens or max_tokens.")
+    held_out = found.held_out
+    counted = held_out.count()[1] if isinstance(held_out, FileBlocks) else 0
+    known = _known(config, manifest, found.blocks)
+    return replace(
+        found, documents=documents, tokens=tokens, held_out_tokens=counted, view_of=source.blocks.name, **known
+    )
+
+
+def within(source: OpenSource, lengths: LengthRange) -> OpenSource:
+    """A source with the documents of a range of lengths; what it counts is to be counted again."""
+    assert isinstance(source.blocks, FileBlocks), "only a source of files has views"
+    held_out = source.held_out.within(lengths) if isinstance(source.held_out, FileBlocks) else None
+    return replace(source, blocks=source.blocks.within(lengths), held_out=held_out)
+
+
+def blocks_of(
+    name: str, source: BaseSource, files: Sequence[TokenFile | UnopenedFile], content: str
+) -> tuple[FileBlocks, FileBlocks | None]:
+    """The blocks to train on, and those that are held out, if any are."""
+    sizes = source.block_tokens, source.window_blocks
+    if source.validation is None:
+        return FileBlocks(name, files, content, *sizes), None
+    tokens = sum(file.num_tokens for file in files)
+    share = source.validation if isinstance(source.validation, float) else source.validation / max(1, tokens)
+    kinds = (FileBlocks(name, files, content, *sizes, HoldOut(share, wanted=wanted)) for wanted in (False, True))
+    train, held_out = kinds
+    return train, held_out
 
 
 def _known(source: BaseSource, manifest: Manifest, blocks: FileBlocks) -> dict[str, Any]:
@@ -173,7 +227,8 @@ def _count_tasks(source: ChatSource, blocks: FileBlocks) -> tuple[TaskCount, ...
     """What the blocks have of each task of a source that mixes several."""
     names = [task.name for task in source.tasks or ()]
     counts = np.zeros((2, len(names)), np.int64)
-    for number, file in enumerate(blocks.files):
+    for number in range(len(blocks.files)):
+        file = blocks.opened(number)
         if file.tasks is not None:
             chosen = blocks.has_documents(number)
             tasks, lengths = file.tasks[chosen], np.diff(file.ends, prepend=0)[chosen]

@@ -11,11 +11,13 @@ from trivium.config.keys import nearest
 from trivium.config.sources import GENERATED
 from trivium.errors import SourceError
 from trivium.tasks.hub import Arc, Gsm8k, JsonLinesTask, Mmlu, SmolTalk
+from trivium.tasks.needle import Needle, NeedleRows, words_in
 from trivium.tasks.rows import TaskRows, hub_rows, local_rows
 from trivium.tasks.task import Task
 from trivium.tasks.words import Counting, Spelling, WordRows, read_words, split_words
+from trivium.text.tokenizer import Tokenizer
 
-KNOWN: tuple[type[Task], ...] = (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting)
+KNOWN: tuple[type[Task], ...] = (SmolTalk, Mmlu, Gsm8k, Arc, JsonLinesTask, Spelling, Counting, Needle)
 ORDER_SEED = 42  # nanochat's, so that `stop` takes the rows that it takes there
 TASKS: Mapping[str, type[Task]] = MappingProxyType({each.name: each for each in KNOWN})
 
@@ -30,11 +32,14 @@ def open_task(
     start: int | None = None,
     stop: int | None = None,
     split_by: Literal["words", "rows"] = "words",
+    tokens: int | None = None,
+    tokenizer: Tokenizer | None = None,
     seed: int = 1234,
 ) -> Task:
     """A task's conversations `[start, stop)` of a split: from a path, or from the Hub, or made up from words.
 
-    A dataset's rows are shuffled first, as `datasets` shuffles them: some are sorted by subject.
+    A dataset's rows are shuffled first, as `datasets` shuffles them: some are sorted by subject. A needle's
+    questions have at most `tokens` tokens of a tokenizer.
     """
     if name not in TASKS:
         raise SourceError(f'task: "{name}" is not known. {nearest(name, TASKS)}')
@@ -43,10 +48,15 @@ def open_task(
     if subset is not None and subset not in task.subsets:
         what = f'{task.name} has no subset "{subset}"'
         raise SourceError(f"task: {what}. {nearest(subset, task.subsets) if task.subsets else 'Leave it out.'}")
-    if task.name in GENERATED:
+    if task is Needle or task.name in GENERATED:
         file = Path(paths[0]) if paths else None
         words = split_words(file, split) if split_by == "words" else read_words(file)
-        made_up = WordRows(words, task.name, split, size, seed)
+        drawn = WordRows(words, task.name, split, size, seed)
+        made_up: TaskRows = drawn
+        if task is Needle:
+            if tokens is None or tokenizer is None:
+                raise SourceError("task: needle needs tokens and a tokenizer, which decide the length of its text.")
+            made_up = NeedleRows(drawn, words_in(tokens, drawn.words, tokenizer))
         return task(made_up, range(len(made_up))[start:stop])
     rows = _rows(task, paths, split, subset)
     order = np.random.default_rng(ORDER_SEED).permutation(len(rows)) if task.dataset else range(len(rows))

@@ -24,7 +24,7 @@ class WordRows:
     """Rows `{"word", "key"}`, drawn by a key of the seed, the task, the split and the row's number."""
 
     def __init__(self, words: Sequence[str], task: str, split: str, size: int | None, seed: int) -> None:
-        self._words = words
+        self.words = tuple(words)
         self._path = (task, split)
         self._size = len(words) if size is None else size
         self._seed = seed
@@ -34,7 +34,7 @@ class WordRows:
 
     def __getitem__(self, index: int, /) -> dict[str, Any]:
         key = derive_key(self._seed, *self._path, index)
-        return {"word": self._words[key % len(self._words)], "key": derive_key(key, "asked")}
+        return {"word": self.words[key % len(self.words)], "key": derive_key(key, "asked")}
 
 
 def read_words(path: Path | None) -> list[str]:

@@ -42,12 +42,12 @@ def find_folder(where: str) -> TokenizerFolder:
         return TokenizerFolder(path, {}, None, {})
     if not path.is_dir():
         path = _from_hub(where)
-    if not (path / "tokenizer.json").is_file():
+    if not (path / "tokenizer.json").exists():
         raise SourceError(f"tokenizer.path: {path} has no tokenizer.json. Write the path of a tokenizer.json.")
     config = {**_read_json(path / "special_tokens_map.json"), **_read_json(path / "tokenizer_config.json")}
     named = {key: name for key, value in config.items() if key.endswith("_token") and (name := _token_name(value))}
     jinja = path / "chat_template.jinja"
-    template = read_text(jinja) if jinja.is_file() else template_in(config)
+    template = read_text(jinja) if jinja.exists() else template_in(config)
     markers = config.get(MARKERS_KEY)
     known = {role: str(markers[role]) for role in ROLES if role in markers} if isinstance(markers, dict) else {}
     return TokenizerFolder(path / "tokenizer.json", named, template, known)
@@ -86,7 +86,7 @@ def read_text(path: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where the file does not exist."""
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
         content = parse_json(read_text(path))

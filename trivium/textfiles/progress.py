@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trivium.config.numbers import show_count
-from trivium.screen import echo, terminal
+from trivium.screen import echo_line, terminal
 
 LINE_SECONDS = 10.0
 
@@ -80,4 +80,4 @@ def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
 
 def say(line: str) -> None:
     """Print a line on standard error."""
-    echo(line, err=True)
+    echo_line(line, err=True)

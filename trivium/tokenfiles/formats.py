@@ -23,7 +23,7 @@ import numpy as np
 from trivium.errors import SourceError
 from trivium.files import map_file, read_bounded
 from trivium.tokenfiles.dtypes import TokenMetadata, read_sidecar
-from trivium.tokenfiles.ends import MegatronIndex, map_ends
+from trivium.tokenfiles.ends import Ends, MegatronIndex, map_ends
 from trivium.tokenfiles.masked import PackedArrays, PaddedRows, find_packed, find_padded, read_npy_header
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -53,6 +53,7 @@ class TokenFileDescription:
     count: TokenCount | None = None
     start: int = 0  # the byte at which the tokens begin
     index: Path | None = None  # document ends, 8 bytes each
+    ends: Ends | None = None  # what is in the index, mapped
     megatron: MegatronIndex | None = None
     loss: Path | None = None  # one byte a token
     tasks: Path | None = None  # one byte a document
@@ -90,6 +91,7 @@ def _describe_ds(path: Path) -> TokenFileDescription:
     index, loss, tasks, metadata = (Path(f"{path}.{ending}") for ending in ("index", "loss", "task", "metadata"))
     # A link that leads nowhere, and a pipe, are not the same as no file.
     declared, count = _read_ds_metadata(metadata) if os.path.lexists(metadata) else (None, None)
+    ends = None
     if os.path.lexists(index):
         if index.stat().st_size % 8:
             raise SourceError(
@@ -99,7 +101,7 @@ def _describe_ds(path: Path) -> TokenFileDescription:
         ends = map_ends(index)
         count = TokenCount(index, int(ends[-1]) if len(ends) else 0)
     there = [path if os.path.lexists(path) else None for path in (index, loss, tasks)]
-    return TokenFileDescription("ds", declared, count, index=there[0], loss=there[1], tasks=there[2])
+    return TokenFileDescription("ds", declared, count, index=there[0], ends=ends, loss=there[1], tasks=there[2])
 
 
 def _read_ds_metadata(path: Path) -> tuple[TokenMetadata, TokenCount | None]:

@@ -62,6 +62,42 @@ class TokenFile:
     def dtype(self) -> np.dtype[Any]:
         return self.tokens.dtype
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.ends)
+
+    def open(self) -> "TokenFile":
+        """This file, which is open."""
+        return self
+
+
+@dataclass(slots=True)
+class UnopenedFile:
+    """A token file that another rank has opened and measured; this one opens it when it first reads from it."""
+
+    path: Path
+    name: str
+    dtype: np.dtype[Any]
+    num_tokens: int
+    num_documents: int
+    settings: TokenFileSettings
+    _opened: TokenFile | None = None
+
+    def open(self) -> TokenFile:
+        """The file, mapped; refused where it is not what the other rank has measured."""
+        if self._opened is None:
+            found = _open(Found(self.path, self.name), self.settings, cache_folder(), {})
+            was, here = (f"{each.num_documents:,} documents, {each.num_tokens:,} tokens" for each in (self, found))
+            if (was, self.dtype) != (here, found.dtype):
+                what = f"has {here} of {found.dtype} here, and had {was} of {self.dtype} on rank 0"
+                raise SourceError(f"{self.path}: {what}. Copy it again: all ranks must read the same files.")
+            self._opened = found
+        return self._opened
+
 
 def open_source(
     paths: str | Path | Sequence[str | Path], settings: TokenFileSettings | None = None, cache: Path | None = None
@@ -106,7 +142,9 @@ def _open(
             ends_at = _ends_path(tokens, parts, settings, description, cache)
             loss_at = _loss_path(tokens, parts, description, cache)
             mapped = (parts[0], *(stamp_of(path) for path in (ends_at, loss_at) if path is not None))
-        ends = np.array([len(tokens)] * (len(tokens) > 0), np.int64) if ends_at is None else map_ends(ends_at)
+        ends = description.ends
+        if ends is None:
+            ends = np.array([len(tokens)] * (len(tokens) > 0), np.int64) if ends_at is None else map_ends(ends_at)
         loss = None if loss_at is None else _map_labels(loss_at, found.path, len(tokens), "tokens")
         tasks = _map_labels(description.tasks, found.path, len(ends), "documents") if description.tasks else None
         mapped += () if description.tasks is None else (stamp_of(description.tasks),)

@@ -4,6 +4,9 @@ A step is a batch, its settings and an update; around it come stages, evaluation
 override is the Trainer's; what is open while it trains is the Session's; what happens between two steps is here.
 """
 
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +24,17 @@ from trivium.train.session import Session
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
+GARBAGE_STEPS = 50  # between two collections of Python's garbage
+FIRST_STEP_MINUTES, STEP_MINUTES = 10.0, 5.0  # that devices wait for the others
 STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "kl", "z_loss", "loss_on")
 
 
 def train(trainer: "Trainer", session: Session) -> None:
     """Take every step to the run's end, or until it is told to stop."""
     loop = Loop(trainer, session)
-    take_steps(trainer, loop)
+    with garbage_by_step():
+        take_steps(trainer, loop)
+    session.profiler.finish(trainer.step - 1)
     loop.finish()
 
 
@@ -37,6 +44,7 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
         step = trainer.step
         if loop.stage_begins(step):
             loop.begin_stage(step)
+        session.profiler.before(step)
         if session.guard.skips(step):
             loop.skip(step)
         else:
@@ -49,7 +57,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
                 trainer.stopping = True
                 return
             session.meter.got_batch()
-            now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit)
+            flags = loop.flags if loop.flags_go_with_steps else None
+            now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit, flags=flags)
             stats = trainer.train_step(batch, now)
             loop.took(step, now, stats)
         if loop.evaluates_at(step + 1):
@@ -58,6 +67,21 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
             loop.score()
         if loop.saves_at(step + 1):
             trainer.save("cadence")
+        if loop.collects_at(step + 1):
+            gc.collect()
+        session.profiler.after(step)
+
+
+@contextmanager
+def garbage_by_step() -> Iterator[None]:
+    """Inside, Python collects garbage only where it is told to: ranks wait for each other, and so do it together."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +123,17 @@ class Loop:
         session = self.session
         reference = session.references.of(stage)
         session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
+        session.compared.enter(stage.index)
         session.entered = stage.index
+        session.ranks.limit_waits(FIRST_STEP_MINUTES)
+        session.first_step = True
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
         trainer, session = self.trainer, self.session
+        if session.first_step:
+            session.ranks.limit_waits(STEP_MINUTES)
+            session.first_step = False
         trainer.step = step + 1
         taken = None if stats.skipped is not None else session.meter.took(step, now, stats)
         limit = session.guard.spike_limit
@@ -119,13 +149,17 @@ class Loop:
             rows = self._keep_rows(step)
             session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped, figures=figures, rows=rows))
         if taken is not None:
-            session.tell(replace(taken, figures=figures, **session.lag.took(taken.seconds - stats.waited)))
+            is_last = step + 1 == trainer.plan.stages[now.stage].end
+            compared = session.compared.took(taken.seconds - stats.waited, ends_stage=is_last)
+            session.tell(replace(taken, figures=figures, **compared))
             if stats.loss > limit:
                 rows = self._keep_rows(step)
                 session.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
+        if stats.notice is not None:
+            session.say(stats.notice)
         if too_many is not None:
             raise too_many
-        self._agree()
+        self._heed(session.ranks.agree(*self.flags()) if stats.raised is None else stats.raised)
 
     def skip(self, step: int) -> None:
         """Count a step whose rows the config skips."""
@@ -133,7 +167,7 @@ class Loop:
         why = "its rows are skipped (guard.skip_steps)"
         self.session.tell(Skipped(step=step + 1, stage=self.trainer.plan.stage_at(step).name, why=why))
         self.session.guard.skip()
-        self._agree()
+        self._heed(self.session.ranks.agree(*self.flags()))
 
     def evaluates_at(self, steps: int) -> bool:
         every = self.trainer.config.evaluate.every
@@ -143,11 +177,15 @@ class Loop:
         every = self.trainer.config.evaluate.tasks_every
         return every is not None and steps % every == 0
 
+    def collects_at(self, steps: int) -> bool:
+        """Whether Python's garbage is due: what steps leave now and then, what evaluations leave at once."""
+        return steps % GARBAGE_STEPS == 0 or self.evaluates_at(steps) or self.scores_at(steps)
+
     def saves_at(self, steps: int) -> bool:
         """Whether a checkpoint is due after this many steps; boundaries and the end have their own."""
         milestones = self.trainer.config.checkpoint.keep_every
         is_milestone = milestones is not None and steps % milestones == 0
-        is_due = self.session.cadence.due(steps) or is_milestone or self.session.saves_again
+        is_due = self.session.cadence.due(steps) or is_milestone or self.session.saves_now
         return is_due and steps not in self.own_saves
 
     @property
@@ -225,11 +263,21 @@ class Loop:
         if wanted:
             self.score()
 
-    def _agree(self) -> None:
-        """What one rank may know alone all ranks know: a signal, and a save that is to be tried again."""
+    def flags(self) -> tuple[bool, ...]:
+        """What one rank may know alone: that the run is to stop, and that a checkpoint is due."""
         trainer, session = self.trainer, self.session
         stopping = trainer.stopping or session.signal is not None
-        trainer.stopping, session.saves_again = session.ranks.agree(stopping, session.saver.wants_to_try_again)
+        minutes_over = session.ranks.is_main and session.cadence.minutes_over()
+        return stopping, minutes_over or session.saver.wants_to_try_again
+
+    @property
+    def flags_go_with_steps(self) -> bool:
+        """Whether a step's own call between ranks carries the flags; hooks may raise one after that, by `stopping`."""
+        return self.session.ranks.size > 1 and not self.trainer.is_overridden
+
+    def _heed(self, raised: Sequence[bool]) -> None:
+        """What any rank has raised all ranks know."""
+        self.trainer.stopping, self.session.saves_now = raised
 
     def _keep_rows(self, step: int) -> str | None:
         """Write down which documents were in the rows of a step."""

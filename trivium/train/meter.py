@@ -5,17 +5,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trivium.engine.base import StepSettings, StepStats
+from trivium.engine.base import Engine, StepSettings, StepStats
+from trivium.engine.memory import device_memory
 from trivium.engine.ranks import Ranks
+from trivium.forecast.predicted import PredictedPeaks
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import StepTaken
 
 MEAN_DECAY = 0.9
 WARM_STEPS = 10  # of each launch: compiling and warming up is not training time
-LAG_STEPS = 10  # between two comparisons of all ranks
+COMPARED_STEPS = 10  # between two comparisons of all ranks
 LAG = 1.2  # of the median
 LAG_REPORTS = 3  # comparisons in which the same rank lags before it is reported
 
@@ -58,8 +62,7 @@ class Meter:
         """Count a step; returns its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
-        of_reference = 0.0 if stage.config.kl is None else self.plan.model.forward_flops(stage.seq_len)
-        work = (self.plan.model.flops(stage.seq_len) + of_reference) * stage.step_tokens
+        work = (self.plan.flops_per_token(stage) or 0.0) * stage.step_tokens
         if self.makes_own_model:
             work = 0.0
         self.flops += work
@@ -86,7 +89,7 @@ class Meter:
             waited=self._waited,
             tokens_per_second=stage.step_tokens / seconds,
             flops_per_second=work / seconds,
-            mfu=None if self.peak_flops is None or self.makes_own_model else work / seconds / self.peak_flops,
+            mfu=self._mfu(work / seconds),
             flops=self.flops,
             training_seconds=self.training_seconds,
             percent=100 * (step + 1) / self.plan.total_steps,
@@ -95,10 +98,19 @@ class Meter:
             compilations=stats.compilations,
         )
 
+    def _mfu(self, flops_per_second: float) -> float | None:
+        """The part of the peak that is used; None where either is not known, or the peak cannot be this device's.
+
+        Work counts every query against every key, also those that masks skip: with long rows it may exceed the peak.
+        """
+        if self.peak_flops is None or self.makes_own_model or flops_per_second > self.peak_flops:
+            return None
+        return flops_per_second / self.peak_flops
+
 
 @dataclass(slots=True)
-class Lag:
-    """Finds the rank that the others wait for.
+class Compared:
+    """What all ranks compare every few steps, in one call: their devices' memory, and who the others wait for.
 
     Ranks that share a model pass through it together: the time of a step is the same for all of them. What differs is
     how long each takes from one exchange to the next by itself: its batch, its update, its disk, its machine.
@@ -106,17 +118,49 @@ class Lag:
 
     ranks: Ranks
     say: Callable[[str], None]
+    predicted: PredictedPeaks | None = None
+    _stage: int = 0
+    _retried: bool = False  # whether the user knows that the allocator did, in this stage
     _seconds: list[float] = field(default_factory=list)
     _looks: int = 0
     _last: int | None = None
 
-    def took(self, seconds: float) -> dict[str, Any]:
-        """Count a step's own seconds; returns what its event reports of the slowest rank, where one lags."""
+    def enter(self, stage: int) -> None:
+        """Peaks of memory are counted from here on."""
+        self._stage, self._retried = stage, False
+        device_memory(reset=True)
+
+    def took(self, seconds: float, *, ends_stage: bool = False) -> dict[str, Any]:
+        """Count a step's own seconds; returns what its event reports of the slowest rank and of devices' memory.
+
+        Where there are devices, also when a stage ends: it may have fewer steps than lie between two comparisons.
+        """
         self._seconds.append(seconds)
-        if self.ranks.size == 1 or len(self._seconds) < LAG_STEPS:
+        device, is_due = device_memory(), len(self._seconds) >= COMPARED_STEPS
+        if not is_due and not (ends_stage and device is not None):
             return {}
-        means = self.ranks.gather(statistics.fmean(self._seconds))
-        self._seconds.clear()
+        own = [] if device is None else [device.active, device.reserved, device.retries]
+        rows = self.ranks.gather([statistics.fmean(self._seconds), *own])
+        found = {} if device is None else self._memory(device.total, [row[1:] for row in rows])
+        if is_due:
+            self._seconds.clear()
+            found |= self._slowest([row[0] for row in rows])
+        return found
+
+    def _memory(self, total: int, rows: list[list[float]]) -> dict[str, Any]:
+        """The most of any rank."""
+        active, reserved, retries = (int(max(column)) for column in zip(*rows, strict=True))
+        if retries and not self._retried:
+            self._retried = True
+            full = f"{reserved / 1e9:.1f} of {total / 1e9:.1f} GB are reserved"
+            self.say(
+                f"the GPU's memory is nearly full, and steps are slower: {full}, {retries} retries of the allocator"
+            )
+        figures = {"active": active, "reserved": reserved, "retries": retries, "total": total}
+        predicted = None if self.predicted is None else self.predicted.of(self._stage)
+        return {"device_memory": figures if predicted is None else {**figures, "predicted": predicted}}
+
+    def _slowest(self, means: list[float]) -> dict[str, Any]:
         slowest = max(range(len(means)), key=means.__getitem__)
         median = statistics.median_low(means)
         if means[slowest] < LAG * median:
@@ -130,7 +174,47 @@ class Lag:
         return {"slowest_rank": slowest, "slowest_seconds": means[slowest], "median_seconds": median}
 
 
+@dataclass(slots=True)
+class Profiler:
+    """Traces the steps of a span into a folder; a launch that resumes inside it traces the rest."""
+
+    steps: range
+    folder: Path
+    engine: Engine
+    say: Callable[[str], None]
+    _traced: ExitStack | None = None
+    _first: int = 0
+
+    def before(self, step: int) -> None:
+        """Begin with the span's first step of this launch."""
+        if step in self.steps and self._traced is None:
+            self._traced, self._first = ExitStack(), step
+            self._traced.enter_context(self.engine.profiled(self._path))
+
+    def after(self, step: int) -> None:
+        """Write the trace after the span's last step."""
+        if step + 1 not in self.steps:
+            self.finish(step)
+
+    def finish(self, last: int) -> None:
+        """Write what was traced up to this step, if anything; a trace that cannot be written ends no run."""
+        if self._traced is None:
+            return
+        traced, self._traced = self._traced, None
+        try:
+            traced.close()
+        except Exception as failure:  # a full disk, the profiler itself
+            self.say(f"steps {self._first:,} to {last:,} are not traced: {failure}")
+        else:
+            self.say(f"steps {self._first:,} to {last:,} are traced: {self._path}")
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"step-{self._first:08}"
+
+
 def memory_in_use() -> int:
+    """The bytes of this process in memory now."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -161,11 +161,12 @@ def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoi
 
 
 def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
-    """Load the weights that `model.init` names, with the optimizer's state where asked; else the seed's stay."""
+    """Load the weights that `model.init` names, with the optimizer's state where asked; else draw the seed's."""
     config, ranks = trainer.config, trainer.ranks
     with ranks.as_one():
         folder = init_folder(config, ranks)
     if folder is None:
+        session.engine.draw()
         return
     with (
         readable_weights(folder, config.engine.name, session.folder.path / ".weights", ranks) as readable,
@@ -179,11 +180,11 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
 
 def bit_settings(trainer: "Trainer") -> dict[str, Any]:
     """What may change the bits of a run, but never its batches."""
-    keys = ("device", "precision", "micro_batch_size", "compile", "deterministic")
+    keys = ("micro_batch_size", "recompute", "compile", "deterministic", "float8")
     engine = trainer.config.engine
     threads = {"threads": os.environ.get("OMP_NUM_THREADS")} if engine.name == "torch" else {}
     own = {"engine": engine.name, **{key: getattr(engine, key) for key in keys}}
-    return {**own, **threads, "layout": asdict(trainer.mesh)}
+    return {**own, **trainer.engine.computes_in(), **threads, "layout": asdict(trainer.mesh)}
 
 
 def raw_config(config: Config) -> dict[str, Any]:
@@ -234,8 +235,10 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
     elif difference is not None and difference.key.startswith(("learning rate", "momentum")):
         keys = ", ".join(_rate_keys(state, plan))
         found = f"{keys}, which changes the {difference.key} on" if keys else f"the {difference.key} on changed"
-        kept = " or ".join(_keeping_rates(state, plan))
-        advice = f"Put it back, or write {kept}, which keeps the rates of the steps taken." if kept else advice
+        kept = dict(_keeping_rates(state, plan))
+        if kept:
+            advice = f"Put it back, or write {' or '.join(kept)}, which keeps the rates of the steps taken."
+            advice += "".join(f" {warning}" for warning in kept.values() if warning)
     taken = f"{found}, and steps 0 to {step - 1:,} have been taken"
     raise ResumeError(f"cannot resume at step {step:,}: {taken}. {advice}")
 
@@ -247,17 +250,27 @@ def _rate_keys(state: Mapping[str, Any], plan: CompletePlan) -> list[str]:
     return [str(Difference(key, before.get(key), after.get(key))) for key in differing]
 
 
-def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[str]:
-    """Keys of the schedule with which this plan would have taken the same steps as the checkpoint's."""
+def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[tuple[str, str]]:
+    """Keys of the schedule with which this plan would have taken the same steps as the checkpoint's.
+
+    Each with a warning where later steps would then learn nothing.
+    """
     step, schedule = int(state["step"]), plan.config.schedule
     extents = {"horizon": Extent(steps=state.get("total_steps", 0))}
     if schedule.shape == "wsd":
         extents["decay"] = Extent(steps=plan.total_steps - step)
     for key, extent in extents.items():
-        other = plan.config.model_copy(update={"schedule": schedule.model_copy(update={key: extent})})
+        config = plan.config.model_copy(update={"schedule": schedule.model_copy(update={key: extent})})
         with suppress(PlanError):
-            if make_plan(other, plan.sources, own=plan.own).fingerprint(step) == state["loader"]["fingerprint"]:
-                yield f"schedule.{key} = {{ steps = {extent.steps} }}"
+            other = make_plan(config, plan.sources, own=plan.own).complete()
+            if other.fingerprint(step) == state["loader"]["fingerprint"]:
+                written = f"schedule.{key} = {{ steps = {extent.steps} }}"
+                ends_at_zero = any(other.lr_multiplier(stage.end - 1) == 0 for stage in other.stages)
+                warning = (
+                    f"With {written} the learning rate is 0 from step {extent.steps:,} on: put those steps into a "
+                    'stage with its own rate, lr = { shape = "linear" }.'
+                )
+                yield written, warning if ends_at_zero else ""
 
 
 def skipped_alike(state: Mapping[str, Any], plan: CompletePlan) -> bool:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivium.engine.base import Engine
+from trivium.engine.memory import device_memory
 from trivium.engine.ranks import Ranks
+from trivium.forecast.predicted import PredictedPeaks
 from trivium.run.events import Evaluated, Event, EventFile, Notice
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
 from trivium.run.saver import Cadence, Retention, Saver
 from trivium.train.guard import Guard
-from trivium.train.meter import Lag, Meter
+from trivium.train.meter import Compared, Meter, Profiler
 from trivium.train.references import References
 from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
@@ -46,14 +48,16 @@ class Session:
     saver: Saver
     cadence: Cadence
     guard: Guard
-    lag: Lag
+    compared: Compared
+    profiler: Profiler
     watchdog: Watchdog
     sinks: Sinks
     say: Callable[[str], None]  # tell the user something
     entered: int = -1  # the stage that the engine is in
+    first_step: bool = False  # whether the next one is the stage's first of this launch, and may compile
     evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
     scored_at: int = -1  # the step at which tasks were last scored
-    saves_again: bool = False  # a save has failed, and is due again
+    saves_now: bool = False  # a save has failed and is due again, or enough minutes are over
     signal: str | None = None  # the signal that told this rank to stop
     best: dict[str, float] = field(default_factory=dict)
     last_evaluation: Evaluated | None = None
@@ -97,10 +101,10 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
         stall_seconds = 60 * trainer.config.guard.stall_minutes
         with ranks.as_one():
             engine = run_engine(trainer.plan, trainer.own, trainer.mesh)  # may take long, without a beat
-            watchdog = Watchdog(stall_seconds, folder.path / "stacks", ranks.rank, processes)
+            watchdog = Watchdog(stall_seconds, folder.path / "stacks", ranks.rank, processes, ranks.recorded)
+            stack.callback(watchdog.close)  # after all that may hang while it closes
             sinks = Sinks(watchdog.beat)
             stack.callback(sinks.close)
-            stack.callback(watchdog.close)
             session = _session(trainer, folder, engine, watchdog, sinks)
         if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
             stack.callback(session.saver.wait)
@@ -116,7 +120,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
 def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Watchdog, sinks: Sinks) -> Session:
     config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
     peak = engine.peak_flops()
-    references = References(plan, folder)
+    references = References(plan, folder, ranks)
     boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
     retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps, config.checkpoint.keep_every)
 
@@ -132,9 +136,10 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         scoring=Scoring(plan, engine, ranks, reader),
         references=references,
         saver=Saver(folder, retention, sinks.write, _mirror(trainer, sinks), ranks),
-        cadence=Cadence(config.checkpoint.every, ranks),
+        cadence=Cadence(config.checkpoint.every),
         guard=Guard(config.guard),
-        lag=Lag(ranks, say),
+        profiler=Profiler(_traced_steps(trainer), folder.path / "profile", engine, say),
+        compared=Compared(ranks, say, predicted_peaks(trainer)),
         watchdog=watchdog,
         sinks=sinks,
         say=say,
@@ -146,6 +151,21 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         if trainer.show:
             sinks.add(terminal_view(plan, config.track.every))
     return session
+
+
+def _traced_steps(trainer: "Trainer") -> range:
+    """The steps that this rank traces: rank 0 those that the config names."""
+    profile = trainer.config.engine.profile
+    return range(*profile.steps) if profile is not None and trainer.ranks.is_main else range(0)
+
+
+def predicted_peaks(trainer: "Trainer") -> PredictedPeaks | None:
+    """The predicted memory of every stage, where a device's is measured; a model of the user's own has none."""
+    own = trainer.own
+    is_own = own.model or own.loss or not isinstance(own.optimizer, str | None)
+    if is_own or not trainer.ranks.is_main or device_memory() is None:
+        return None
+    return PredictedPeaks(trainer.plan, trainer.ranks.size)
 
 
 @contextmanager

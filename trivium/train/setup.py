@@ -130,10 +130,10 @@ def _with_name(config: Config, table: str, key: str, name: str) -> Config:
 
 
 def run_engine(plan: CompletePlan, own: Own, mesh: MeshShape = ONE_RANK) -> Engine:
-    """The engine of a run; its weights are the seed's."""
+    """The engine of a run; its weights have no values yet."""
     tokenizer = open_tokenizer(plan.config.tokenizer)
     token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
-    settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh)
+    settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh, draw=False)
     return make_engine(own.applied(settings), plan.config.engine.name)
 
 

@@ -22,7 +22,7 @@ from trivium.config.schema import Track
 from trivium.errors import ConfigError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.run.events import Evaluated, Event, Scored, Sink, StepTaken
-from trivium.screen import printable, terminal
+from trivium.screen import one_line, terminal
 
 COST_FIGURES = (
     "tokens_per_second",
@@ -43,6 +43,7 @@ def figures(event: Event) -> dict[str, float]:
     if isinstance(event, StepTaken):
         found = {f"train/{name}": getattr(event, name) for name in STEP_FIGURES}
         found |= _under("train/loss", event.loss_by_source) | _under("train/epochs", event.epochs)
+        found |= _under("train/device_memory", event.device_memory or {})
         found |= _under("train/lr", event.lr) | _under("train", event.extra) | _under("own", event.figures)
     elif isinstance(event, Evaluated):
         found = {"validation/loss": event.loss, "validation/bits_per_byte": event.bits_per_byte}
@@ -171,7 +172,7 @@ class Lines:
 
     def write(self, event: Event) -> None:
         if not isinstance(event, StepTaken) or event.step % self._every == 0:
-            self._file.write(printable(event.line()) + "\n")  # in one piece: saves print from a thread of their own
+            self._file.write(one_line(event.line()) + "\n")  # in one piece: saves print from a thread of their own
             self._file.flush()
 
     def close(self) -> None:
@@ -185,6 +186,7 @@ class LiveView:
         self._plan = plan
         self._given: dict[str, int] = {}
         self._stage = -1
+        self._device: Mapping[str, int] = {}  # its memory, when it was last compared
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console)
         self._run_bar = self._progress.add_task("run", total=plan.total_steps)
@@ -194,15 +196,16 @@ class LiveView:
 
     def write(self, event: Event) -> None:
         if not isinstance(event, StepTaken):
-            self._live.console.print(Text(event.line()))
+            self._live.console.print(Text(one_line(event.line())))
             return
         stage = self._plan.stage_at(event.step - 1)
         if stage.index != self._stage:
             self._stage = stage.index
-            self._given = {}
+            self._given, self._device = {}, {}
             self._progress.reset(self._stage_bar, total=stage.steps, description=f"stage {stage.name}")
         for name, count in event.loss_tokens_by_source.items():
             self._given[name] = self._given.get(name, 0) + count
+        self._device = event.device_memory or self._device
         self._progress.update(self._run_bar, completed=event.step)
         self._progress.update(self._stage_bar, completed=event.step - stage.start)
         self._live.update(Group(self._progress, self._figures(event)))
@@ -214,6 +217,8 @@ class LiveView:
         lines: list[tuple[str, ...]] = [(f"loss {event.loss:.4f}", f"lr {event.lr['matrix']:.3g}", speed, mfu)]
         if event.extra:
             lines.append(tuple(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
+        if self._device:
+            lines.append(device_words(self._device))
         shares = self._plan.stage_at(event.step - 1).shares
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():
@@ -228,6 +233,16 @@ class LiveView:
     def close(self) -> None:
         """Leave the terminal as it was."""
         self._live.stop()
+
+
+def device_words(memory: Mapping[str, int]) -> tuple[str, ...]:
+    """`GPU 61.2 of 84.8 GB`, `reserved 64.0 GB`, `predicted 60.5 GB (-1.1%)`, `2 allocator retries`."""
+    gigabytes = {name: f"{size / 1e9:.1f}" for name, size in memory.items()}
+    words = [f"GPU {gigabytes['active']} of {gigabytes['total']} GB", f"reserved {gigabytes['reserved']} GB"]
+    if "predicted" in memory:
+        error = memory["predicted"] / max(1, memory["active"]) - 1
+        words.append(f"predicted {gigabytes['predicted']} GB ({error:+.1%})")
+    return (*words, f"{memory['retries']:,} allocator retries") if memory["retries"] else tuple(words)
 
 
 def terminal_view(plan: CompletePlan, every: int) -> Sink:

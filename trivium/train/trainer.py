@@ -22,6 +22,7 @@ from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.settings import mesh_shape
+from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
 from trivium.run.events import Evaluated
@@ -65,8 +66,7 @@ class Trainer:
                 self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
-            with self._named():
-                self._plan(self.own.configured(config))
+        self._plan(self.own.configured(config))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -76,14 +76,21 @@ class Trainer:
         self._ahead: Iterator[tuple[int, Batch]] | None = None
 
     def _plan(self, asked: Config) -> None:
-        local_devices = self.ranks.local_devices if asked.engine.name == "jax" else None
-        self.mesh = mesh_shape(asked.engine.parallel, self.ranks.size, local_devices)
-        self.plan = make_plan(asked, prepare=True, own=self.own.record()).complete()
-        self.config = self.plan.config  # with what it inherits from the run that its weights come from
-        self.own.refuse_rates(self.plan)
-        refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
-        reader, readers = self.mesh.reader(self.ranks.rank, self.ranks.size), self.mesh.readers(self.ranks.size)
-        self.loader = Loader(self.plan, reader, readers)
+        """Rank 0 prepares, hashes and plans; the others make the same plan of what it has found out."""
+        ranks, own, made = self.ranks, self.own.record(), None
+        with ranks.as_one(), self._named():
+            local_devices = ranks.local_devices if asked.engine.name == "jax" else None
+            self.mesh = mesh_shape(asked.engine.parallel, ranks.size, local_devices)
+            if ranks.is_main:
+                made = make_plan(asked, prepare=True, own=own)
+        found = ranks.share(None if made is None or ranks.size == 1 else found_out(made))
+        with ranks.as_one(), self._named():
+            self.plan = (made or make_plan(asked, known_sources(asked, found or {}), own=own)).complete()
+            self.config = self.plan.config  # with what it inherits from the run that its weights come from
+            self.own.refuse_rates(self.plan)
+            refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
+            reader, readers = self.mesh.reader(ranks.rank, ranks.size), self.mesh.readers(ranks.size)
+            self.loader = Loader(self.plan, reader, readers)
 
     def _named(self) -> AbstractContextManager[None]:
         """Problems with keys of a config that came from a file name the file and line."""
@@ -228,6 +235,11 @@ class Trainer:
         return self.own.settings_at(self.plan, step)
 
     @property
+    def is_overridden(self) -> bool:
+        """Whether anything here may be somebody's own."""
+        return type(self) is not Trainer
+
+    @property
     def finished(self) -> bool:
         return self.step >= self.plan.total_steps
 
@@ -255,10 +267,13 @@ class Trainer:
 
     @contextmanager
     def open_session(self) -> Iterator[Session]:
-        """Lock the run's folder, make the engine, open the sinks; all is closed at the end."""
+        """Lock the run's folder, make the engine, open the sinks; all is closed at the end. `load` gives it weights."""
         with self._named(), open_session(self) as self._session:
             try:
                 yield self._session
+            except BaseException as error:
+                self.ranks.failed(error)
+                raise
             finally:
                 self.close_batches()
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from trivium.config.check_model import impossible_evaluations, unscored_tasks
 from trivium.config.problems import where
+from trivium.config.rules.evaluate import impossible_evaluations, unscored_tasks
 from trivium.config.schema import Config
-from trivium.engine.base import EvalStats, SourceFigures
+from trivium.engine.base import POSITIONS, EvalStats, SourceFigures
 from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.curve import exact
@@ -158,13 +158,15 @@ def first_batch(batches: Iterator[Batch]) -> Batch:
     return first
 
 
-def add_up(parts: Iterator[EvalStats]) -> dict[str, SourceFigures]:
-    """Figures by source, summed over batches."""
+def add_up(parts: Iterator[EvalStats]) -> EvalStats:
+    """Figures by source and by position, summed over batches."""
     sums: dict[str, SourceFigures] = {}
+    by_position = np.zeros((len(POSITIONS), 2))
     for part in parts:
+        by_position += part.by_position
         for name, figures in part.by_source.items():
             sums[name] = _added(sums[name], figures) if name in sums else figures
-    return sums
+    return EvalStats(sums, by_position)
 
 
 def _added(one: SourceFigures, other: SourceFigures) -> SourceFigures:
@@ -182,10 +184,10 @@ def evaluate(
 ) -> Evaluated | None:
     """One evaluation; None where nothing is held out."""
     started = time.perf_counter()
-    sums = add_up(val_step(batch) for batch in batches)
+    whole = add_up(val_step(batch) for batch in batches)
+    sums = whole.by_source
     if not sums:
         return None
-    whole = EvalStats(sums)
     return Evaluated(
         step=step,
         stage=stage,
@@ -197,6 +199,7 @@ def evaluate(
         seconds=time.perf_counter() - started,
         fingerprint=_hash(*sorted(fingerprints.items())),
         fingerprint_by_source=dict(fingerprints),
+        loss_by_position=_loss_by_position(whole),
     )
 
 
@@ -207,6 +210,12 @@ def named_scores(found: Any) -> dict[str, float]:
     except (AttributeError, TypeError, ValueError, RuntimeError):
         what = f"the function of Trainer.evaluator() returned {found!r}"
         raise UsageError(f'{what}. Return scores by name, such as {{"accuracy": 0.5}}.') from None
+
+
+def _loss_by_position(figures: EvalStats) -> dict[str, float]:
+    """The loss of each range of positions that has tokens, by the range's first position."""
+    found = zip(POSITIONS, figures.by_position.tolist(), strict=True)
+    return {str(first): nats / tokens for first, (nats, tokens) in found if tokens}
 
 
 def _loss(figures: SourceFigures | EvalStats) -> float:

@@ -1,4 +1,4 @@
-"""A run that stops making progress ends, and leaves the stacks of each rank behind.
+"""A run that stops making progress ends, and leaves the stacks and the last exchanges of each rank behind.
 
 A thread looks at the time of the last beat. A rank that hangs holds up all others at their next exchange, so that
 each rank's watchdog ends its own process. A process that the system has stopped can write nothing: the first watchdog
@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,17 @@ def this_process() -> Process:
 class Watchdog:
     """Ends the process when `beat` has not been called within the limit; `processes` are those of all ranks."""
 
-    def __init__(self, limit_seconds: float, folder: Path, rank: int, processes: Sequence[Process]) -> None:
+    def __init__(
+        self,
+        limit_seconds: float,
+        folder: Path,
+        rank: int,
+        processes: Sequence[Process],
+        recorded: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._limit = limit_seconds
+        self._recorded = recorded
+        self._exchanges = folder / f"rank-{rank}-exchanges.json"
         self._rank = rank
         self._stacks = [folder / f"rank-{each}.txt" for each in range(len(processes))]
         own = processes[rank]
@@ -93,9 +102,17 @@ class Watchdog:
             file.write(f"no progress for {silent:.0f} s; every thread of process {os.getpid()}:\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
+        writing = threading.Thread(target=self._write_exchanges, daemon=True)  # the recorder may be locked
+        writing.start()
         self._ask_neighbours()
+        writing.join(PATIENCE)
         echo(f"no progress for {silent:.0f} s (guard.stall_minutes): ended. Stacks: {own}", err=True)
         os._exit(STALLED)
+
+    def _write_exchanges(self) -> None:
+        recorded = self._recorded()
+        if recorded is not None:
+            self._exchanges.write_text(recorded)
 
     def _ask_neighbours(self) -> None:
         """Have the other ranks of this machine write their stacks, also one that is stopped."""

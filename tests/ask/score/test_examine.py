@@ -104,7 +104,7 @@ def test_questions_without_room_are_wrong_and_leave_the_others_alone() -> None:
     for question, answer, before in zip(questions, tight, whole, strict=True):
         assert before is not None
         assert (answer is None) == (len(question.prompt) == lengths[-1])
-        assert answer is None or before.startswith(answer)
+        assert answer is None or before.startswith(answer.rstrip("\ufffd"))  # a letter may be cut
 
 
 def test_a_long_question_leaves_their_room_to_others() -> None:

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+TOML_TOOLS = ("torchtitan", "kempnerforge")  # the others write YAML
+
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A YAML file; the tests of a tool that writes TOML have a fixture of their own."""
-    return tmp_path / "their.yaml"
+def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file of the kind that the tool of the test's module reads."""
+    writes_toml = any(tool in request.module.__name__ for tool in TOML_TOOLS)
+    return tmp_path / ("their.toml" if writes_toml else "their.yaml")

@@ -24,11 +24,6 @@ WEB = '[[data.datasets]]\nname = "web"\npath = "/d/web"\nweight = 3\n'
 CODE = '[[data.datasets]]\nname = "code"\npath = "/d/code"\n'
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "their.toml"
-
-
 def written(file: Path, *parts: str, train: str = TRAIN) -> Path:
     """A config; in float32 unless it says otherwise, for bfloat16 is theirs alone."""
     text = train + "\n".join(parts)
@@ -403,7 +398,7 @@ def test_the_other_tables_are_carried_over(file: Path) -> None:
     assert tables["optimizer"]["lr"] == {"matrix": 0.003, "rest": 3e-4}
     assert tables["optimizer"]["momentum"] == {"start": 0.95, "end": 0.95, "steps": 0}
     assert tables["engine"]["parallel"] == {"replicate": 1, "tensor": 2}
-    assert tables["engine"]["activation_checkpointing"] is True
+    assert tables["engine"]["recompute"] == "full"
     assert tables["checkpoint"] == {"every": 250, "keep": 3, "async": True}
     assert tables["defaults"]["batch_size"] == 4 * 2 * 4
     assert tables["schedule"]["decay_shape"] == "sqrt"

@@ -1,6 +1,5 @@
 """torchtitan's configs: the model, the optimizer, the schedule and the rest, by their own keys."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,29 +7,14 @@ import pytest
 import tomli_w
 
 from tests.support.dialects import spans
-from tests.support.torchtitan import notes, plan_of, read, refusal, stage
-from tests.support.torchtitan_itself import (
-    keeps_documents_apart,
-    their_defaults,
-    their_dense_flavors,
-    their_frequencies,
-    their_model,
-    their_multipliers,
-)
+from tests.support.torchtitan import notes, plan_of, read, refusal, stage, tables
 from trivium.config.dialects.torchtitan_keys import HOLDS, NOT_HERE, SWITCHES, WITHOUT_EFFECT
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import load
-from trivium.model.rotary import rotary_frequencies
-from trivium.model.spec import RopeSpec
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 
 CONFIGS = Path(__file__).parents[3] / "docs" / "data_stages" / "configs"
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "their.toml"
 
 
 def test_a_key_that_is_not_known_is_refused(file: Path) -> None:
@@ -43,17 +27,6 @@ def test_a_key_that_is_not_known_is_refused(file: Path) -> None:
         f"zoo.y.z: is [1, 2]. {unknown}",
         f"many[0].a: is 1. {unknown}",
     ]
-
-
-def tables(keys: dict[str, dict[str, Any]]) -> str:
-    """The keys as TOML, table by table."""
-    nested: dict[str, Any] = {}
-    for table, values in keys.items():
-        inner = nested
-        for part in filter(None, table.split(".")):
-            inner = inner.setdefault(part, {})
-        inner.update(values)
-    return tomli_w.dumps(nested)
 
 
 def test_every_key_that_cannot_be_honoured_is_refused_with_what_to_write(file: Path) -> None:
@@ -108,6 +81,35 @@ def test_a_batch_per_rank_takes_one_rank_where_none_are_given_and_says_so(file: 
             "--world-size 8. Change one of them."
         )
     ]
+
+
+FLOAT8 = '[model]\nconverters = ["float8"]\n'
+
+
+@pytest.mark.parametrize(
+    ("written", "scales"),
+    [
+        (FLOAT8, "tensorwise"),
+        (FLOAT8 + '[float8]\nrecipe_name = "rowwise"\nfilter_fqns = ["output"]\n', "rowwise"),
+        (FLOAT8 + '[quantize.linear.float8]\nrecipe_name = "rowwise"\n', "rowwise"),
+    ],
+)
+def test_float8_is_taken_over_with_its_scales(file: Path, written: str, scales: str) -> None:
+    assert plan_of(file, stage("a", 0), written).config.engine.float8 == scales
+    assert notes(file, stage("a", 0), written) == []
+
+
+def test_float8_that_is_not_ours_is_refused_or_said(file: Path) -> None:
+    other = FLOAT8 + '[float8]\nrecipe_name = "rowwise_with_gw_hp"\n'
+    assert refusal(file, stage("a", 0), other) == [
+        'float8.recipe_name: is "rowwise_with_gw_hp". Write "tensorwise" or "rowwise".'
+    ]
+    assert refusal(file, stage("a", 0), FLOAT8.replace("float8", "mx")) == [
+        'model.converters: is ["mx"]. Write ["float8"], or remove it.'
+    ]
+    some = FLOAT8 + '[float8]\nfilter_fqns = ["attention"]\n'
+    what = "all matrices of the layers are multiplied in float8 whose sizes 16 divides."
+    assert notes(file, stage("a", 0), some) == [f'float8.filter_fqns: is ["attention"]: {what}']
 
 
 def test_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> None:
@@ -213,177 +215,16 @@ def test_a_batch_size_or_precision_that_is_none_is_refused_by_their_key(file: Pa
     assert refusal(file, stage("a", 0), training=f"[training]\n{lines}\n", world_size=2) == [f"training.{what}"]
 
 
-@pytest.mark.slow
-def test_the_learning_rate_is_theirs_at_every_step(file: Path) -> None:
-    falls = (("linear", 0.0), ("linear", 0.1), ("cosine", 0.1), ("sqrt", 0.1))
-    lengths = itertools.product((0, 3, 30), (None, 0.0, 0.3, 0.95), (None, 10, 40))
-    for (warmup, ratio, total), (shape, to) in itertools.product(lengths, falls):
-        table = {"warmup_steps": warmup, "decay_type": shape, "min_lr_factor": to}
-        table |= {} if ratio is None else {"decay_ratio": ratio}
-        table |= {} if total is None else {"total_steps": total}
-        training = tables({"lr_scheduler": table, "training": {"steps": 20, "global_batch_size": 8}})
-        plan = plan_of(file, stage("a", 0), training=training)
-        steps = min(20, total or 20)
-        ours = [plan.lr_multiplier(step) for step in range(steps)]
-        assert ours == pytest.approx(their_multipliers(table, 20, steps)), table
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        "warmup_steps = {}\nsteps = 20\nbatch_size = 8",
-        "steps = 20\nbatch_size = 8\n[lr_scheduler]\nwarmup_steps = {}",
-        "warmup_steps = {}\nsteps = 20\nglobal_batch_size = 8",
-    ],
-    ids=["2024", "spring of 2025", "the key alone"],
-)
-@pytest.mark.parametrize("warmup", [0, 1, 4, 30])
-def test_a_warm_up_of_an_old_file_has_one_step_more(file: Path, keys: str, warmup: int) -> None:
-    """Theirs then: step n of a warm-up over w steps has n / (w + 1), and what follows falls to zero."""
-    data = 'dataset_type = "nanoset"\ndataset_folders = ["data/web"]\n'
-    plan = plan_of(file, training=f"[training]\n{data}{keys.format(warmup)}\n", world_size=1)
-    expected = [
-        (step + 1) / (warmup + 1) if step < warmup else 1 - (step - warmup) / max(1, 20 - warmup) for step in range(20)
-    ]
-    assert [plan.lr_multiplier(step) for step in range(20)] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "said"),
-    [
-        ("", "warmup_steps: is absent, which means 200, over the schedule's 20 steps: taken as 20."),
-        ("warmup_steps = 30", "warmup_steps: is 30, over the schedule's 20 steps: taken as 20."),
-        (
-            "warmup_steps = 10\ndecay_ratio = 0.75",
-            "decay_ratio: makes 15 steps, over the 10 after the warm-up: taken as 10.",
-        ),
-    ],
-)
-def test_a_schedule_longer_than_the_run_is_cut_and_it_is_said(file: Path, scheduler: str, said: str) -> None:
-    training = f"[lr_scheduler]\n{scheduler}\n[training]\nsteps = 20\nglobal_batch_size = 8\n"
-    assert notes(file, stage("a", 0), training=training) == [f"lr_scheduler.{said}"]
-
-
-@pytest.mark.parametrize(
-    ("table", "what"),
-    [
-        ("[lr_scheduler]\nwarmup_steps = -1", "warmup_steps: is -1. It must be a whole number, at least 0."),
-        (
-            '[lr_scheduler]\nwarmup_steps = 2\ndecay_type = "exp"',
-            'decay_type: is "exp". Write "linear", "cosine" or "sqrt".',
-        ),
-        (
-            "[lr_scheduler]\nwarmup_steps = 2\ndecay_ratio = 2",
-            "decay_ratio: is 2. It must be between 0 and 1. Write decay_ratio = 0.2.",
-        ),
-        ('[optimizer]\nname = "SGD"', 'name: is "SGD". Write AdamW or Muon.'),
-        (
-            '[optimizer]\nname = "Adam"',
-            'name: is "Adam". Its weight decay (0.1) is a part of the gradient. Write AdamW, or weight_decay = 0.',
-        ),
-        ("[lr_scheduler]\ntotal_steps = 0", "total_steps: is 0. It must be a whole number, at least 1."),
-    ],
-)
-def test_what_their_optimizer_and_schedule_cannot_be_is_refused(file: Path, table: str, what: str) -> None:
-    training = f"{table}\n[training]\nsteps = 20\nglobal_batch_size = 8\n"
-    where = table.split("]")[0].removeprefix("[")
-    assert refusal(file, stage("a", 0), training=training) == [f"{where}.{what}"]
-
-
-LLAMA2 = {"7B": 6_738_415_616, "13B": 13_015_864_320, "70B": 68_976_648_192}  # parameters, as published
-
-
-def flavored(name: str, flavor: str) -> str:
-    return f'[model]\nname = "{name}"\nflavor = "{flavor}"\n'
-
-
-@pytest.mark.parametrize("flavor", LLAMA2)
-def test_llama_2_which_theirs_no_longer_has_is_the_published_model(file: Path, flavor: str) -> None:
-    plan = plan_of(file, stage("a", 0), flavored("llama2", flavor))
-    assert plan.model is not None
-    assert (plan.model.parameters, plan.model.norm_eps) == (LLAMA2[flavor], 1e-5)
-    assert plan.stages[0].rope == RopeSpec(theta=10_000.0)
-
-
-@pytest.mark.slow
-def test_a_dense_flavor_has_the_shape_of_the_model_that_theirs_builds(file: Path) -> None:
-    training = '[training]\nsteps = 300\nglobal_batch_size = 8\ndataset = "c4"\n[debug]\nseed = 5\n'
-    for name, flavor in their_dense_flavors("llama3", "qwen3"):
-        plan = plan_of(file, flavored(name, flavor), training=training)
-        (only,) = plan.stages
-        assert plan.model is not None
-        assert only.rope is not None
-        theirs = their_model(name, flavor)
-        assert {key: getattr(plan.model, key) for key in theirs} == theirs, flavor
-        frequencies, _ = rotary_frequencies(only.rope, plan.model.head_dim)
-        assert frequencies.tolist() == pytest.approx(their_frequencies(name, flavor), rel=1e-5), flavor
-        assert only.config.document_mask is keeps_documents_apart(name, flavor), flavor
-
-
-@pytest.mark.slow
-def test_their_defaults_written_out_are_taken_and_are_those_of_absent_keys(file: Path) -> None:
-    absent = read(file, training="[training]\n[debug]\nmoe_force_load_balance = false\n", world_size=1)
-    written = read(file, training=tomli_w.dumps(their_defaults()), world_size=1)
-    engine = {"precision": "bfloat16", "deterministic": False, "activation_checkpointing": True}
-    assert written.raw == {**absent.raw, "engine": engine}
-
-
-def test_llama_3_has_scaled_positions_where_a_key_is_newer_than_these(file: Path) -> None:
-    plain = '[training]\nsteps = 300\nglobal_batch_size = 8\ndataset = "c4"\n'
-    model = flavored("llama3", "8B")
-    what = "rotary positions are not scaled, as in torchtitan before October 2025. For those after it, give"
-    rope = '{ theta = 500000, scaling = "llama3", factor = 8, original_seq_len = 8192 }'
-    assert notes(file, model, training=plain) == [f"model.flavor: {what} model.rope='{rope}'."]
-    given = read(file, model, training=plain, overrides=[f"model.rope={rope}"]).config.model.rope
-    newer = read(file, model, "[debug]\nseed = 5\n", training=plain)
-    assert newer.notes == Notes()
-    assert newer.config.model.rope == given
-    assert given is not None
-    assert (given.scaling, given.factor, given.original_seq_len) == ("llama3", 8.0, 8192)
-    for known in ('dataset_type = "huggingface"', "batch_size = 8"):
-        either = read(file, model, "[debug]\nseed = 5\n", training=f"{plain}{known}\n")
-        assert either.raw["model"]["rope"] == {"theta": 500_000.0}
-        assert either.notes == Notes()
-
-
-@pytest.mark.parametrize("flavor", ["8B_flex_attn", "8B_varlen"])
-def test_a_flavor_with_block_masks_keeps_documents_apart(file: Path, flavor: str) -> None:
-    loaded = read(file, stage("a", 0), flavored("llama3", flavor))
-    assert loaded.raw["defaults"]["document_mask"] is True
-    assert loaded.raw["model"] == read(file, stage("a", 0), flavored("llama3", "8B")).raw["model"]
-
-
-@pytest.mark.parametrize("name", ["flux", "vlm", "llama4", "deepseek_v3", "gpt_oss"])
-def test_a_model_that_is_not_a_dense_decoder_is_refused_by_name(file: Path, name: str) -> None:
-    rule = "trivium builds dense decoders of the names llama2, llama3 and qwen3, and no other model."
-    assert refusal(file, stage("a", 0), flavored(name, "debugmodel")) == [f'model.name: is "{name}". {rule}']
-
-
-@pytest.mark.parametrize("flavor", ["30B-A3B", "debugmodel_moe"])
-def test_a_flavor_with_experts_is_refused(file: Path, flavor: str) -> None:
-    said = f'model.flavor: is "{flavor}". It has experts, which trivium does not build.'
-    assert refusal(file, stage("a", 0), flavored("qwen3", flavor)) == [said]
-
-
-def test_a_flavor_that_is_not_known_asks_for_a_size_on_the_command_line(file: Path) -> None:
-    model = flavored("llama3", "1B")
-    assert refusal(file, stage("a", 0), model) == [
-        'model.flavor: no shape is known for "llama3" "1B". Give one on the command line: model.size=1b.',
-    ]
-    assert read(file, stage("a", 0), model, overrides=["model.size=1b"]).config.model.size == "1b"
-
-
-@pytest.mark.parametrize(("mode", "ours"), [("none", False), ("full", True), ("selective", True)])
-def test_activations_are_kept_or_computed_again(file: Path, mode: str, ours: bool) -> None:
+@pytest.mark.parametrize("mode", ["none", "full", "selective"])
+def test_activations_are_kept_or_computed_again(file: Path, mode: str) -> None:
     table = f'[activation_checkpoint]\nmode = "{mode}"\nselective_ac_option = "op"\n'
     loaded = read(file, stage("a", 0), table)
-    assert loaded.config.engine.activation_checkpointing is ours
-    said = 'activation_checkpoint.mode: is "selective": taken as "full", which keeps less and computes more again.'
-    assert [str(note) for note in loaded.notes.differs] == ([f"their.toml: {said}"] if mode == "selective" else [])
+    assert loaded.config.engine.recompute == mode
+    assert loaded.notes.differs == ()
 
 
 def test_a_memory_budget_for_activations_is_refused(file: Path) -> None:
-    said = 'activation_checkpoint.mode: is "memory_budget". Write "none", "full" or "selective".'
+    said = 'activation_checkpoint.mode: is "memory_budget". Write "none", "selective" or "full".'
     assert refusal(file, stage("a", 0), '[activation_checkpoint]\nmode = "memory_budget"\n') == [said]
 
 

@@ -15,11 +15,6 @@ NAMES = 'Write one of "c4", "c4_validation" or "c4_test".'
 C4 = {"kind": "stream", "dataset": "allenai/c4", "subset": "en", "split": "train", "add": ["bos", "eos"]}
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "their.toml"
-
-
 def test_without_stages_there_is_one_stage_default_from_training(file: Path) -> None:
     loaded = read(file, 'dataset = "c4"', "seq_len = 128", "dataset_random_seed = 7")
     (only,) = loaded.config.stages

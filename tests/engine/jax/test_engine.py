@@ -70,6 +70,14 @@ def test_a_stage_is_compiled_once_and_another_shape_once_more(tmp_path: Path) ->
     assert (stopped.compilations, stopped.skipped is None) == (0, False)
 
 
+def test_a_stage_has_its_own_recomputation_and_rows_in_a_pass() -> None:
+    engine = JaxEngine(EngineSettings(TINY, device="cpu", micro_batch_size=1))
+    engine.enter(replace(STAGE, recompute="selective", micro_batch_size=2))
+    assert (engine.program.how.design.recompute, engine.stage.micro_batch_size) == ("selective", 2)
+    engine.enter(STAGE)
+    assert (engine.program.how.design.recompute, engine.stage.micro_batch_size) == ("none", 1)
+
+
 def test_an_update_that_must_not_be_made_leaves_everything_as_it_was() -> None:
     engine, batch = make(), make_batch()
     engine.step(batch, settings_at())
@@ -123,3 +131,11 @@ def test_a_device_that_is_not_there_is_refused_in_a_line() -> None:
         JaxEngine(EngineSettings(TINY, device="mps"))
     what = 'is "mps", which JAX does not find here. Write "cpu", or leave it out.'
     assert str(caught.value).endswith(f"engine.device: {what}")
+
+
+def test_a_profile_is_written_into_its_folder(tmp_path: Path) -> None:
+    engine = JaxEngine(EngineSettings(TINY, device="cpu"))
+    with engine.profiled(tmp_path / "profile"):
+        engine.step(make_batch(), settings_at())
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+    assert engine.computes_in() == {"device": "cpu", "precision": "float32"}

@@ -12,10 +12,11 @@ from jax import Array
 from tests.engine.own import OwnContract
 from tests.support.batches import TINY
 from tests.support.own_jax import Small, nats
-from trivium.engine.base import Engine, EngineSettings, LossBatch
+from trivium.engine.base import Engine, EngineSettings, LossBatch, Recompute
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
+from trivium.engine.jax.model import recomputed
 from trivium.errors import UsageError
 from trivium.model.rotary import rotary_tables
 from trivium.model.spec import ModelSpec
@@ -58,6 +59,21 @@ class Drawn(OwnDecoder):
 def smoothed(hidden: Array, lm_head: Array, batch: LossBatch) -> Array:
     labels = 0.5 * (batch.targets[:, None] == jnp.arange(TINY.vocab)) + 0.5 / TINY.vocab
     return optax.softmax_cross_entropy(hidden @ lm_head.T, labels)
+
+
+def test_a_layers_backward_pass_computes_again_what_is_not_kept() -> None:
+    rotation = Rotation(*map(jnp.asarray, rotary_tables(TINY.rope, TINY.head_dim, 16)))
+    definition, shapes = nnx.split(nnx.eval_shape(lambda: Layer(TINY, 0)))
+    state = jax.tree.map(lambda part: jnp.ones(part.shape), shapes)
+
+    def products(recompute: Recompute) -> int:
+        def run(state: Any, x: Array) -> Array:
+            return recomputed(lambda x: nnx.merge(definition, state)(x, rotation, attend), recompute)(x).sum()
+
+        return str(jax.make_jaxpr(jax.grad(run))(state, jnp.ones((2, 16, TINY.width)))).count("dot_general")
+
+    assert products("selective") == products("none")
+    assert products("full") == products("none") + 6 + 2  # all matrices but the last, and attention
 
 
 class TestJaxOwn(OwnContract):

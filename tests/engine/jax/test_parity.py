@@ -47,6 +47,13 @@ def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     return gradients
 
 
+def test_both_engines_draw_the_same_weights() -> None:
+    settings = EngineSettings(TINY, device="cpu", seed=3)
+    ours, theirs = TorchEngine(settings).model.weights(), JaxEngine(settings).state.params
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(each.detach().numpy(), theirs[name]) for name, each in ours.items())
+
+
 @pytest.mark.parametrize(
     ("spec", "stage"),
     [

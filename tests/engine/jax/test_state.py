@@ -6,10 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.engine.jax.saved import array_hashes
 from tests.support.batches import TINY
 from tests.support.trained import train
-from trivium.engine.jax.state import ARRAYS, OPTIMIZER, WEIGHTS, StateWriter, read_state, room_for, saved_shapes
+from trivium.engine.jax.state import (
+    ARRAYS,
+    OPTIMIZER,
+    WEIGHTS,
+    StateWriter,
+    array_hashes,
+    read_state,
+    room_for,
+    saved_shapes,
+)
 from trivium.errors import ResumeError
 from trivium.files import flushed_facts
 

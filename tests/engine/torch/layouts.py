@@ -16,6 +16,7 @@ import torch
 
 from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, VOCAB, make_batch, settings_at
+from tests.support.counted import Counted
 from tests.support.forked import launch
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.make import join_ranks
@@ -32,7 +33,7 @@ KINDS: Mapping[str, EngineSettings] = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
     "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch_size=1),
     "muon": EngineSettings(SPEC, MUON, seed=1),
-    "recomputed": EngineSettings(SPEC, ADAMW, seed=1, activation_checkpointing=True),
+    "recomputed": EngineSettings(SPEC, ADAMW, seed=1, recompute="full"),
     "tied": EngineSettings(TIED, ADAMW, seed=1),
     "bfloat16": EngineSettings(SPEC, ADAMW, seed=1, precision="bfloat16"),
 }
@@ -69,12 +70,15 @@ def measure(folder: Path) -> None:
         figures: dict[str, Any] = {kind: learn(kind, mesh, ranks.rank) for kind in KINDS}
         figures |= hand_on(folder, name, mesh, ranks.rank)
         figures["generated"] = generate(mesh, ranks)
+        if name == "shard 2":
+            figures["let go"] = {str(each): calls(make("adamw", mesh, each), ranks.rank) for each in (True, False)}
         if ranks.is_main:
             (folder / f"{name}.json").write_text(json.dumps(figures))
 
 
-def make(kind: str, mesh: MeshShape) -> TorchEngine:
-    engine = TorchEngine(replace(KINDS[kind], mesh=mesh, device="cpu", token_bytes=np.arange(VOCAB)))
+def make(kind: str, mesh: MeshShape, reshard: bool | None = None) -> TorchEngine:
+    settings = replace(KINDS[kind], mesh=mesh, device="cpu", token_bytes=np.arange(VOCAB))
+    engine = TorchEngine(replace(settings, reshard_after_forward=reshard))
     engine.enter(replace(STAGE, z_loss=1e-3))
     return engine
 
@@ -114,7 +118,17 @@ def learn(kind: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
     by_source = {
         name: [part.nats, part.tokens, part.bytes, part.text_nats] for name, part in evaluated.by_source.items()
     }
-    return {"initial": initial, "steps": taken, "evaluated": by_source, "held": held}
+    return {"initial": initial, "steps": taken, "evaluated": by_source, "held": held, "calls": calls(engine, rank)}
+
+
+def calls(engine: TorchEngine, rank: int) -> dict[str, int]:
+    """Collective calls that one more step makes."""
+    now = replace(settings_at(STEPS), flags=lambda: (rank == engine.settings.mesh.size - 1, False))
+    batch = shard(make_batch(seed=STEPS), engine.settings.mesh, rank)
+    with Counted() as calls:
+        stats = engine.step(batch, now)
+    assert stats.raised == (True, False), "what one rank raises all ranks know"
+    return dict(calls.calls)
 
 
 def generate(mesh: MeshShape, ranks: Ranks) -> dict[str, Any]:

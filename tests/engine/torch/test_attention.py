@@ -7,9 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from tests.support.batches import make_batch
-from trivium.engine.torch.attention import BlockMasked, Documents, Layout, Masked, WholeRows, layout_of
+from tests.support.counted import Counted
+from trivium.engine.torch.attention import (
+    BlockMasked,
+    Documents,
+    Layout,
+    Masked,
+    WholeRows,
+    block_mask,
+    document_starts,
+    layout_of,
+)
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
@@ -25,6 +37,10 @@ def by_hand(segments: NDArray[np.int32], queries: Tensor, keys: Tensor, values: 
             scores = keys[row, seen, shared] @ queries[row, slot, head] / HEAD_DIM**0.5
             out[row, slot, head] = scores.softmax(0) @ values[row, seen, shared]
     return out
+
+
+def starts_of(segments: NDArray[np.int32]) -> Tensor:
+    return torch.from_numpy(document_starts(segments))
 
 
 def arrays(num_rows: int, seq_len: int) -> list[Tensor]:
@@ -43,7 +59,7 @@ def test_a_mask_gives_what_the_definition_says() -> None:
     segments = make_batch().segments
     inputs = arrays(*segments.shape)
     expected = by_hand(segments, *inputs)
-    torch.testing.assert_close(Masked.of(segments, CPU).attend(*inputs), expected)
+    torch.testing.assert_close(Masked.of(starts_of(segments)).attend(*inputs), expected)
 
 
 @given(rows=st.lists(st.lists(st.integers(1, 5), max_size=4).map(tuple), min_size=1, max_size=3).filter(any).map(tuple))
@@ -51,7 +67,7 @@ def test_a_mask_gives_what_the_definition_says() -> None:
 def test_documents_one_by_one_give_what_a_mask_gives(rows: tuple[tuple[int, ...], ...]) -> None:
     segments = make_batch(rows, seq_len=20).segments
     inputs, real = arrays(*segments.shape), torch.from_numpy(segments >= 0)
-    expected = with_gradients(Masked.of(segments, CPU), inputs, real)
+    expected = with_gradients(Masked.of(starts_of(segments)), inputs, real)
     for got, wanted in zip(with_gradients(Documents.of(segments), inputs, real), expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -61,15 +77,56 @@ def test_blocks_give_what_a_mask_gives() -> None:
     segments = make_batch(((100, 60, 90), (256,), (30,)), seq_len=256).segments
     inputs, real = arrays(*segments.shape), torch.from_numpy(segments >= 0)[..., None, None]
     without_gradients = [array.detach() for array in inputs]  # flex attention has none on a CPU
-    got, wanted = (kind.of(segments, CPU).attend(*without_gradients) * real for kind in (BlockMasked, Masked))
+    layouts = BlockMasked(block_mask(starts_of(segments))), Masked.of(starts_of(segments))
+    got, wanted = (layout.attend(*without_gradients) * real for layout in layouts)
     torch.testing.assert_close(got, wanted)
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(1, 300), max_size=6).map(tuple), min_size=1, max_size=3), extra=st.integers(1, 9)
+)
+@settings(max_examples=40, deadline=None)
+def test_blocks_are_those_that_torch_finds_by_every_pair(rows: list[tuple[int, ...]], extra: int) -> None:
+    segments = make_batch(tuple(rows), seq_len=max(sum(row) for row in rows) + extra).segments
+    starts = starts_of(segments)
+
+    def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (starts[row, query] == starts[row, key])
+
+    ours, theirs = (
+        block_mask(starts),
+        create_block_mask(sees, len(segments), None, segments.shape[1], segments.shape[1], device="cpu"),
+    )
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert ours.seq_lengths == theirs.seq_lengths
+
+
+def test_blocks_of_a_long_row_take_little_memory() -> None:
+    segments = np.repeat(np.arange(64, dtype=np.int32), 2**17 // 64)[None]
+    with Counted() as memory:
+        blocks = block_mask(starts_of(segments))
+    assert memory.peak < 2**26  # a square of the row's slots would be 2**34
+    assert blocks.full_kv_num_blocks is not None
+    assert int(blocks.full_kv_num_blocks.sum()) == 64 * sum(range(16))
+
+
+def test_flex_attention_is_compiled_once_for_rows_of_one_length() -> None:
+    torch.compiler.reset()
+    counter = CompileCounter()
+    attend = torch.compile(flex_attention, dynamic=False, backend=counter)
+    for lengths in ((100, 60, 96), (256,), (1, 2, 253), (128, 128)):
+        segments = make_batch((lengths,), seq_len=256).segments
+        q, k, v = (array.detach().transpose(1, 2) for array in arrays(1, 256))
+        attend(q, k, v, block_mask=block_mask(starts_of(segments)), enable_gqa=True)
+    assert counter.frame_count == 1
 
 
 def test_joined_documents_see_their_row_and_no_padding() -> None:
     segments = make_batch(((3, 5), (8,))).segments
     inputs = arrays(*segments.shape)
     layout = layout_of(segments, False, CPU)
-    assert layout == WholeRows()
+    assert isinstance(layout, WholeRows)
     expected = by_hand(np.where(segments < 0, -1, 0).astype(np.int32), *inputs)
     torch.testing.assert_close(layout.attend(*inputs)[:, :8], expected[:, :8])
 
@@ -77,6 +134,12 @@ def test_joined_documents_see_their_row_and_no_padding() -> None:
 def test_rows_of_one_document_are_taken_whole() -> None:
     assert layout_of(make_batch(((16,), (16,))).segments, True, CPU) == WholeRows()
     assert layout_of(make_batch(((16,), (9,))).segments, True, CPU) == Documents((16, 9, 7), (False, False, True))
+
+
+def test_a_gpu_takes_documents_with_padding_after_them_whole_and_masks_all_else() -> None:
+    gpu = torch.device("cuda")
+    assert layout_of(make_batch(((16,), (9,), (1,))).segments, True, gpu) == WholeRows()
+    assert layout_of(make_batch(((16,), (9, 2))).segments, True, gpu) is None
 
 
 def test_padding_before_a_token_is_our_own_mistake() -> None:

@@ -17,6 +17,7 @@ from trivium.engine.torch.loss import (
     Penalty,
     ReferenceStates,
     kl_and_its_gradient,
+    slice_tokens,
     sliced_loss,
 )
 
@@ -27,8 +28,7 @@ DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
 
 @pytest.fixture(autouse=True)
 def _many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "MIN_SLICE_TOKENS", 4)
-    monkeypatch.setattr(loss, "SLICE_LOGITS", 5 * PADDED)
+    monkeypatch.setattr(loss, "slice_tokens", lambda _device, _vocab: 5)
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,9 +107,9 @@ def test_without_gradients_none_are_made() -> None:
 def test_no_more_than_a_slice_of_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(logits: Tensor, targets: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    def spy(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         seen.append(tuple(logits.shape))
-        return plain(logits, targets, objective)
+        return plain(logits, *rest)
 
     plain = loss._cross_entropy_and_its_gradient
     monkeypatch.setattr(loss, "_cross_entropy_and_its_gradient", spy)
@@ -227,4 +227,19 @@ def test_no_more_than_a_slice_of_either_logits_exists(monkeypatch: pytest.Monkey
     monkeypatch.setattr(loss, "kl_and_its_gradient", spy)
     hidden, weight, targets = inputs(torch.float32)
     sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective(penalty=Penalty(1.0)), reference_states())
-    assert seen == [((5, VOCAB), (5, VOCAB))] * 3 + [((2, VOCAB), (2, VOCAB))]
+    assert seen == [((5, PADDED), (5, PADDED))] * 3 + [((2, PADDED), (2, PADDED))]
+
+
+@pytest.mark.parametrize(
+    ("device", "vocab", "tokens"),
+    [
+        ("cpu", 8192, 1024),
+        ("cpu", 128_256, 512),
+        ("cuda", 128_256, 2048),
+        ("cuda", 262_144, 2048),
+        ("cuda", 128_256 // 8, 8192),
+        ("mps", 50_304, 5120),
+    ],
+)
+def test_a_slice_is_as_long_as_its_device_and_vocabulary_want(device: str, vocab: int, tokens: int) -> None:
+    assert slice_tokens(device, vocab) == tokens

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim import Muon
+from torch import Tensor
 
 from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.engine import TorchEngine
-from trivium.engine.torch.optim import WideMuon
 from trivium.plan.rates import GROUPS
 
 DEFAULT = OptimizerSettings().no_decay
@@ -95,18 +93,3 @@ def test_clipping_is_over_all_parameters_and_reports_the_norm_before() -> None:
         for engine in (free, clipped)
     ]
     assert moves[1] < moves[0] / 100
-
-
-def test_wide_muon_is_torchs_muon_but_for_rounding() -> None:
-    updates = []
-    for kind in (Muon, WideMuon):
-        random = torch.Generator().manual_seed(0)
-        matrices = [nn.Parameter(torch.zeros(shape)) for shape in ((24, 8), (8, 24), (16, 16))]
-        optimizer = kind(matrices, lr=1.0, momentum=0.9, weight_decay=0.1)
-        for _ in range(3):
-            for matrix in matrices:
-                matrix.grad = torch.randn(matrix.shape, generator=random)
-            optimizer.step()  # type: ignore[no-untyped-call]
-        updates.append([matrix.detach() for matrix in matrices])
-    for ours, theirs in zip(updates[1], updates[0], strict=True):
-        assert (ours - theirs).norm() / theirs.norm() < 0.02

@@ -107,7 +107,7 @@ class Dropping(Small):
 
 
 def test_dropout_acts_in_steps_alone(tmp_path: Path) -> None:
-    engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Dropping, activation_checkpointing=True))
+    engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Dropping, recompute="full"))
     plain = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Small))
     plain_first, dropped_first = steps(plain)[0], steps(engine)[0]
     assert dropped_first.loss != pytest.approx(plain_first.loss, rel=1e-4)
@@ -174,7 +174,7 @@ def test_an_embedding_may_be_the_lm_head() -> None:
 
     engine = TorchEngine(EngineSettings(TINY, device="cpu", make_model=Tied))
     assert "lm_head.weight" not in engine.model.weights()
-    assert engine.model.head_weight is engine.model.weights()["embedding.weight"]
+    assert engine.model.lm_head.weight is engine.model.weights()["embedding.weight"]
 
 
 def test_hidden_states_that_do_not_fit_the_lm_head_are_refused() -> None:

@@ -4,17 +4,25 @@ Sums over ranks are taken in another order, so that figures differ by rounding: 
 within 1e-5, relative.
 """
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.utils import get_total_norm
 
 from tests.engine.torch.layouts import HANDED_ON, KINDS, LAYOUTS, SPEC, STEPS
+from tests.support.sharded import playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
+from trivium.engine.torch.parallel import REPLICATE, SHARD, TENSOR, clip_to, local_part, part_at
 from trivium.engine.torch.ranks import first_node, take_slurms_names
 from trivium.errors import ConfigError
 
@@ -77,6 +85,30 @@ def test_an_evaluation_adds_up_all_ranks_rows(layouts: dict[str, Any], name: str
 
 
 @pytest.mark.slow
+def test_a_step_gathers_layers_twice_and_all_else_once(layouts: dict[str, Any]) -> None:
+    gathers, reductions = "_allgather_base_", "_reduce_scatter_base_"
+    layers = SPEC.layers
+    untied, tied = (layouts["shard 2"][kind]["calls"] for kind in ("adamw", "tied"))
+    assert (untied[gathers], untied[reductions]) == (2 * layers + 2, layers + 2)
+    assert (tied[gathers], tied[reductions]) == (2 * layers + 1, layers + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("let_go", "gathers"), [("True", 2 * SPEC.layers + 4), ("False", SPEC.layers + 2)])
+def test_what_is_let_go_after_the_forward_pass_is_gathered_again(
+    layouts: dict[str, Any], let_go: str, gathers: int
+) -> None:
+    found = layouts["shard 2"]["let go"][let_go]
+    assert (found["_allgather_base_"], found["_reduce_scatter_base_"]) == (gathers, SPEC.layers + 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["adamw", "micro-batches", "bfloat16"])
+def test_all_figures_and_flags_of_a_step_are_two_calls_between_ranks(layouts: dict[str, Any], kind: str) -> None:
+    assert layouts["shard 2"][kind]["calls"]["allreduce_"] == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MANY)
 def test_ranks_generate_together_with_other_numbers_of_rows_and_lengths(layouts: dict[str, Any], name: str) -> None:
     one, many = (layouts[each]["generated"] for each in ("one", name))
@@ -115,10 +147,66 @@ def test_an_exported_model_is_read_by_the_same_ranks(layouts: dict[str, Any], na
     assert layouts[name]["exported"]
 
 
+SIZES = [(40, 24), (24, 40), (8, 8), (56, 16), (200, 3)]  # rows that shard axes do not divide, and fewer than ranks
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks"),
+    [
+        (MeshShape(shard=8), range(8)),
+        (MeshShape(shard=4, tensor=2), range(8)),
+        (MeshShape(replicate=2, shard=4), range(8)),
+        (MeshShape(replicate=2, shard=2, tensor=2), range(8)),
+        (MeshShape(tensor=8), range(8)),
+        (MeshShape(shard=64), (0, 7, 39, 63)),
+        (MeshShape(replicate=2, shard=8, tensor=4), (0, 1, 30, 63)),
+    ],
+    ids=str,
+)
+def test_any_rank_knows_what_all_ranks_hold(shape: MeshShape, ranks: Sequence[int]) -> None:
+    with playing_rank(shape.size - 1, shape.size):
+        tensors = sharded_matrices(shape, SIZES, whole=1)
+        everywhere = itertools.product(range(shape.replicate), range(shape.shard), range(shape.tensor))
+        places = [dict(zip((REPLICATE, SHARD, TENSOR), indices, strict=True)) for indices in everywhere]
+        known = {rank: [part_at(tensor, places[rank]) for tensor in tensors] for rank in ranks}
+    for rank in ranks:
+        with playing_rank(rank, shape.size):
+            for tensor, where in zip(sharded_matrices(shape, SIZES, whole=1), known[rank], strict=True):
+                local, own = local_part(tensor)
+                assert own == where
+                assert local.shape == tuple(part.stop - part.start for part in where)
+                (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+                assert chunk.sizes == local.shape
+                assert not local.numel() or chunk.offsets == tuple(part.start for part in where)
+
+
+def test_one_process_clips_as_torch_does() -> None:
+    random = torch.Generator().manual_seed(0)
+    values = [torch.randn(size, generator=random) for size in SIZES]
+    ours, theirs = ([torch.zeros(size, requires_grad=True) for size in SIZES] for _ in range(2))
+    for one, other, value in zip(ours[1:], theirs[1:], values[1:], strict=True):  # the first has no gradient
+        one.grad, other.grad = value.clone(), value.clone()
+    norm = get_total_norm([tensor.grad for tensor in ours if tensor.grad is not None])
+    clip_to(1.0, norm, ours)
+    assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, 1.0))
+    for one, other in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+
+
 def test_heads_that_cannot_be_split_are_refused() -> None:
     with pytest.raises(ConfigError) as error:
         refuse_uneven_matrices(MeshShape(tensor=4), SPEC)
     assert str(error.value) == ("engine.parallel.tensor: is 4, which does not divide the model's kv_heads 2. Lower it.")
+
+
+def test_a_vocabulary_that_cannot_be_split_is_refused() -> None:
+    threes = replace(SPEC, heads=6, kv_heads=3, ffn=96)
+    with pytest.raises(ConfigError) as error:
+        refuse_uneven_matrices(MeshShape(tensor=3), threes)
+    assert (
+        str(error.value)
+        == "engine.parallel.tensor: is 3, which does not divide the model's padded vocab 128. Lower it."
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -145,10 +144,7 @@ def body() -> bytes:
 
 
 @pytest.fixture
-def server(body: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    # The library tries again too, twenty times and five seconds apart: once, here.
-    monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 1)
-    monkeypatch.setattr(datasets.config, "STREAMING_READ_RETRY_INTERVAL", 0)
+def server(body: bytes) -> Iterator[Server]:
     with serving(body) as found:
         yield found
 
@@ -184,6 +180,29 @@ def test_a_remote_that_stays_away_is_an_error_that_says_how_far_it_got(server: S
         "the last time with ConnectionError: Server Disconnected"
     )
     assert pauses == [1, 2, 4]
+
+
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_file_that_is_gone_while_it_is_read_is_not_asked_for_again(server: Server, status: int) -> None:
+    pauses: list[float] = []
+    server.gone = 2, status
+    with pytest.raises(SourceError) as error:
+        examples_read(server, {}, Retries((1, 2, 4), sleep=pauses.append), [])
+    what = f"dataset: {server.url} cannot be read on: the server answers {status}."
+    assert str(error.value) == f"lane 0, after 1,024 documents of it: {what}"
+    assert not pauses
+
+
+def test_a_file_on_disk_that_is_gone_while_it_is_read_is_not_asked_for_again(tmp_path: Path) -> None:
+    folder = write_jsonl(tmp_path / "web", [[9] * 4, [9] * 4])
+    pauses: list[float] = []
+    stream = make_stream(folder, Retries((1, 2, 4), sleep=pauses.append), lanes=1)
+    stream.part(0)  # opened while both are there
+    (folder / "001.jsonl").unlink()
+    with pytest.raises(SourceError) as error:
+        list(read_windows(stream, 0, LaneState(), print))
+    assert str(error.value).startswith(f"lane 0, after 4 documents of it: dataset: {folder} cannot be read on: ")
+    assert not pauses
 
 
 def test_a_remote_that_never_answers_is_an_error() -> None:

@@ -54,7 +54,9 @@ def open_exams(
     for number, each in enumerate(asked):
         assert each.task is not None, "a checked task has a name"
         try:
-            task = open_task(each.task, path=each.path, split="test", subset=each.subset)
+            task = open_task(
+                each.task, path=each.path, split="test", subset=each.subset, tokens=each.tokens, tokenizer=tokenizer
+            )
             if not len(task):
                 raise SourceError(f"{each.name} has no questions. Name another path or subset.")
             exams.append(Exam(each.name, task, tuple(questions_of(task, count, tokenizer))))
@@ -85,4 +87,13 @@ def _question(conversation: Conversation, tokenizer: Tokenizer) -> Question:
     asked = {**conversation, "messages": conversation["messages"][:-1]}
     letters = tuple(conversation.get("letters", ()))
     choices = tuple(tokenizer.encode(letters)) if letters else ()
-    return Question(conversation, render_prompt(asked, tokenizer), letters, choices)
+    begun = conversation.get("begun")
+    prompt = render_prompt(asked, tokenizer) if begun is None else _plain(asked, begun, tokenizer)
+    return Question(conversation, prompt, letters, choices)
+
+
+def _plain(asked: Conversation, begun: str, tokenizer: Tokenizer) -> NDArray[np.uint32]:
+    """A question as a text whose answer has begun: a model that has seen no conversations can answer it."""
+    bos = tokenizer.special("bos")
+    (tokens,) = tokenizer.encode([f"{asked['messages'][0]['content']}\n{begun}"])
+    return np.concatenate([np.array([] if bos is None else [bos], np.uint32), tokens])

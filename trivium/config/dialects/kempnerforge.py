@@ -6,10 +6,11 @@ Their rows are cut from concatenated documents, so the stages have `packing = "c
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from trivium.config.dialects.kempnerforge_data import ForgeData
 from trivium.config.dialects.translation import ALL_OF_THEM, NO_CODE, WHOLE_ROWS, Theirs, Translation, is_number
+from trivium.config.stages import Recompute
 
 MARKS = ("train", "data", "distributed", "scheduler")
 IMAGES = ("vlm", "video", "vision_encoder", "time_embedding")
@@ -252,12 +253,10 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
         "compile": theirs.take(table, "compile_model", default=True),
         "micro_batch_size": local,
     }
-    kinds = {"none": False, "full": True, "selective": True}
-    if theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none"):
-        engine["activation_checkpointing"] = True
-        if theirs.look(table, "activation_checkpointing") == "selective":
-            what = 'is "selective": taken as "full", which keeps less and computes more again.'
-            theirs.differs((table, "activation_checkpointing"), what)
+    kinds = {name: name for name in get_args(Recompute)}
+    recompute = theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none")
+    if recompute != "none":
+        engine["recompute"] = recompute
     shard = theirs.take("distributed", "dp_shard", default=-1)
     parallel = {
         "replicate": theirs.take("distributed", "dp_replicate", default=1),

@@ -372,7 +372,7 @@ def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     precision = theirs.take_choice("model", "dtype", choices=PRECISIONS, default="bfloat16")
     engine: dict[str, Any] = {"precision": precision, "micro_batch_size": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
-        engine["activation_checkpointing"] = True
+        engine["recompute"] = "full"
     tensor = theirs.take_whole("parallelism", "tp", at_least=1, default=1)
     return engine if tensor == 1 else {**engine, "parallel": {"tensor": tensor}}
 

@@ -5,7 +5,7 @@ Their loaders concatenate documents and attend across them, so the stages have `
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from trivium.config.dialects import theseus
 from trivium.config.dialects.torchtitan_data import DataStages
@@ -29,10 +29,13 @@ from trivium.config.dialects.torchtitan_keys import (
 from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, WHOLE_ROWS, Theirs, Translation, is_number
 from trivium.config.keys import Path, listed
 from trivium.config.problems import show_value
+from trivium.config.stages import Recompute
 
 ALL_TOKENS = 10**15  # of a validation that reads all there is
 PRECISIONS = {"bfloat16": "bfloat16", "float32": "float32"}
-ACTIVATIONS = {"none": False, "full": True, "selective": True}
+FLOAT8_SCALES = {"tensorwise": "tensorwise", "rowwise": "rowwise"}
+RECOMPUTE = ("activation_checkpoint", "mode")
+RECOMPUTED = {name: name for name in get_args(Recompute)}
 
 
 def recognises(raw: Mapping[str, Any]) -> bool:
@@ -235,6 +238,22 @@ def _decay_steps(theirs: Theirs, ratio: Any, warmup: int, steps: int) -> int:
     return min(decay, longest)
 
 
+def _float8(theirs: Theirs) -> str:
+    """What has a scale of its own where their converters multiply in float8: a matrix, unless they name another."""
+    theirs.take("model", "converters")
+    tables = (("float8",), ("quantize", "linear", "float8"))
+    for table in tables:
+        skipped = theirs.take(*table, "filter_fqns", default=[])
+        if skipped not in ([], ["output"]):
+            what = "all matrices of the layers are multiplied in float8 whose sizes 16 divides."
+            theirs.differs((*table, "filter_fqns"), f"is {show_value(skipped)}: {what}")
+    if theirs.has("quantize", "linear", "float8"):
+        theirs.take("quantize", "linear")  # how it is computed, and no more
+    table = next((each for each in tables if theirs.has(*each, "recipe_name")), tables[0])
+    scales: str = theirs.take_choice(*table, "recipe_name", choices=FLOAT8_SCALES, default="tensorwise")
+    return scales
+
+
 def _engine(theirs: Theirs) -> dict[str, Any]:
     engine: dict[str, Any] = {}
     if theirs.take_first(("compile", "enable"), ("training", "compile"), default=False):
@@ -245,8 +264,10 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     deterministic = theirs.take_first(("debug", "deterministic"), ("training", "deterministic"))
     if deterministic is not None:
         engine["deterministic"] = deterministic
-    if _activation_checkpointing(theirs):
-        engine["activation_checkpointing"] = True
+    if theirs.look("model", "converters") == ["float8"]:
+        engine["float8"] = _float8(theirs)
+    if theirs.has(*RECOMPUTE):
+        engine["recompute"] = theirs.take_choice(*RECOMPUTE, choices=RECOMPUTED, default="none")
     if theirs.look("training", "global_batch_size", default=-1) not in (-1, None) and (local := _local_batch(theirs)):
         engine["micro_batch_size"] = local
     shard = _degree(theirs, "data_parallel_shard", default=-1, old="data_parallel")
@@ -258,16 +279,6 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     if parallel != {"replicate": 1, "tensor": 1}:
         engine["parallel"] = parallel
     return engine
-
-
-def _activation_checkpointing(theirs: Theirs) -> bool:
-    path = ("activation_checkpoint", "mode")
-    if not theirs.has(*path):
-        return False
-    chosen: bool = theirs.take_choice(*path, choices=ACTIVATIONS, default="none")
-    if theirs.look(*path) == "selective":
-        theirs.differs(path, 'is "selective": taken as "full", which keeps less and computes more again.')
-    return chosen
 
 
 def _degree(theirs: Theirs, way: str, default: int = 1, old: str | None = None) -> Any:

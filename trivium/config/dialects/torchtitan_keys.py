@@ -79,7 +79,8 @@ DATASETS: dict[str, dict[str, str]] = {
 TOKENIZER = "./tests/assets/tokenizer"  # where none is named
 
 NO_EXPERTS = "the model has no experts"
-NO_FLOAT8 = "matrices are not multiplied in float8"
+OF_FLOAT8 = "model.converters decides on float8"
+GATHERED = "layers are gathered in their precision"
 LAYERS_WHOLE = "layers are not split over ranks"
 REHEARSED = "trivium rehearse measures the memory"
 NO_NUMBER = "it decides no number of the run"
@@ -87,7 +88,7 @@ SHIPPED = "trivium export writes the weights of any checkpoint"
 RANKS = "how ranks talk to each other decides no number"
 WATCHED = "nothing is measured or profiled by the config"
 EXTRA_LOSSES = "The loss is the cross-entropy, with z_loss beside it. Remove it."
-FLOAT8 = "Remove it: matrices are multiplied in bfloat16 or float32 here."
+FLOAT8 = 'Remove it; model.converters = ["float8"] multiplies in float8.'
 ONE_OF_ADAM = "the optimizer is AdamW"
 DION = (
     *("mu", "rank_fraction", "rank_multiple_of", "rank_factor", "algorithm", "power_iters", "qr_method"),
@@ -169,7 +170,7 @@ HOLDS: dict[str, dict[str, Any]] = {
 
 NOT_HERE: dict[str, dict[str, str]] = {
     "model": {
-        "converters": FLOAT8,
+        "converters": 'Write ["float8"], or remove it.',
         "extra_losses": EXTRA_LOSSES,
         "norm_type": 'Norms are RMSNorm here. Write norm_type = "rmsnorm".',
     },
@@ -269,7 +270,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(
             ("enable_fsdp_float8_all_gather", "enable_fsdp_fp8_all_gather", "precompute_float8_dynamic_scale_for_fsdp"),
-            "matrices are not multiplied in float8",
+            GATHERED,
         ),
         "deterministic_warn_only": NO_NUMBER,
     },
@@ -296,10 +297,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "how the model is compiled is torch's choice",
     ),
     "quantize": dict.fromkeys(("linear", "grouped_mm", "dense", "moe"), "it belongs to model.converters"),
-    "float8": dict.fromkeys(
-        ("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp", *QUANTIZED, *SCALINGS), NO_FLOAT8
-    ),
-    "mx": dict.fromkeys(("use_fp8_dim1_cast_triton_kernel", "mxfp8_dim1_cast_kernel_choice", *QUANTIZED), NO_FLOAT8),
+    "float8": {
+        **dict.fromkeys(("enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp"), GATHERED),
+        **dict.fromkeys((*QUANTIZED, *SCALINGS), OF_FLOAT8),
+    },
+    "mx": dict.fromkeys(("use_fp8_dim1_cast_triton_kernel", "mxfp8_dim1_cast_kernel_choice", *QUANTIZED), OF_FLOAT8),
     "peft": dict.fromkeys(PEFT, "peft.enable_peft is absent, which means false"),
     "atropos_api": dict.fromkeys(
         ("api_url", "poll_interval", "timeout", "distill_kl_coef"), "atropos_api.enabled is false"

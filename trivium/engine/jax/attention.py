@@ -18,10 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 
 Attend = Callable[[Array, Array, Array], Array]
 """Queries (B, T, heads, head_dim), keys and values (B, T, kv_heads, head_dim) -> what each query gathers."""
 
+KEPT = "attention"  # the name of what recompute = "selective" does not compute again
 MIN_BLOCK = 64
 MAX_BLOCKS = 8  # each is compiled by itself, in every layer
 UNSEEN = -1e30  # finite, so that a query that sees nothing has no NaN
@@ -54,7 +56,8 @@ def _gather(row_by_row: bool, queries: Array, keys: Array, values: Array, segmen
 def _gather_forward(
     row_by_row: bool, queries: Array, keys: Array, values: Array, segments: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    gathered, log_sums = _over_rows(row_by_row, _forward, queries, keys, values, segments)
+    found = _over_rows(row_by_row, _forward, queries, keys, values, segments)
+    gathered, log_sums = (checkpoint_name(each, KEPT) for each in found)
     return gathered, (queries, keys, values, segments, gathered, log_sums)
 
 

@@ -7,12 +7,14 @@ rows; figures are those of all processes.
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 from trivium.engine.base import (
@@ -28,6 +30,7 @@ from trivium.engine.base import (
     refuse_misfits,
     refuse_too_long,
 )
+from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
@@ -43,6 +46,7 @@ from trivium.engine.jax.sharding import (
     put_rows,
     rows_multiple,
     sharded_init,
+    sharded_zeros,
     whole_everywhere,
 )
 from trivium.engine.jax.state import (
@@ -68,7 +72,6 @@ from trivium.engine.jax.step import (
 )
 from trivium.engine.jax.weights import key_words, read_weights
 from trivium.engine.mesh import refuse_uneven_matrices
-from trivium.engine.peak import peak_of
 from trivium.errors import UsageError
 from trivium.model.folder import read_spec, refuse_other_parameters
 from trivium.model.spec import RopeSpec
@@ -84,12 +87,12 @@ class JaxEngine:
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
         precision: Precision = settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
-        self.design = Design(settings.spec, precision, settings.activation_checkpointing, settings.make_model)
+        self.design = Design(settings.spec, precision, settings.recompute, settings.make_model)
         if settings.make_model is not None:
             check_own_model(self.design)
-        params, _ = sharded_init(self.design, settings.seed, mesh=self.mesh)
+        params = self._drawn() if settings.draw else sharded_zeros(self.design, self.mesh)
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
-        self.state = TrainState(params, placed(self.optimizer.init(params), self.mesh))
+        self.state = self._fresh(params)
         known = settings.token_bytes
         self.token_bytes = None if known is None else whole_everywhere(known.astype(np.int32), self.mesh)
         self.reference: Reference | None = None
@@ -101,17 +104,17 @@ class JaxEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
+        self.stage = stage = stage.resolved(self.settings)
+        self.design = replace(self.design, recompute=stage.recompute or "none")
         self._hold_reference(stage)
-        self.stage = stage
         self.rotation = self._rotation(stage.seq_len)
         self.program = self._program(stage)
         self.terms = self._terms(stage)
         if stage.reset_optimizer:
-            fresh = placed(self.optimizer.init(self.state.params), self.mesh)
-            self.state = TrainState(self.state.params, fresh)
+            self.state = self._fresh(self.state.params)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        rows = DeviceBatch.of(batch, self.settings.micro_batch_size, self.mesh)
+        rows = DeviceBatch.of(batch, self.stage.micro_batch_size, self.mesh)
         # Random numbers, should anything draw them, come from seed and step, so that none are kept.
         key = key_words(derive_key(self.settings.seed, "step", now.step))
         known = compilations()
@@ -150,7 +153,8 @@ class JaxEngine:
 
     def evaluate(self, batch: Batch) -> EvalStats:
         _, _, meta = self._val(batch)
-        return EvalStats(_figures(batch.sources, jax.device_get(meta.by_source)))
+        by_source, by_position = jax.device_get((meta.by_source, meta.by_position))
+        return EvalStats(_figures(batch.sources, by_source), by_position.astype(np.float64))
 
     def nats(self, batch: Batch) -> NDArray[np.float32]:
         _, _, meta = self._val(batch)
@@ -163,7 +167,7 @@ class JaxEngine:
             return WholeRowGeneration(prompts, self._next_logits)
         (longest,) = largest(self.mesh, max((len(prompt) for prompt in prompts), default=1))
         table = self._rotation(power_of_two(longest + room))
-        design = replace(self.design, activation_checkpointing=False)  # keys and values are kept, not made again
+        design = replace(self.design, recompute="none")  # keys and values are kept, not made again
         return JaxGeneration(design, self.state.params, table, self.mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
@@ -184,13 +188,21 @@ class JaxEngine:
         self.state = TrainState(read[WEIGHTS], opt_state)
         self.trained_rope = read_spec(folder).rope
 
+    def draw(self) -> None:
+        self.state = self._fresh(self._drawn())
+
     def start_from(self, folder: Path) -> None:
-        params = read_weights(folder, self._room(), self.settings.spec)
-        self.state = TrainState(params, self.state.opt_state)
+        self.state = self._fresh(read_weights(folder, self._room(), self.settings.spec))
         self.trained_rope = read_spec(folder).rope
+
+    def computes_in(self) -> dict[str, str]:
+        return {"device": self.mesh.devices.flat[0].device_kind, "precision": self.design.precision}
 
     def peak_flops(self) -> float | None:
         return peak_of(self.mesh.devices.flat[0].device_kind)
+
+    def profiled(self, folder: Path) -> AbstractContextManager[None]:
+        return jax.profiler.trace(folder)
 
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
@@ -214,6 +226,14 @@ class JaxEngine:
         with jax.set_mesh(self.mesh):
             logits = whole_row_logits(self.design, self.state.params, *given)
         return own_rows(logits, axis=0)[: len(rows)]
+
+    def _drawn(self) -> dict[str, Array]:
+        params, _ = sharded_init(self.design, self.settings.seed, mesh=self.mesh)
+        return params
+
+    def _fresh(self, params: dict[str, Array]) -> TrainState:
+        """Parameters with an optimizer's first state."""
+        return TrainState(params, placed(self.optimizer.init(params), self.mesh))
 
     def _room(self) -> dict[str, Any]:
         return room_for(dict(self.state.params))
@@ -240,7 +260,7 @@ class JaxEngine:
             reference=None if self.reference is None else self.reference.design,
             token_losses=self.settings.token_losses,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
-            exact=self.settings.deterministic and self._platform == "gpu",
+            exact=bool(self.settings.deterministic) and self._platform == "gpu",
         )
         return program(how)
 
@@ -255,7 +275,7 @@ class JaxEngine:
 
     def _val(self, batch: Batch) -> Any:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
-        rows = DeviceBatch.of(batch, self.settings.micro_batch_size, self.mesh)
+        rows = DeviceBatch.of(batch, self.stage.micro_batch_size, self.mesh)
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
         terms, sources = StageTerms(table), len(batch.sources)
         with jax.set_mesh(self.mesh):

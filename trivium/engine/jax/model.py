@@ -18,11 +18,10 @@ import jax
 from flax import nnx
 from jax import Array
 
-from trivium.engine.base import MakeModel, Precision
-from trivium.engine.jax.attention import Attend
+from trivium.engine.base import MakeModel, Precision, Recompute
+from trivium.engine.jax.attention import KEPT, Attend
 from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
 from trivium.engine.jax.sharding import gathered, keep_rows
-from trivium.engine.jax.weights import init_weight
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
 
@@ -32,9 +31,9 @@ Params = dict[str, Array]
 class Decoder(nnx.Module):
     """The whole model but for its losses, to which `lm_head` is handed."""
 
-    def __init__(self, spec: ModelSpec, precision: Precision, activation_checkpointing: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, precision: Precision, recompute: Recompute = "none") -> None:
         self.precision = precision
-        self.activation_checkpointing = activation_checkpointing
+        self.recompute: Recompute = recompute
         self.embedding = Linear(spec.width, spec.padded_vocab)
         self.layers = nnx.List([Layer(spec, number) for number in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
@@ -53,7 +52,7 @@ class Decoder(nnx.Module):
 
         x = keep_rows(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
         for layer in self.layers:
-            x = (jax.checkpoint(run) if self.activation_checkpointing else run)(layer, x)
+            x = recomputed(run, self.recompute)(layer, x)
         return self.norm(x)
 
 
@@ -63,20 +62,17 @@ class Design:
 
     spec: ModelSpec
     precision: Precision = "float32"
-    activation_checkpointing: bool = False
+    recompute: Recompute = "none"
     make: MakeModel | None = None  # makes a module of the user's own instead of the decoder
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by its name; nothing is allocated."""
         return dict(_structure(self).shapes)
 
-    def init_weight(self, name: str, words: Array) -> Array:
-        """A parameter's first values; compiled with a sharding, each device makes only its part."""
-        structure, shape = _structure(self), self.shapes()[name]
-        own = None
-        if structure.init_weight is not None:
-            own = structure.init_weight(name, shape, jax.random.wrap_key_data(words))
-        return init_weight(name, shape, self.spec, words) if own is None else own
+    def init_weight(self, name: str, words: Array) -> Array | None:
+        """A parameter's first values where the module has a rule of its own for them."""
+        own = _structure(self).init_weight
+        return None if own is None else own(name, self.shapes()[name], jax.random.wrap_key_data(words))
 
     def decoder(self, params: Mapping[str, Array]) -> Decoder:
         """The modules, with these parameters in them."""
@@ -104,8 +100,9 @@ class OwnModel:
 
     def __call__(self, tokens: Array, positions: Array, documents: Array) -> Array:
         """Hidden states (B, T, width), in the precision that flows."""
-        if self.design.activation_checkpointing:
-            vars(self.inner)["layers"] = tuple(_recomputed(layer) for layer in self.inner.layers)
+        if self.design.recompute != "none":
+            layers = (_on_stream(layer, self.design.recompute) for layer in self.inner.layers)
+            vars(self.inner)["layers"] = tuple(layers)
         hidden: Array = keep_rows(self.inner(tokens, positions, documents))
         return hidden.astype(self.design.precision)
 
@@ -116,11 +113,25 @@ class OwnModel:
         return gathered(weight)
 
 
-def _recomputed(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer of which nothing is kept for the backward pass but the stream, its first argument."""
+def recomputed(run: Callable[..., Any], recompute: Recompute) -> Callable[..., Any]:
+    """The same function, of which the backward pass computes again all, or all but attention and products, or nothing.
+
+    Products are those with a matrix of weights.
+    """
+    if recompute == "none":
+        return run
+    policies = jax.checkpoint_policies
+    kept = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
+    )
+    return jax.checkpoint(run, policy=kept if recompute == "selective" else None)
+
+
+def _on_stream(layer: Callable[..., Any], recompute: Recompute) -> Callable[..., Any]:
+    """A layer of the user's own, recomputed from the stream, its first argument."""
 
     def run(x: Array, *others: Any, **named: Any) -> Any:
-        return jax.checkpoint(lambda x: layer(x, *others, **named))(x)
+        return recomputed(lambda x: layer(x, *others, **named), recompute)(x)
 
     return run
 
@@ -139,7 +150,7 @@ class _Structure(NamedTuple):
 def _structure(design: Design) -> _Structure:
     spec, make = design.spec, design.make
     if make is None:
-        model = nnx.eval_shape(lambda: Decoder(spec, design.precision, design.activation_checkpointing))
+        model = nnx.eval_shape(lambda: Decoder(spec, design.precision, design.recompute))
     else:
         model = nnx.eval_shape(lambda: _own_module(make(spec), spec))
     definition, state = nnx.split(model)

@@ -11,7 +11,6 @@ go through the coordinator's table of keys, where they never meet those of train
 import atexit
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -28,8 +27,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.ranks import Ranks, Value, decode_message, encode_message
-from trivium.errors import ConfigError, Problem, RankError, SilentRankError, TriviumError
+from trivium.engine.ranks import Ranks, Value, decode_message, encode_message, end_process
+from trivium.errors import ConfigError, Problem, RankError, SilentRankError, StoppedError, TriviumError, exit_code
 from trivium.files import parse_json
 
 FAILED = "trivium/failed"
@@ -93,10 +92,12 @@ class JaxRanks(Ranks):
             over.set()
             if first == self.rank:
                 self._be_heard()
-                _leave_alone(2 if isinstance(error, TriviumError) else 1)
+                # Nobody else would come.
+                atexit.register(end_process, exit_code(error) if isinstance(error, TriviumError) else 1)
                 raise
-            _leave_alone(2)
-            raise RankError(f"rank {first} failed: {text}") from error
+            failure = _rank_error(first, text)
+            atexit.register(end_process, exit_code(failure))
+            raise failure from error
         over.set()
         listener.join()  # a thread that is inside JAX when Python ends takes the process with it
 
@@ -125,19 +126,13 @@ class JaxRanks(Ranks):
                     return
                 _client().key_value_set(f"{FAILED}/heard/{self.rank}", "")
                 if not over.wait(GRACE_SECONDS):
-                    os.write(2, f"rank {first} failed: {text}\n".encode())
-                    os._exit(2)
+                    failure = _rank_error(first, text)
+                    os.write(2, f"{failure}\n".encode())
+                    os._exit(exit_code(failure))
 
 
-def _leave_alone(code: int) -> None:
-    """When this process ends, wait for no other: who has failed or was killed would not come."""
-
-    def leave() -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-    atexit.register(leave)
+def _rank_error(rank: int, text: str) -> RankError:
+    return RankError(f"rank {rank} failed: {text}", stopped=text.startswith(StoppedError.__name__))
 
 
 def _failure(milliseconds: int) -> tuple[int, str]:

@@ -38,4 +38,4 @@ class Reference:
 
 def reference_design(kl: KlSettings, design: Design) -> Design:
     """The trained model's, in the reference's own precision; nothing goes backward through it."""
-    return replace(design, precision=kl.precision or design.precision, activation_checkpointing=False)
+    return replace(design, precision=kl.precision or design.precision, recompute="none")

@@ -12,19 +12,21 @@ Devices are counted process by process, so that a process feeds its own devices 
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
+from trivium.engine.draw import first_values, init_key
 from trivium.engine.jax.ranks import local_devices
 from trivium.engine.jax.weights import key_words
 from trivium.engine.mesh import MeshShape
-from trivium.seeds import derive_key
+from trivium.model.spec import ModelSpec
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 ROWS = (REPLICATE, SHARD)
@@ -39,11 +41,15 @@ Tree = TypeVar("Tree")
 class Model(Hashable, Protocol):
     """What is known of a model before any of its arrays exist."""
 
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's shape."""
+
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every parameter's shape by its name."""
 
-    def init_weight(self, name: str, words: Array) -> Array:
-        """A parameter's first values, decided by a key of its own, two words long."""
+    def init_weight(self, name: str, words: Array) -> Array | None:
+        """A parameter's first values by a rule of the model's own, from a key of two words; None where it has none."""
 
 
 def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
@@ -78,25 +84,57 @@ def parameter_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSh
     return NamedSharding(mesh, parameter_spec(name, shape, mesh.shape))
 
 
-def sharded_init(model: Model, key: int, *, mesh: Mesh) -> tuple[dict[str, Array], dict[str, NamedSharding]]:
-    """First values of all parameters and where they live; every device makes its own part, and no other.
+def sharded_init(model: Model, seed: int, *, mesh: Mesh) -> tuple[dict[str, Array], dict[str, NamedSharding]]:
+    """First values of all parameters and where they live; every device gets its own part, and no other is drawn.
 
-    The values depend on names and key alone, so that they are the same on any mesh.
+    The values depend on names and seed alone, so that they are the same on any mesh.
     """
-    initial, shardings = _initial(model, mesh)
-    words = {name: key_words(derive_key(key, "init", name)) for name in shardings}
-    return initial(words), shardings
+    shardings = parameter_shardings(model, mesh)
+    words = {name: key_words(init_key(name, seed)) for name in shardings}
+    by_rule = _by_rule(model, mesh)(words)
+
+    def drawn(name: str) -> Array:
+        shape = model.shapes()[name]
+        part = partial(_first_part, name, shape, model.spec, seed)
+        return jax.make_array_from_callback(shape, shardings[name], part)
+
+    return {name: by_rule[name] if name in by_rule else drawn(name) for name in shardings}, shardings
+
+
+def sharded_zeros(model: Model, mesh: Mesh) -> dict[str, Array]:
+    """Room for all parameters, where they live."""
+    shapes, shardings = model.shapes(), parameter_shardings(model, mesh)
+    return {name: jnp.zeros(shape, device=shardings[name]) for name, shape in shapes.items()}
+
+
+def parameter_shardings(model: Model, mesh: Mesh) -> dict[str, NamedSharding]:
+    return {name: parameter_sharding(name, shape, mesh) for name, shape in model.shapes().items()}
+
+
+def _first_part(
+    name: str, shape: tuple[int, ...], spec: ModelSpec, seed: int, where: tuple[slice, ...] | None
+) -> NDArray[np.float32]:
+    assert where is not None
+    return first_values(name, shape, where, spec, seed)
 
 
 @cache
-def _initial(model: Model, mesh: Mesh) -> tuple[Callable[..., dict[str, Array]], dict[str, NamedSharding]]:
-    """Compiled once for a model and a mesh, whatever the key."""
-    shardings = {name: parameter_sharding(name, shape, mesh) for name, shape in model.shapes().items()}
+def _by_rule(model: Model, mesh: Mesh) -> Callable[..., dict[str, Array]]:
+    """What makes the parameters that a rule of the model's own gives, of their keys; compiled once, whatever the keys.
 
-    def initial(words: dict[str, Array]) -> dict[str, Array]:
-        return {name: model.init_weight(name, each) for name, each in words.items()}
+    Compiled with a sharding, each device makes only its part.
+    """
+    shardings = parameter_shardings(model, mesh)
+    words = jax.ShapeDtypeStruct((2,), np.uint32)
+    ruled = [name for name in shardings if jax.eval_shape(partial(model.init_weight, name), words) is not None]
+    if not ruled:
+        return lambda words: {}
 
-    return jax.jit(initial, out_shardings=shardings), shardings
+    @partial(jax.jit, out_shardings={name: shardings[name] for name in ruled})
+    def initial(words: dict[str, Array]) -> dict[str, Array | None]:
+        return {name: model.init_weight(name, words[name]) for name in ruled}
+
+    return initial
 
 
 def placed(tree: Tree, mesh: Mesh) -> Tree:

@@ -12,10 +12,12 @@ Renaming the folder is the caller's part, once `wait` has returned.
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array
 
@@ -34,6 +36,21 @@ State = Mapping[str, Mapping[str, Array]]
 
 Target = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
 """Shapes, types and places for them."""
+
+
+def array_hashes(folder: Path) -> dict[str, str]:
+    """A hash of every saved array, by its part and name; Orbax names its files by chance and dates them."""
+    reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    tree = reader.metadata(folder.absolute() / ARRAYS).item_metadata.tree
+    as_numpy = {
+        part: {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in leaves} for part, leaves in tree.items()
+    }
+    read = reader.restore(folder.absolute() / ARRAYS, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    return {
+        f"{part}/{name}": blake2b(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
+        for part, arrays in read.items()
+        for name, array in arrays.items()
+    }
 
 
 class StateWriter:

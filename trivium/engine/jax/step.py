@@ -23,7 +23,7 @@ from jax import Array, lax, monitoring
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.base import Direction, TokenLosses
+from trivium.engine.base import POSITIONS, Direction, TokenLosses
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
@@ -116,6 +116,7 @@ class ValMeta(NamedTuple):
     """A batch's figures, evaluated without an update."""
 
     by_source: BySource
+    by_position: Array  # (len(POSITIONS), 2): nats and tokens
     nats: Array  # (S, B, T) the loss of every target
 
 
@@ -257,13 +258,22 @@ class Program:
             of_text = jnp.where(sizes > 0, nats, 0).sum(axis=2)
             found = _summed(batch, sizes.sum(axis=2), sources), _summed(batch, of_text, sources)
             by_source = by_source._replace(bytes=found[0], text_nats=found[1])
-        return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(keep_places(by_source), nats)
+        figures = keep_places((by_source, _by_position(batch, nats)))
+        return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(*figures, nats)
 
 
 def _by_source(batch: DeviceBatch, nats: Array, sources: int) -> BySource:
     """Sums over the rows of each source; nats by row (S, B)."""
     rows, tokens = jnp.ones_like(batch.source), batch.loss_mask.sum(axis=2)
     return BySource(*(_summed(batch, by_row, sources) for by_row in (rows, tokens, nats)))
+
+
+def _by_position(batch: DeviceBatch, nats: Array) -> Array:
+    """Sums over the positions of each range; nats (S, B, T)."""
+    ranges = jnp.searchsorted(jnp.array(POSITIONS), batch.positions.reshape(-1), side="right") - 1
+    figures = (jnp.where(batch.loss_mask, nats, 0), batch.loss_mask)
+    sums = [jax.ops.segment_sum(each.reshape(-1).astype(jnp.float32), ranges, len(POSITIONS)) for each in figures]
+    return jnp.stack(sums, axis=1)
 
 
 def _summed(batch: DeviceBatch, by_row: Array, sources: int) -> Array:

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from trivium.rows.batch import PADDING
 
 Segments = NDArray[np.int32]
+BLOCK = 128  # slots on a side of flex attention's blocks
 
 
 class Layout(Protocol):
@@ -36,16 +37,20 @@ class Layout(Protocol):
         """Softmax-weighted values, in the queries' shape."""
 
 
-def layout_of(segments: Segments, document_mask: bool, device: torch.device) -> Layout:
-    """The cheapest layout that keeps documents apart, or joins them, on this device."""
+def layout_of(segments: Segments, document_mask: bool, device: torch.device) -> Layout | None:
+    """The cheapest layout that keeps documents apart, or joins them; None where `masked` makes it on the device."""
     _refuse_padding_inside(segments)
-    if not document_mask or (segments == segments[:, :1]).all():
+    is_first = segments == segments[:, :1]
+    if not document_mask or is_first.all():
         return WholeRows()
     if device.type == "cpu":
         return Documents.of(segments)
-    if device.type == "cuda":
-        return BlockMasked.of(segments, device)
-    return Masked.of(segments, device)
+    return WholeRows() if (is_first | (segments == PADDING)).all() else None
+
+
+def masked(starts: Tensor) -> Layout:
+    """The layout of rows by the starts of their slots' documents (B, T), on the device that these are on."""
+    return BlockMasked(block_mask(starts)) if starts.is_cuda else Masked.of(starts)
 
 
 def _refuse_padding_inside(segments: Segments) -> None:
@@ -96,11 +101,10 @@ class Masked:
     mask: Tensor  # (B, 1, T, T), True where a query sees a key
 
     @classmethod
-    def of(cls, segments: Segments, device: torch.device) -> "Masked":
-        """Same segment, and not later; padding sees itself, so that no softmax is empty."""
-        same = segments[:, :, None] == segments[:, None, :]
-        causal = np.tri(segments.shape[1], dtype=bool)
-        return cls(torch.tensor(same & causal, device=device)[:, None])
+    def of(cls, starts: Tensor) -> "Masked":
+        """Of the same document, and not later; padding sees itself, so that no softmax is empty."""
+        same = starts[:, :, None] == starts[:, None, :]
+        return cls(same.tril()[:, None])
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         q, k, v = _heads_first(queries, keys, values)
@@ -113,21 +117,48 @@ class BlockMasked:
 
     blocks: BlockMask
 
-    @classmethod
-    def of(cls, segments: Segments, device: torch.device) -> "BlockMasked":
-        """Blocks for these rows, made on the device."""
-        numbers = torch.tensor(segments, device=device)
-
-        def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (query >= key) & (numbers[row, query] == numbers[row, key])
-
-        num_rows, seq_len = segments.shape
-        return cls(create_block_mask(sees, num_rows, None, seq_len, seq_len, device=device.type))
-
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """One call; compiled on a GPU, where the plain form would hold the whole square."""
         q, k, v = _heads_first(queries, keys, values)
         return _flex_attention(q.is_cuda)(q, k, v, block_mask=self.blocks, enable_gqa=True).transpose(1, 2)
+
+
+def document_starts(segments: Segments) -> Segments:
+    """For every slot, the slot at which its document begins."""
+    begins = np.zeros(segments.shape, np.int32)
+    begins[:, 1:] = np.where(segments[:, 1:] != segments[:, :-1], np.arange(1, segments.shape[1]), 0)
+    starts: Segments = np.maximum.accumulate(begins, axis=1)
+    return starts
+
+
+def block_mask(starts: Tensor) -> BlockMask:
+    """The mask of rows by the starts of their slots' documents (B, T).
+
+    torch's own `create_block_mask` evaluates every pair of slots, 51 GB at 131,072 of them. A block of queries sees
+    the blocks from its first slot's document to itself; it sees one whole if that lies within this document, and so
+    do all of its own slots.
+    """
+    seq_len = starts.shape[1]
+    first = torch.arange(0, seq_len, BLOCK, device=starts.device)
+    last = (first + BLOCK - 1).clamp(max=seq_len - 1)
+    begins = starts[:, first, None]  # (B, queries' blocks, 1)
+    earlier = first < first[:, None]
+    seen = (earlier | torch.eye(len(first), dtype=torch.bool, device=starts.device)) & (first + BLOCK > begins)
+    within_one = (starts[:, last, None] == begins) & (first[:, None] + BLOCK <= seq_len)
+    whole = earlier & (first >= begins) & within_one
+
+    def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (key >= starts[row, query])
+
+    return BlockMask.from_kv_blocks(
+        *_listed(seen & ~whole), *_listed(whole), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(seq_len, seq_len)
+    )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """For each block of queries, the number of marked blocks of keys, and all of them with the marked ones first."""
+    order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None].contiguous()
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -143,4 +174,4 @@ def _heads_first(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor,
 @cache
 def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
     call: Any = flex_attention
-    return torch.compile(call) if compiled else call
+    return torch.compile(call, dynamic=False) if compiled else call

@@ -6,10 +6,9 @@ memory that activations take and nothing else. A rank is given its own rows; fig
 """
 
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils import deterministic
 
 from trivium.engine.base import (
     EngineSettings,
@@ -27,23 +25,16 @@ from trivium.engine.base import (
     StageSettings,
     StepSettings,
     StepStats,
+    figures_by_position,
     figures_by_source,
     refuse_misfits,
     refuse_too_long,
 )
+from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
-from trivium.engine.peak import peak_of
 from trivium.engine.torch import huggingface
-from trivium.engine.torch.generation import TorchGeneration
-from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, Objective, Penalty
-from trivium.engine.torch.model import Decoder, DeviceBatch
-from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import summed_figures
-from trivium.engine.torch.reference import Reference
-from trivium.engine.torch.state import (
+from trivium.engine.torch.checkpoint.state import (
     OPTIMIZER,
-    RANDOM,
     WEIGHTS,
     StateWriter,
     load_random_state,
@@ -53,10 +44,21 @@ from trivium.engine.torch.state import (
     saved_tensors,
     under,
 )
-from trivium.engine.torch.weights import empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.checkpoint.weights import empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.generation import TorchGeneration
+from trivium.engine.torch.layers import Rotation
+from trivium.engine.torch.loss import Losses, Objective, Penalty
+from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
+from trivium.engine.torch.measure.profile import profiled
+from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
+from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
+from trivium.engine.torch.numerics.float8 import EMULATED
+from trivium.engine.torch.optim import Optimizers
+from trivium.engine.torch.parallel import summed_figures
+from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
 from trivium.model.folder import read_spec
-from trivium.rows.batch import Batch
+from trivium.rows.batch import IGNORED, Batch
 from trivium.seeds import derive_key
 
 
@@ -66,71 +68,78 @@ class TorchEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.device = open_device(settings.device)
-        if settings.deterministic and self.device.type == "cuda":
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
+        self.notice = EMULATED if settings.float8 is not None and self.device.type == "cpu" else None
+        self.exact = is_exact(settings.deterministic, self.device.type)
+        if self.exact and self.device.type == "cuda":
+            pin_libraries(os.environ)  # before they are first used
         self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
         self.model = self.held.model
+        self.wide = torch.float32 if self.device.type == "mps" else torch.float64  # of sums over tokens
         # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
-        init_weights(self.model, settings.seed)
+        if settings.draw:
+            init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
-        self.optimizers = Optimizers(self.model.weights(), settings.optimizer, settings.own_optimizer)
-        self.writer = StateWriter()
+        self.optimizers = self._fresh_optimizers()
+        self.writer = StateWriter(self.held.mesh)
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.trained_rope = settings.spec.rope  # the rotary positions of the last update
         self.enter(self.stage)
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
-        self.stage = stage
+        self.stage = stage = stage.resolved(self.settings)
+        self.model.recompute = stage.recompute or "none"
         self.rotation = self._rotation(stage.seq_len)
         self._hold_reference(stage)
-        if self.settings.compile:
+        if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
+        self.limits_hit: int | None = limits_hit()  # before the stage; None once it was told
         if stage.reset_optimizer:
-            how, own = self.settings.optimizer, self.settings.own_optimizer
-            self.optimizers = Optimizers(self.model.weights(), how, own)
+            self.optimizers = self._fresh_optimizers()
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         arrived = time.perf_counter()
-        loss_tokens = int(self.held.sum(np.array([batch.loss_tokens()], np.float64)).item())
+        rows, tokens = self.held.sum(_counts(batch))
         waited = time.perf_counter() - arrived
-        with deterministic_algorithms(self.settings.deterministic):
+        loss_tokens = int(tokens.sum())
+        with deterministic_algorithms(self.exact):
             nats, terms = self._gradients(batch, 1 / max(1, loss_tokens))
-            figures = summed_figures(self.held, batch.sources, figures_by_source(batch, nats))
-            loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
-            norm = self.optimizers.grad_norm()
-            skipped = StepStats.why_skipped(loss, norm.item(), now.loss_limit)
+            norm, figures = self._figures(nats, terms, () if now.flags is None else now.flags())
+            loss = sum(figures.nats) / max(1, loss_tokens)
+            skipped = StepStats.why_skipped(loss, figures.norm, now.loss_limit)
             if skipped is None:
                 self.optimizers.step(now, norm)
                 self.trained_rope = self.stage.rope or self.settings.spec.rope
             self.optimizers.zero_grad()
+        there = [number for number, count in enumerate(rows.tolist()) if count]
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
-            grad_norm=norm.item(),
-            nats_by_source={source: part.nats for source, part in figures.items()},
-            loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=self._extra(loss, self._shared_terms(terms, loss_tokens)),
+            grad_norm=figures.norm,
+            nats_by_source={batch.sources[each]: figures.nats[each] for each in there},
+            loss_tokens_by_source={batch.sources[each]: int(tokens[each]) for each in there},
+            extra=self._extra(loss, {name: total / max(1, loss_tokens) for name, total in figures.terms.items()}),
             skipped=skipped,
             waited=waited if self.settings.mesh.size > 1 else 0.0,
+            raised=None if now.flags is None else figures.raised,
+            notice=self._notice(),
         )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
-        with deterministic_algorithms(self.settings.deterministic):
-            losses = [self.model(rows, Objective()) for _, rows, _ in self._micro_batches(batch)]
-            self.held.end_passes()
-        nats = _by_token([part.nats for part in losses], batch.seq_len)
+        nats = self.nats(batch)
         figures = figures_by_source(batch, nats, self.settings.token_bytes)
-        return EvalStats(summed_figures(self.held, batch.sources, figures))
+        by_position = self.held.sum(figures_by_position(batch, nats))
+        return EvalStats(summed_figures(self.held, batch.sources, figures), by_position)
 
     @torch.no_grad()
     def nats(self, batch: Batch) -> NDArray[np.float32]:
-        with deterministic_algorithms(self.settings.deterministic):
-            nats = [self.model(rows, Objective()).nats for _, rows, _ in self._micro_batches(batch)]
+        with deterministic_algorithms(self.exact), uncompiled(self.model):
+            nats = [self.model(rows, Objective()).nats for rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
-        return _by_token(nats, batch.seq_len)
+        by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
+        return by_token.reshape(-1, batch.seq_len)
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
@@ -142,9 +151,8 @@ class TorchEngine:
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
-        state |= under(RANDOM, random_state(self.held.rank))
         spec = replace(self.settings.spec, rope=self.trained_rope)
-        return self.writer.save(folder, spec, state, background=background)
+        return self.writer.save(folder, spec, state, random_state(), background=background)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
@@ -152,17 +160,30 @@ class TorchEngine:
         refuse_other_weights(folder, self._weights(), saved)
         kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
         optimizer = self.optimizers.room_for(kept)
-        read_into(folder, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
+        read_into(folder, saved, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
         self.optimizers.load(optimizer)
         load_random_state(folder, saved, self.held.rank)
         self.trained_rope = read_spec(folder).rope
 
+    def draw(self) -> None:
+        init_weights(self.model, self.settings.seed)
+        self.optimizers = self._fresh_optimizers()
+
     def start_from(self, folder: Path) -> None:
         fill(self.model, folder)
+        self.optimizers = self._fresh_optimizers()
         self.trained_rope = read_spec(folder).rope
+
+    def computes_in(self) -> dict[str, str]:
+        is_gpu = self.device.type == "cuda"
+        device = torch.cuda.get_device_name(self.device) if is_gpu else self.device.type
+        return {"device": device, "precision": engine_precision(self.settings, self.device)}
 
     def peak_flops(self) -> float | None:
         return peak_of(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
+
+    def profiled(self, folder: Path) -> AbstractContextManager[None]:
+        return profiled(folder, self.device)
 
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
@@ -170,6 +191,9 @@ class TorchEngine:
         if not isinstance(self.model, Decoder):
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
         huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
+
+    def _fresh_optimizers(self) -> Optimizers:
+        return Optimizers(self.model.weights(), self.settings.optimizer, self.settings.own_optimizer)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}
@@ -182,36 +206,66 @@ class TorchEngine:
             self.reference = None
             self.reference = Reference(stage.kl, self.settings, self.device)
 
-    def _gradients(self, batch: Batch, scale: float) -> tuple[NDArray[np.float32], dict[str, float]]:
-        """Leaves every parameter's gradient in place; gives nats by token and sums of what else the objective has."""
-        kl, document_mask = self.stage.kl, self.stage.document_mask
+    def _gradients(self, batch: Batch, scale: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Leaves every parameter's gradient in place; gives sums of nats by source and of what else the objective has.
+
+        All of it is on the device still.
+        """
+        kl = self.stage.kl
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
         objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
         nats, sums = [], []
-        for part, rows, is_last in self._micro_batches(batch):
-            reference = None if self.reference is None else self.reference.states(part, rows, document_mask)
+        for rows, is_last in self._micro_batches(batch):
+            reference = None if self.reference is None else self.reference.states(rows)
             self.held.begin_pass(is_last=is_last)
             losses = self.model(rows, objective, reference)
+            if self.reference is not None:
+                self.reference.let_go()
             losses.objective.backward()
-            nats.append(losses.nats)
+            nats.append(self._by_source(losses.nats, rows))
             sums.append(_sums(losses))
-        totals = {name: float(torch.stack([each[name] for each in sums]).sum().item()) for name in sums[0]}
-        return _by_token(nats, batch.seq_len), totals
+        return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
-    def _shared_terms(self, terms: Mapping[str, float], loss_tokens: int) -> dict[str, float]:
-        """Terms of the objective over all ranks, for each loss token."""
-        if not terms:
-            return {}
-        summed = self.held.sum(np.array(list(terms.values()), np.float64)) / max(1, loss_tokens)
-        return dict(zip(terms, summed.tolist(), strict=True))
+    def _notice(self) -> str | None:
+        """Once that float8 is emulated; once a stage that the compiler has given up on further shapes."""
+        notice, self.notice = self.notice, None
+        if notice is not None:
+            return notice
+        if self.limits_hit is None or limits_hit() == self.limits_hit:
+            return None
+        self.limits_hit = None
+        return limit_notice()
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, DeviceBatch, bool]]:
-        """Parts of a batch, the same on the device, and whether it is the last."""
+    def _by_source(self, nats: Tensor, rows: DeviceBatch) -> Tensor:
+        """Sums (sources,) of the losses of all tokens."""
+        assert rows.by_source is not None, "made from a batch"
+        by_row = nats.view(rows.tokens.shape).sum(1, dtype=self.wide)
+        return rows.by_source.to(self.wide) @ by_row
+
+    def _figures(
+        self, nats: Tensor, terms: Mapping[str, Tensor], flags: Sequence[bool]
+    ) -> tuple[Tensor, "StepFigures"]:
+        """Of all ranks, by one call between them; the one time that a step waits for the device."""
+        raised = torch.tensor(flags, dtype=self.wide)
+        values = torch.cat((nats, *(term[None].to(self.wide) for term in terms.values()), raised.to(self.device)))
+        norm, summed = self.held.sum_with_norm(self.optimizers.gradients(), values)
+        first, *rest = torch.cat((norm[None].to(self.wide), summed)).tolist()
+        of_nats, of_terms, of_flags = rest[: len(nats)], rest[len(nats) :], rest[len(nats) + len(terms) :]
+        found = dict(zip(terms, of_terms, strict=False))
+        return norm, StepFigures(first, of_nats, found, tuple(flag > 0 for flag in of_flags))
+
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[DeviceBatch, bool]]:
+        """Parts of a batch on the device, each copied before the one before it is used, and whether it is the last."""
         table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
-        size = self.settings.micro_batch_size or batch.num_rows
+        size = self.stage.micro_batch_size or batch.num_rows
+        ahead: DeviceBatch | None = None
         for start in range(0, batch.num_rows, size):
-            part = batch.rows(start, start + size)
-            yield part, self._on_device(part, table), start + size >= batch.num_rows
+            rows = self._on_device(batch.rows(start, start + size), table)
+            if ahead is not None:
+                yield ahead, False
+            ahead = rows
+        assert ahead is not None, "a batch has rows"
+        yield ahead, True
 
     def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
         own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
@@ -224,7 +278,7 @@ class TorchEngine:
         slots = max((len(row) for row in rows), default=1)
         batch = self._on_device(padded_rows(rows, max(1, len(rows)), slots), self.rotation)
         ends = torch.tensor([slots * number + len(row) - 1 for number, row in enumerate(rows)], dtype=torch.int64)
-        with torch.compiler.set_stance("force_eager"):  # rows of each length would be compiled again
+        with uncompiled(self.model):
             logits = self.model.next_logits(batch, ends.to(self.device))
         self.held.end_passes()
         found: NDArray[np.float32] = logits.cpu().numpy()
@@ -257,10 +311,22 @@ def open_device(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def _by_token(nats: list[Tensor], seq_len: int) -> NDArray[np.float32]:
-    """Losses of all micro-batches -> one array (rows, seq_len); the one time a step waits for the device."""
-    by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
-    return by_token.reshape(-1, seq_len)
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a step found, over all ranks."""
+
+    norm: float
+    nats: list[float]  # by source
+    terms: dict[str, float]
+    raised: tuple[bool, ...]
+
+
+def _counts(batch: Batch) -> NDArray[np.float64]:
+    """Rows and loss tokens by source, (2, sources)."""
+    counted = (batch.targets != IGNORED).sum(axis=1)
+    weights = (None, counted)
+    found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
+    return np.array(found, np.float64)
 
 
 def _sums(losses: Losses) -> dict[str, Tensor]:
@@ -269,38 +335,3 @@ def _sums(losses: Losses) -> dict[str, Tensor]:
         return {name: figure.sum() for name, figure in losses.figures.items()}
     parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
     return {name: part.sum() for name, part in parts.items() if part is not None}
-
-
-@dataclass(slots=True)
-class _Before:
-    """How torch was before the first thread came in; the last one out puts it back."""
-
-    inside: int = 0
-    exact: bool = False
-    filling: bool = True
-
-
-_before, _lock = _Before(), threading.Lock()
-
-
-@contextmanager
-def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Inside, operations whose bits may differ from run to run are replaced or raise; costs nothing on a CPU."""
-    if not wanted:
-        yield
-        return
-    with _lock:
-        if not _before.inside:
-            _before.exact = torch.are_deterministic_algorithms_enabled()
-            _before.filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-            torch.use_deterministic_algorithms(True)
-            deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a pass over all memory
-        _before.inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _before.inside -= 1
-            if not _before.inside:
-                torch.use_deterministic_algorithms(_before.exact)
-                deterministic.fill_uninitialized_memory = _before.filling  # type: ignore[attr-defined]

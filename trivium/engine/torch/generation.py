@@ -28,7 +28,7 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 from trivium.engine.torch.attention import Documents, Layout, WholeRows
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import LossTargets
-from trivium.engine.torch.model import Decoder, DeviceBatch
+from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.parallel import HeldModel, ShardedModel
 
 FIRST_ROOM = 64  # slots beyond the prompts'
@@ -93,8 +93,7 @@ class TorchGeneration:
         nothing = LossTargets(torch.empty(0, dtype=torch.int64, device=device), None)
         rotation = self.table.at(torch.tensor(positions, device=device))
         batch = DeviceBatch(torch.tensor(tokens.astype(np.int64), device=device), rotation, layout, nothing)
-        # Layers that were compiled for rows of one shape are not compiled again for each that grows.
-        with torch.compiler.set_stance("force_eager"):
+        with uncompiled(self.model):
             logits = self.model.next_logits(batch, torch.tensor(ends, device=device))
         self.held.end_passes()
         return logits

@@ -26,6 +26,7 @@ def read_weights(model: Decoder, folder: Path) -> None:
                 local, where = local_part(ours[name])
                 found = file.get_slice(their_name(name))[where]  # what lies beyond the end pads the vocabulary
                 local[: len(found)].copy_(found)
+                local[len(found) :].zero_()
 
 
 def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:

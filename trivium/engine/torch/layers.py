@@ -32,7 +32,7 @@ class RMSNorm(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Normalised vectors, in the type they came in."""
         weight: Tensor = self.weight
-        if isinstance(weight, DTensor):  # of heads that are split over ranks: each learns from its own
+        if isinstance(weight, DTensor):  # ranks share the slots or the heads: each learns from its own
             weight = weight.to_local(grad_placements=[Partial()])
         if vectors.device.type != "cpu" or vectors.dtype != torch.float32 or torch.compiler.is_compiling():
             wide = rms_norm(vectors.float(), weight.shape, weight.float(), self.eps)
@@ -74,6 +74,14 @@ class Rotation:
         """One rotation for each position of a row: (1, seq_len, 1, head_dim)."""
         cos, sin = (torch.from_numpy(table).to(device) for table in rotary_tables(rope, head_dim, seq_len))
         return cls(torch.cat((cos, cos), -1)[None, :, None], torch.cat((-sin, sin), -1)[None, :, None])
+
+    @property
+    def seq_len(self) -> int:
+        return self.cos.shape[1]
+
+    def of_rows(self, seq_len: int, positions: Tensor | None) -> "Rotation":
+        """Those of rows of this length, whose slots have these positions (B, T), or count them through the row."""
+        return Rotation(self.cos[:, :seq_len], self.sin[:, :seq_len]) if positions is None else self.at(positions)
 
     def at(self, positions: Tensor) -> "Rotation":
         """A table's rotations at these positions (B, T)."""

@@ -2,10 +2,13 @@
 
 A slice's logits exist once, in float32, and are turned in place into their own gradient while they are still
 in the cache; the gradients of the hidden states and of the unembedding are finished when the forward pass is.
-Whatever the batch, no more than SLICE_LOGITS of them (or 512 tokens') are held. Against `cross_entropy` on
+Whatever the batch, no more of them than `slice_tokens` says are held. Against `cross_entropy` on
 whole logits at 4096 tokens and a vocabulary of 8192: 0.6 of the time, and 32 MB where that holds 400.
 Tokens that do not count in the loss cost nothing. With a reference a slice holds its logits too, and
 once their difference. All slices use the same memory: to touch fresh pages for each costs a tenth of the loss.
+
+Ranks of the tensor axis have parts of the vocabulary. Each computes the logits of its own, and a slice takes two calls
+between them: the largest logits, then all sums. The gradient of hidden states is each rank's summand.
 
 The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
 
@@ -25,10 +28,21 @@ import torch
 from torch import Tensor
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.torch.tensor_parallel.axis import ALONE, Columns, TensorAxis
 from trivium.errors import UsageError
 
-SLICE_LOGITS = 2**23
-MIN_SLICE_TOKENS = 512  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
+PADDING_LOGIT = -1e30  # finite, so that two of them do not differ by NaN
+
+
+def slice_tokens(device: str, vocab: int) -> int:
+    """Tokens in a slice, on a kind of device, of logits with this many columns.
+
+    On a CPU a slice stays in the cache, but each one passes once over the unembedding's gradient: thinner ones than 512
+    tokens are bound by memory. A GPU needs thousands of tokens to be busy: 1 GB of logits, in 2,048 to 8,192 tokens.
+    """
+    if device == "cpu":
+        return max(512, 2**23 // vocab)
+    return min(max(2048, 2**28 // vocab // 256 * 256), 8192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +77,24 @@ class Compared:
 
 
 def kl_and_its_gradient(
-    logits: Tensor, reference: Tensor, targets: Tensor, objective: Objective, room: Tensor
+    logits: Tensor, reference: Tensor, targets: Columns, objective: Objective, room: Tensor, axis: TensorAxis = ALONE
 ) -> Compared:
     """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
 
-    `reference` is used up, and so is `room`, which has its shape.
+    `reference` is used up, and so is `room`, which has its shape. All three have this rank's part of the vocabulary.
     """
     scale, z_loss, penalty = objective.scale, objective.z_loss, objective.penalty
     assert penalty is not None, "a reference is for a penalty"
-    of_targets, reference_of_targets = logits.gather(1, targets), reference.gather(1, targets)
+    of_targets, reference_of_targets = _at(targets, logits), _at(targets, reference)
     gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
-    sums, log_sums = exponentials(logits)
-    reference_sums, reference_log_sums = exponentials(reference)
+    largest, reference_largest = axis.maximum(*(each.amax(dim=1, keepdim=True) for each in (logits, reference)))
+    sums, reference_sums = exponentials(logits, largest), exponentials(reference, reference_largest)
+    under = reference if penalty.direction == "forward" else logits
+    total_gap = torch.zeros_like(sums) if gap is None else _product(under, gap)
+    sums, reference_sums, of_targets, reference_of_targets, total_gap = axis.sums(
+        sums, reference_sums, of_targets, reference_of_targets, total_gap
+    )
+    log_sums, reference_log_sums = largest + sums.log(), reference_largest + reference_sums.log()
     nats, reference_nats = log_sums - of_targets, reference_log_sums - reference_of_targets
     beta, one_hot = penalty.beta, scale
     of_softmax = scale * (1 + 2 * z_loss * log_sums)  # what p is multiplied by in the gradient
@@ -83,28 +103,37 @@ def kl_and_its_gradient(
         one_hot = scale * (1 + beta)
         logits.mul_((of_softmax + scale * beta) / sums)
     elif penalty.direction == "forward":
-        kl = _mean(reference, gap, reference_sums) + log_sums - reference_log_sums
+        kl = total_gap / reference_sums + log_sums - reference_log_sums
         logits.mul_((of_softmax + scale * beta) / sums)
         logits.addcmul_(reference, -scale * beta / reference_sums)
     else:
         # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
-        mean_gap = _mean(logits, gap, sums)
+        mean_gap = total_gap / sums
         kl = reference_log_sums - log_sums - mean_gap
         logits.div_(sums).mul_(gap.mul_(-scale * beta).add_(of_softmax + scale * beta * mean_gap))
-    logits.scatter_(1, targets, logits.gather(1, targets) - one_hot)
+    _subtract(targets, logits, one_hot)
     return Compared(*(part.squeeze(1) for part in (nats, log_sums, reference_nats, kl)))
 
 
-def exponentials(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns logits in place into exponentials that are 1 at most; their sums, and the log-sums of the logits."""
-    largest = logits.amax(dim=1, keepdim=True)
-    sums = logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
-    return sums, largest + sums.log()
+def exponentials(logits: Tensor, largest: Tensor) -> Tensor:
+    """Turns logits in place into exponentials that are 1 at most; their sums."""
+    return logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
 
 
-def _mean(exponents: Tensor, values: Tensor, sums: Tensor) -> Tensor:
-    """Of values under the probabilities exponents / sums, by token: a product without an array of products."""
-    return torch.bmm(exponents[:, None], values[:, :, None]).squeeze(2) / sums
+def _product(exponents: Tensor, values: Tensor) -> Tensor:
+    """Sums of products by token, without an array of products."""
+    return torch.bmm(exponents[:, None], values[:, :, None]).squeeze(2)
+
+
+def _at(targets: Columns, logits: Tensor) -> Tensor:
+    """The targets' logits, 0 where the target is in the part of another rank."""
+    return targets.own(logits.gather(1, targets.at))
+
+
+def _subtract(targets: Columns, logits: Tensor, value: float) -> None:
+    """Subtract a number at the targets."""
+    lower = logits.gather(1, targets.at)
+    logits.scatter_(1, targets.at, lower - targets.own(torch.full_like(lower, value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +141,7 @@ class ReferenceStates:
     """What a frozen model makes of the same tokens; None of it has a gradient."""
 
     hidden: Tensor  # (tokens, width)
-    unembedding: Tensor  # (padded vocabulary, width)
+    unembedding: Tensor  # (padded vocabulary, width), or this rank's rows of it
 
 
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
@@ -142,17 +171,21 @@ def own_losses(
     vocab: int,
     objective: Objective,
     reference: ReferenceStates | None = None,
+    axis: TensorAxis = ALONE,
 ) -> Losses:
-    """What the user's function makes of the tokens that count; `places` are tokens, positions and documents (B, T)."""
+    """What the user's function makes of the tokens that count; `places` are tokens, positions and documents (B, T).
+
+    Ranks that share the lm_head all compute the whole of it, and gradients are summed over them.
+    """
     assert objective.token_losses is not None, "there is a function"
     at = slice(None) if loss_targets.at is None else loss_targets.at
     frozen = None
     if reference is not None and objective.penalty is not None:
-        matrix = reference.unembedding.to(reference.hidden.dtype)[:vocab]
+        matrix = axis.join(reference.unembedding.to(reference.hidden.dtype), 0)[:vocab]
         frozen = FrozenStates(reference.hidden[at], matrix, objective.penalty.beta)
     tokens, positions, documents = (each.flatten()[at] for each in places)
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
-    found = objective.token_losses(hidden[at], lm_head.to(hidden.dtype)[:vocab], batch)
+    found = objective.token_losses(hidden[at], axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
     losses, figures = losses_and_figures(found, len(loss_targets.tokens))
     if torch.is_grad_enabled() and not losses.requires_grad:
         what = "the function of Trainer.loss() returned losses without a gradient"
@@ -160,7 +193,7 @@ def own_losses(
     nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
     nats[at] = losses.detach().float()
     by_token = {name: figure.detach().float() for name, figure in figures.items()}
-    return Losses(objective.scale * losses.float().sum(), nats, torch.zeros_like(nats), figures=by_token)
+    return Losses(objective.scale / axis.size * losses.float().sum(), nats, torch.zeros_like(nats), figures=by_token)
 
 
 def sliced_loss(
@@ -170,12 +203,13 @@ def sliced_loss(
     vocab: int,
     objective: Objective,
     reference: ReferenceStates | None = None,
+    axis: TensorAxis = ALONE,
 ) -> Losses:
-    """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
+    """Losses of hidden states (tokens, width) under this rank's rows of an unembedding (padded vocabulary, width)."""
     assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
     parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, unembedding, loss_targets, vocab, objective, reference, wants_gradient
+        hidden, unembedding, loss_targets, vocab, objective, reference, axis, wants_gradient
     )
     return Losses(*parts)
 
@@ -192,36 +226,38 @@ class _SlicedLoss(torch.autograd.Function):
         vocab: int,
         objective: Objective,
         reference: ReferenceStates | None,
+        axis: TensorAxis,
         wants_gradient: bool,
     ) -> tuple[Tensor, ...]:
         weight = unembedding.to(hidden.dtype)
         nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
         z = torch.zeros_like(nats)
         hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
-        weight_gradient = torch.zeros_like(unembedding) if wants_gradient else None
-        size = max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(weight))
+        weight_gradient = torch.zeros_like(unembedding, dtype=torch.float32) if wants_gradient else None
+        size = slice_tokens(hidden.device.type, len(weight))
+        known = max(0, vocab - axis.rank * len(weight))  # columns of this rank that are not padding
         room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
         anchor = None
         if reference is not None:
             own = nats.new_empty(len(room), len(reference.unembedding))
             anchor = _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own))
         for start in range(0, len(loss_targets.tokens), size):
-            targets = loss_targets.tokens[start : start + size, None]
-            at = loss_targets.at
-            here = slice(start, start + len(targets)) if at is None else at[start : start + size]
+            tokens, at = loss_targets.tokens[start : start + size, None], loss_targets.at
+            targets = Columns.of(tokens, axis, len(weight))
+            here = slice(start, start + len(tokens)) if at is None else at[start : start + size]
             states = hidden[here]
-            logits = _logits(states, weight, room)
+            logits = _logits(states, weight, room, known)
             if anchor is None:
-                logits[:, vocab:] = -torch.inf
-                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective)
+                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective, axis)
             else:
-                nats[here], log_sum = anchor.penalise(logits, targets, here, vocab, objective)
+                nats[here], log_sum = anchor.penalise(logits, targets, here, known, objective, axis)
             z[here] = log_sum.square()
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = logits.to(hidden.dtype)
                 hidden_gradient[here] = gradient @ weight
                 _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
+        ctx.weight_dtype = unembedding.dtype
         total = nats.sum() + objective.z_loss * z.sum()
         parts = [nats, z]
         if anchor is not None and objective.penalty is not None:
@@ -234,7 +270,7 @@ class _SlicedLoss(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
         del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
-        return hidden_gradient, weight_gradient, None, None, None, None, None
+        return hidden_gradient, weight_gradient.to(ctx.weight_dtype), None, None, None, None, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,30 +284,43 @@ class _Anchor:
     gap: Tensor  # and for what they differ by
 
     def penalise(
-        self, logits: Tensor, targets: Tensor, here: slice | Tensor, vocab: int, objective: Objective
+        self,
+        logits: Tensor,
+        targets: Columns,
+        here: slice | Tensor,
+        known: int,
+        objective: Objective,
+        axis: TensorAxis,
     ) -> tuple[Tensor, Tensor]:
         """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room)
-        gap = self.gap[: len(logits), :vocab]
-        found = kl_and_its_gradient(logits[:, :vocab], reference[:, :vocab], targets, objective, gap)
-        logits[:, vocab:] = 0
+        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room, known)
+        found = kl_and_its_gradient(logits, reference, targets, objective, self.gap[: len(logits)], axis)
         self.nats[here], self.kl[here] = found.reference_nats, found.kl
         return found.nats, found.log_sums
 
 
-def _logits(states: Tensor, weight: Tensor, room: Tensor) -> Tensor:
-    """In float32, in memory that is there already."""
+def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int) -> Tensor:
+    """In float32, in memory that is there already; columns that pad the vocabulary have no probability."""
     here = room[: len(states)]
-    return torch.mm(states, weight.T, out=here) if states.dtype == here.dtype else here.copy_(states @ weight.T)
+    if states.dtype == here.dtype:
+        torch.mm(states, weight.T, out=here)
+    else:
+        here.copy_(states @ weight.T)
+    here[:, known:] = PADDING_LOGIT
+    return here
 
 
-def _cross_entropy_and_its_gradient(logits: Tensor, targets: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def _cross_entropy_and_its_gradient(
+    logits: Tensor, targets: Columns, objective: Objective, axis: TensorAxis
+) -> tuple[Tensor, Tensor]:
     """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-    of_targets = logits.gather(1, targets)
-    sums, log_sums = exponentials(logits)
+    of_targets = _at(targets, logits)
+    (largest,) = axis.maximum(logits.amax(dim=1, keepdim=True))
+    sums, of_targets = axis.sums(exponentials(logits, largest), of_targets)
+    log_sums = largest + sums.log()
     # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
     logits.mul_(objective.scale * (1 + 2 * objective.z_loss * log_sums) / sums)
-    logits.scatter_(1, targets, logits.gather(1, targets) - objective.scale)
+    _subtract(targets, logits, objective.scale)
     return (log_sums - of_targets).squeeze(1), log_sums.squeeze(1)
 
 

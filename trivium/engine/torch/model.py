@@ -8,19 +8,37 @@ Weights stay float32. `precision` is the type of what flows between them: autoca
 norms, rotations and losses compute in float32 whatever flows.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trivium.engine.torch.attention import Layout, WholeRows, layout_of
+from trivium.engine.base import Recompute
+from trivium.engine.torch.attention import Layout, WholeRows, document_starts, layout_of, masked
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, own_losses, sliced_loss
+from trivium.engine.torch.tensor_parallel.axis import ALONE, TensorAxis, embed
 from trivium.model.spec import ModelSpec
 from trivium.rows.batch import IGNORED, PADDING, Batch
+
+ATTENTION = (
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
+)
+ALIGNED = 16  # bytes: a view of any type may begin there
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,8 @@ class DeviceBatch:
     layout: Layout
     targets: LossTargets
     places: "Places | None" = None  # for a model or a loss of the user's own
+    positions: Tensor | None = None  # (B, T) in their documents; None where they count through the row
+    by_source: Tensor | None = None  # (sources, B), 1 where a row is of the source
 
     @classmethod
     def of(
@@ -44,15 +64,30 @@ class DeviceBatch:
         device = table.cos.device
         targets = batch.targets.reshape(-1)
         at = np.flatnonzero(targets != IGNORED)
+        arrays = {
+            "tokens": batch.tokens,
+            "targets": targets[at].astype(np.int64),
+            "by_source": (batch.source == np.arange(len(batch.sources))[:, None]).astype(np.uint8),
+        }
+        if at.size < targets.size:
+            arrays["at"] = at
+        if document_mask and (batch.positions != np.arange(batch.seq_len)).any():
+            arrays["positions"] = batch.positions
+        if places:
+            arrays |= places_of(batch, document_mask)
+        layout = layout_of(batch.segments, document_mask, device) if attends else WholeRows()
+        if layout is None:
+            arrays["starts"] = document_starts(batch.segments)
+        there = to_device(arrays, device)
+        positions = there.get("positions")
         return cls(
-            tokens=torch.tensor(batch.tokens, device=device),
-            rotation=rotation_of(batch, table, document_mask),
-            layout=layout_of(batch.segments, document_mask, device) if attends else WholeRows(),
-            targets=LossTargets(
-                tokens=torch.tensor(targets[at], dtype=torch.int64, device=device),
-                at=None if at.size == targets.size else torch.tensor(at, device=device),
-            ),
-            places=Places.of(batch, document_mask, device) if places else None,
+            tokens=there["tokens"],
+            rotation=table.of_rows(batch.seq_len, positions),
+            layout=layout or masked(there["starts"]),
+            targets=LossTargets(there["targets"], there.get("at")),
+            places=Places(there["place"], there["document"]) if places else None,
+            positions=positions,
+            by_source=there["by_source"],
         )
 
 
@@ -63,22 +98,36 @@ class Places:
     positions: Tensor  # in their document
     documents: Tensor  # numbers within a row, -1 in padding
 
-    @classmethod
-    def of(cls, batch: Batch, document_mask: bool, device: torch.device) -> "Places":
-        """Joined documents are one, which counts positions through the row."""
-        positions, documents = batch.positions, batch.segments
-        if not document_mask:
-            positions = np.broadcast_to(np.arange(batch.seq_len, dtype=np.int32), positions.shape)
-            documents = np.where(documents == PADDING, PADDING, 0)
-        return cls(torch.tensor(positions, device=device), torch.tensor(documents, device=device))
+
+def places_of(batch: Batch, document_mask: bool) -> dict[str, NDArray[np.int32]]:
+    """Joined documents are one, which counts positions through the row."""
+    positions, documents = batch.positions, batch.segments
+    if not document_mask:
+        positions = np.broadcast_to(np.arange(batch.seq_len, dtype=np.int32), positions.shape)
+        documents = np.where(documents == PADDING, PADDING, 0).astype(np.int32)
+    return {"place": positions, "document": documents}
 
 
-def rotation_of(batch: Batch, table: Rotation, document_mask: bool) -> Rotation:
-    """The rotation of every slot, by a table that is long enough."""
-    rotation = Rotation(table.cos[:, : batch.seq_len], table.sin[:, : batch.seq_len])
-    if document_mask and (batch.positions != np.arange(batch.seq_len)).any():
-        return rotation.at(torch.tensor(batch.positions, device=table.cos.device))
-    return rotation
+def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """Copies of these arrays, which share one block of memory, by one copy.
+
+    A GPU copies pinned memory while the processor goes on. torch gives a pinned block out again only when the copy from
+    it is over, so that nobody waits.
+    """
+    starts = np.cumsum([0, *(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays.values())]).tolist()
+    is_gpu = device.type == "cuda"
+    block = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=is_gpu)
+    views = [
+        block[start : start + array.nbytes].numpy().view(array.dtype).reshape(array.shape)
+        for start, array in zip(starts, arrays.values(), strict=False)
+    ]
+    for view, array in zip(views, arrays.values(), strict=True):
+        view[...] = array
+    there = block.to(device, non_blocking=is_gpu)
+    return {
+        name: there[start : start + array.nbytes].view(torch.from_numpy(view).dtype).view(array.shape)
+        for (name, array), start, view in zip(arrays.items(), starts, views, strict=False)
+    }
 
 
 class LanguageModel(nn.Module):
@@ -88,9 +137,10 @@ class LanguageModel(nn.Module):
     """
 
     spec: ModelSpec
-    precision: torch.dtype  # of what flows; set by the engine, as the next
-    activation_checkpointing: bool
+    precision: torch.dtype  # of what flows; set by the engine
+    recompute: Recompute = "none"  # set by the engine for each stage
     layers: nn.ModuleList  # compiled and sharded one by one
+    axis: TensorAxis = ALONE  # of the ranks that share its matrices
 
     @property
     def lm_head(self) -> nn.Module:
@@ -112,17 +162,23 @@ class LanguageModel(nn.Module):
     def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
         """Losses of every token."""
         hidden = self.hidden(batch).flatten(0, 1)
-        if objective.token_losses is None:
-            return sliced_loss(hidden, self.head_weight, batch.targets, self.spec.vocab, objective, reference)
-        assert batch.places is not None, "a loss of one's own is given places"
-        places = (batch.tokens, batch.places.positions, batch.places.documents)
-        return own_losses(hidden, self.head_weight, batch.targets, places, self.spec.vocab, objective, reference)
 
-    @property
-    def head_weight(self) -> Tensor:
-        """The weight of the lm_head."""
-        weight: Tensor = self.lm_head.weight  # type: ignore[assignment]
-        return weight
+        def losses(lm_head: Tensor) -> Losses:
+            if objective.token_losses is None:
+                return sliced_loss(hidden, lm_head, batch.targets, self.spec.vocab, objective, reference, self.axis)
+            assert batch.places is not None, "a loss of one's own is given places"
+            places = (batch.tokens, batch.places.positions, batch.places.documents)
+            return own_losses(hidden, lm_head, batch.targets, places, self.spec.vocab, objective, reference, self.axis)
+
+        return self.use_lm_head(losses)
+
+    def use_lm_head(self, use: Callable[[Tensor], Result]) -> Result:
+        """What `use` makes of the lm_head's weight: of the rows that this rank of the tensor axis has, gathered."""
+        return use(_own_rows(self.lm_head.weight))  # type: ignore[arg-type]
+
+    def states(self, batch: DeviceBatch) -> ReferenceStates:
+        """What a loss needs of a frozen model; on many ranks until its gathered weights are let go."""
+        return ReferenceStates(self.hidden(batch).flatten(0, 1), self.use_lm_head(lambda weight: weight))
 
     def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
         """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""
@@ -133,37 +189,105 @@ class LanguageModel(nn.Module):
         return self._logits(self.hidden(batch))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        wide = linear(hidden, self.head_weight.to(hidden.dtype))
-        return wide[..., : self.spec.vocab].float()
+        part = self.use_lm_head(lambda weight: linear(hidden, weight.to(hidden.dtype)))
+        return self.axis.join(part, part.ndim - 1)[..., : self.spec.vocab].float()
+
+
+def recomputed(model: LanguageModel, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's forward pass, of which the backward pass computes again what the model's `recompute` says."""
+
+    def run(*inputs: Any, **named: Any) -> Any:
+        if model.recompute == "none" or not torch.is_grad_enabled():
+            return forward(*inputs, **named)
+        kept: dict[str, Any] = {"context_fn": _kept} if model.recompute == "selective" else {}
+        return checkpoint(forward, *inputs, use_reentrant=False, **kept, **named)
+
+    return run
+
+
+def _kept() -> tuple[Any, Any]:
+    """For one layer's pass, and for its second one: attention is kept, and every second product with a matrix.
+
+    Of query, key, value, output, gate, up and down those are key, output and up. The last product is never computed
+    again: no gradient needs its result.
+    """
+    products: Counter[bool] = Counter()
+
+    def policy(context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        if operation is torch.ops.aten.mm.default:
+            products[context.is_recompute] += 1
+            return _policy(products[context.is_recompute] % 2 == 0)
+        return _policy(operation in ATTENTION)
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _policy(is_kept: bool) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@contextmanager
+def uncompiled(model: LanguageModel) -> Iterator[None]:
+    """Inside, layers run as they are written.
+
+    Each further shape of rows would be compiled, and after eight of them torch runs training itself uncompiled.
+    """
+    compiled = [layer._compiled_call_impl for layer in model.layers]
+    try:
+        for layer in model.layers:
+            layer._compiled_call_impl = None
+        yield
+    finally:
+        for layer, call in zip(model.layers, compiled, strict=True):
+            layer._compiled_call_impl = call
+
+
+class LMHead(nn.Linear):
+    """The matrix that makes logits, used inside a call of the module: FSDP gathers it for that."""
+
+    def forward(self, use: Callable[[Tensor], Any]) -> Any:  # type: ignore[override]
+        return use(_own_rows(self.weight))
+
+
+class Embedding(nn.Embedding):
+    """Tokens -> vectors, to be summed over the ranks that share its rows."""
+
+    def forward(self, tokens: Tensor, axis: TensorAxis) -> Tensor:  # type: ignore[override]
+        return embed(tokens, _own_rows(self.weight), axis)
+
+
+def _own_rows(weight: Tensor) -> Tensor:
+    """The rows of a matrix that this rank of the tensor axis has."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 class Decoder(LanguageModel):
     """The built-in decoder."""
 
-    def __init__(
-        self, spec: ModelSpec, precision: torch.dtype = torch.float32, activation_checkpointing: bool = False
-    ) -> None:
+    def __init__(self, spec: ModelSpec, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.spec = spec
         self.precision = precision
-        self.activation_checkpointing = activation_checkpointing
-        self.embedding = nn.Embedding(spec.padded_vocab, spec.width)
+        self.embedding = Embedding(spec.padded_vocab, spec.width)
         self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
-        self.unembedding = None if spec.tied_embeddings else nn.Linear(spec.width, spec.padded_vocab, bias=False)
+        self.unembedding = None if spec.tied_embeddings else LMHead(spec.width, spec.padded_vocab, bias=False)
+        for layer in self.layers:
+            layer.forward = recomputed(self, layer.forward)
 
     @property
     def lm_head(self) -> nn.Linear | nn.Embedding:
         return self.embedding if self.unembedding is None else self.unembedding
 
+    def use_lm_head(self, use: Callable[[Tensor], Result]) -> Result:
+        result: Result = super().use_lm_head(use) if self.unembedding is None else self.unembedding(use)
+        return result
+
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""
-        x = self.embedding(batch.tokens).to(self.precision)
+        x = self.axis.scatter(self.embedding(batch.tokens, self.axis)).to(self.precision)
         with torch.autocast(x.device.type, self.precision, enabled=self.precision != torch.float32):
             for layer in self.layers:
-                if self.activation_checkpointing and torch.is_grad_enabled():
-                    x = checkpoint(layer, x, batch.rotation, batch.layout, use_reentrant=False)
-                else:
-                    x = layer(x, batch.rotation, batch.layout)
+                x = layer(x, batch.rotation, batch.layout)
             hidden: Tensor = self.norm(x)
-        return hidden
+        return self.axis.gather(hidden, batch.tokens.shape[1])

@@ -3,29 +3,23 @@
 Parameters fall into the plan's four groups by name (matrix, embedding, unembedding, rest), each with its own
 learning rate at every step. A tied embedding is an embedding. Fused AdamW takes a tenth of the time of a loop
 over tensors. An optimizer of the user's own has its own groups, whose learning rates the schedule multiplies.
-
-torch's own Muon is written for one GPU, in bfloat16. On a CPU bfloat16 products are emulated: a step of a 9M-parameter
-model takes torch's Muon 13 s and `WideMuon`, in float32, 0.4 s. Where ranks share a matrix, its update is gathered, one
-rank makes it orthogonal while the others do the same for other matrices, and each keeps its part. State, settings and
-update are torch's, so that either continues what the other began; they differ by the rounding of bfloat16.
 """
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
-from trivium.engine.torch.parallel import clip_to, like, total_norm, whole
+from trivium.engine.torch.checkpoint.parts import SavedTensor
+from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.parallel import clip_to
 from trivium.errors import ResumeError, UsageError
 
 WRONG_KIND = (
@@ -67,8 +61,8 @@ class Optimizers:
             each.append(WideMuon(by_muon) if ours else Muon(by_muon))
         return each
 
-    def grad_norm(self) -> Tensor:
-        return total_norm(parameter.grad for parameter in self.names if parameter.grad is not None)
+    def gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self.names if parameter.grad is not None]
 
     def zero_grad(self) -> None:
         for optimizer in self.each:
@@ -91,7 +85,7 @@ class Optimizers:
                     mark = "" if isinstance(value, Tensor) else NUMBER
                     yield f"{self.names[parameter]}:{part}{mark}", _as_tensor(part, value)
 
-    def room_for(self, saved: Mapping[str, TensorStorageMetadata]) -> dict[str, Tensor]:
+    def room_for(self, saved: Mapping[str, SavedTensor]) -> dict[str, Tensor]:
         """Tensors into which a saved state can be read, laid out as their parameters are."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         return {key: _room(parameters.get(key.rpartition(":")[0]), facts) for key, facts in saved.items()}
@@ -112,14 +106,14 @@ class Optimizers:
                         optimizer.state[parameter] = _parts_for(optimizer, name, parts_of[name])
 
 
-def _room(parameter: Tensor | None, facts: TensorStorageMetadata) -> Tensor:
+def _room(parameter: Tensor | None, facts: SavedTensor) -> Tensor:
     """Empty, of the saved type and shape; what is not shaped as its parameter is held whole by every rank."""
-    dtype = facts.properties.dtype
+    dtype = facts.dtype
     if parameter is None:
-        return torch.empty(facts.size, dtype=dtype)
-    if parameter.shape == facts.size:
+        return torch.empty(facts.shape, dtype=dtype)
+    if parameter.shape == facts.shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    room = torch.empty(facts.size, dtype=dtype, device=parameter.device)
+    room = torch.empty(facts.shape, dtype=dtype, device=parameter.device)
     if isinstance(parameter, DTensor) and room.ndim:
         return distribute_tensor(room, parameter.device_mesh, src_data_rank=None)
     return room
@@ -169,54 +163,3 @@ def _parts_for(optimizer: Optimizer, name: str, parts: dict[str, Any]) -> dict[s
         was = f"the optimizer kept {', '.join(sorted(parts))} of {name}, and now keeps {', '.join(sorted(expected))}"
         raise ResumeError(f"{was}. Put optimizer.name back, or reset the optimizer in a new stage.")
     return parts
-
-
-class WideMuon(Muon):
-    """torch.optim.Muon for CPUs and for many ranks."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "gradients are made before the step"
-        for group in self.param_groups:
-            with_gradient = [matrix for matrix in group["params"] if matrix.grad is not None]
-            updates = [self._averaged(matrix, matrix.grad, group) for matrix in with_gradient]
-            for matrix, direction in zip(with_gradient, _directions(updates, group), strict=True):
-                outputs, inputs = matrix.shape
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(direction, alpha=-group["lr"] * math.sqrt(max(1, outputs / inputs)))
-
-    def _averaged(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        state = self.state[matrix]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-        return gradient.lerp(average, group["momentum"])
-
-
-def _directions(updates: list[Tensor], group: dict[str, Any]) -> Iterator[Tensor]:
-    """Every update, orthogonal; of shared ones, each rank makes every so manieth and sends it to the others."""
-    if not updates or not isinstance(updates[0], DTensor):
-        yield from (orthogonal(update, group) for update in updates)
-        return
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for first in range(0, len(updates), size):
-        some = updates[first : first + size]
-        gathered = [whole(update) for update in some]
-        if rank < len(gathered):
-            gathered[rank] = orthogonal(gathered[rank], group).to(gathered[rank].dtype).contiguous()
-        for source, (update, direction) in enumerate(zip(some, gathered, strict=True)):
-            dist.broadcast(direction, src=source)
-            yield like(update, direction)
-
-
-def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
-    """The nearest matrix with equal singular values, roughly: a few Newton-Schulz steps bring them near 1."""
-    a, b, c = group["ns_coefficients"]
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.bfloat16() if matrix.is_cuda else matrix
-    x = x.T if is_tall else x
-    x = x / x.norm().clamp(min=group["eps"])
-    for _ in range(group["ns_steps"]):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if is_tall else x

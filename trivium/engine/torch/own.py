@@ -6,14 +6,13 @@ on the meta device and filled by its parameters' names, so that it may have no b
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from trivium.engine.torch.model import DeviceBatch, LanguageModel
+from trivium.engine.torch.model import DeviceBatch, LanguageModel, recomputed
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
 
@@ -31,10 +30,9 @@ class OwnModel(LanguageModel):
             raise UsageError(f"{what}. docs/trainer.md has what a model needs.")
         self.spec = spec
         self.precision = torch.float32
-        self.activation_checkpointing = False
         self.inner: nn.Module = inner
         for layer in self.layers:
-            layer.forward = self._recomputed(layer.forward)
+            layer.forward = recomputed(self, layer.forward)
 
     @property
     def layers(self) -> nn.ModuleList:  # type: ignore[override]
@@ -53,7 +51,7 @@ class OwnModel(LanguageModel):
         self.inner.train(torch.is_grad_enabled())
         with torch.autocast(batch.tokens.device.type, self.precision, enabled=self.precision != torch.float32):
             hidden = self.inner(batch.tokens, places.positions, places.documents)
-        expected = (*batch.tokens.shape, self.head_weight.shape[1])
+        expected = (*batch.tokens.shape, self.use_lm_head(lambda weight: weight.shape[1]))
         if not isinstance(hidden, Tensor) or hidden.shape != expected:
             found = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
             what = f"returned {found} where hidden states {expected} are expected: rows, slots, the lm_head's width"
@@ -66,16 +64,6 @@ class OwnModel(LanguageModel):
     def init_weight(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor | None:
         own = getattr(self.inner, "init_weight", None)
         return None if own is None else own(name, tuple(shape), generator)
-
-    def _recomputed(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A layer's forward pass, of which nothing is kept for the backward pass where that is asked for."""
-
-        def run(*inputs: Any, **named: Any) -> Any:
-            if self.activation_checkpointing and torch.is_grad_enabled():
-                return checkpoint(forward, *inputs, use_reentrant=False, **named)
-            return forward(*inputs, **named)
-
-        return run
 
 
 def _problems(model: Any, spec: ModelSpec) -> Iterator[str]:

@@ -1,37 +1,40 @@
 """A decoder on many ranks: matrices split over the tensor axis, everything sharded over the others.
 
-    layers' matrices    heads and feed-forward over `tensor` (columns in, rows out); all of it over `shard`
-    all the rest        over `shard` alone; ranks of the tensor axis hold the same
-    replicate           copies of that (hybrid sharding)
+    matrices     heads, feed-forward and vocabulary over `tensor`; all of it over `shard`
+    norms        over `shard` alone; ranks of the tensor axis hold the same
+    replicate    copies of that (hybrid sharding)
 
-FSDP gathers a layer before it is used and lets it go after; embedding, last norm and unembedding are gathered for
-the whole pass, because the loss uses the unembedding inside the model. Gradients are summed, not averaged: the
-objective has been divided by the loss tokens of the whole batch before. In bfloat16 a layer is gathered as
-bfloat16, its norms' weights too; sums of gradients are float32.
+FSDP gathers a layer before it is used and lets it go after, forward and backward. The embedding is gathered once a
+pass, and so is the last norm with the lm_head; a model of the user's own has these in one part with whatever is not
+in its layers, and so has a decoder with tied embeddings. `reshard_after_forward` lets go all of them after the forward
+pass, or none, so that each is gathered twice or once. In bfloat16 all of it is gathered as bfloat16, norms too.
+Gradients are summed in float32, not averaged: the objective has been divided by the loss tokens of the whole batch.
 
-Between ranks a step adds one sum of loss tokens, one of the gradients' norm and one of the figures.
+Between ranks a step adds two calls: a sum of loss tokens, on the processors, before it, and one of the gradients' norm
+with all figures and flags, on the devices, after the last pass.
 """
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import ParallelStyle, PrepareModuleInput, parallelize_module
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.utils import get_total_norm
 
-from trivium.engine.base import SourceFigures
+from trivium.engine.base import EngineSettings, SourceFigures
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
-from trivium.engine.torch.model import LanguageModel
+from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.ranks import join
+from trivium.engine.torch.tensor_parallel.styles import split_matrices
 
 CLIP_EPS = 1e-6  # torch's own
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
@@ -41,6 +44,7 @@ class LocalModel:
     """A decoder that one process holds whole, so that there is nobody to ask."""
 
     rank = 0
+    mesh = None
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
@@ -55,14 +59,21 @@ class LocalModel:
         """Sum over the ranks that have rows of their own."""
         return values
 
+    def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of all gradients, and values summed over the ranks that have rows of their own, on the device."""
+        return get_total_norm(gradients), values
+
 
 class ShardedModel:
     """A decoder without storage, shared out to the ranks of a launch: its parameters become DTensors of their mesh."""
 
-    def __init__(self, model: LanguageModel, shape: MeshShape, device: torch.device) -> None:
+    def __init__(
+        self, model: LanguageModel, shape: MeshShape, device: torch.device, reshard_after_forward: bool | None = None
+    ) -> None:
         self.rank = join().rank
         self.model = model
         self.shape = shape
+        self.reshard_after_forward = reshard_after_forward
         self.mesh, self._data = _mesh_and_data_group(shape, device.type)
         self._shard(model)
 
@@ -73,13 +84,19 @@ class ShardedModel:
 
     def end_passes(self) -> None:
         """Let go what a backward pass would have used: until then the gathered weights pass for the model's own."""
-        assert isinstance(self.model, FSDPModule)
-        self.model.reshard()
+        for unit in self._units():
+            unit.reshard()
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         summed = torch.from_numpy(values.copy())
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()
+
+    def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
+        """In one call for both; ranks of the tensor axis have the same rows, and so the same values."""
+        summed = torch.cat((square_of(gradients).to(values.dtype)[None], values / self.shape.tensor))
+        dist.all_reduce(summed)
+        return summed[0].sqrt().float(), summed[1:]
 
     def _shard(self, model: LanguageModel) -> None:
         refuse_uneven_matrices(self.shape, model.spec)
@@ -87,25 +104,35 @@ class ShardedModel:
         if model.precision == torch.float32:
             gathered = MixedPrecisionPolicy()
         data: DeviceMesh = self.mesh[REPLICATE, SHARD] if self.shape.replicate > 1 else self.mesh[SHARD]
+        if self.shape.tensor > 1:
+            assert isinstance(model, Decoder), "models of the user's own are refused"
+            split_matrices(model, self.mesh[TENSOR])
+        lets_go = self.reshard_after_forward
+        of_layers, of_others = lets_go is not False, lets_go is True
         for layer in model.layers:
-            if self.shape.tensor > 1:
-                parallelize_module(layer, self.mesh[TENSOR], _tensor_plan(model.spec.qk_norm))
-            fully_shard(layer, mesh=data, mp_policy=gathered)
-        fully_shard(model, mesh=data)
-        register_fsdp_forward_method(model, "hidden")  # a reference gives its states, not a loss
+            fully_shard(layer, mesh=data, mp_policy=gathered, reshard_after_forward=of_layers)
+        if isinstance(model, Decoder) and model.unembedding is not None:
+            head = [model.norm, model.unembedding]
+            fully_shard(model.embedding, mesh=data, mp_policy=gathered, reshard_after_forward=of_others)
+            fully_shard(head, mesh=data, mp_policy=gathered, reshard_after_forward=of_others)
+        fully_shard(model, mesh=data, mp_policy=gathered, reshard_after_forward=of_others)
+        register_fsdp_forward_method(model, "states")
         register_fsdp_forward_method(model, "next_logits")
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
+        for unit in self._units():
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)
+
+    def _units(self) -> Iterator[FSDPModule]:
+        return (module for module in self.model.modules() if isinstance(module, FSDPModule))
 
 
 HeldModel = LocalModel | ShardedModel
 
 
-def hold(model: LanguageModel, shape: MeshShape, device: torch.device) -> HeldModel:
+def hold(model: LanguageModel, settings: EngineSettings, device: torch.device) -> HeldModel:
     """A decoder without storage as this launch's ranks hold it."""
-    return LocalModel(model) if shape.size == 1 else ShardedModel(model, shape, device)
+    shape, reshard = settings.mesh, settings.reshard_after_forward
+    return LocalModel(model) if shape.size == 1 else ShardedModel(model, shape, device, reshard)
 
 
 @cache
@@ -116,60 +143,52 @@ def _mesh_and_data_group(shape: MeshShape, device_type: str) -> tuple[DeviceMesh
     return mesh, mesh[REPLICATE, SHARD]._flatten("data").get_group()
 
 
-class _Shared(ParallelStyle):
-    """A module whose weights every rank of the tensor axis holds, and whose gradients are summed over it."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh)
-
-
-class _Split(ParallelStyle):
-    """A matrix whose outputs (dimension 0) or inputs (1) are split over the tensor axis."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.dimension = dimension
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def partition(_name: str, matrix: nn.Module, mesh: DeviceMesh) -> None:
-            weight = distribute_tensor(matrix.weight, mesh, [Shard(self.dimension)], src_data_rank=None)  # type: ignore[arg-type]
-            matrix.weight = nn.Parameter(weight)
-
-        def taken(_matrix: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-            (vectors,) = inputs
-            return DTensor.from_local(vectors, mesh, [Shard(-1)], run_check=False) if self.dimension else vectors
-
-        def given(_matrix: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
-            placement = Replicate() if self.dimension else Shard(-1)
-            return output.redistribute(mesh, [placement]).to_local()
-
-        return distribute_module(module, device_mesh, partition, taken, given)
-
-
-def _tensor_plan(qk_norm: bool) -> dict[str, ParallelStyle]:
-    """One sum of outputs forward and one of inputs' gradients backward, for attention and feed-forward each."""
-    all_of_it = Replicate()
-    stream_alone = (all_of_it, None, None)
-    plan: dict[str, ParallelStyle] = {
-        "attention": PrepareModuleInput(input_layouts=stream_alone, desired_input_layouts=stream_alone),
-        "feed_forward": PrepareModuleInput(input_layouts=all_of_it, desired_input_layouts=all_of_it),
-        "attention.output": _Split(1),
-        "feed_forward.down": _Split(1),
-    }
-    for name in ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up"):
-        plan[name] = _Split(0)
-    for name in ("attention.query_norm", "attention.key_norm") if qk_norm else ():
-        plan[name] = _Shared()
-    return plan
-
-
 def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     """What this rank holds of a tensor, and where that lies in the whole one."""
     if not isinstance(tensor, DTensor):
         return tensor, tuple(slice(0, size) for size in tensor.shape)
-    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
-    where = tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
-    return tensor.to_local(), where
+    return tensor.to_local(), part_at(tensor, own_place(tensor.device_mesh))
+
+
+def part_at(tensor: DTensor, place: Mapping[str, int]) -> tuple[slice, ...]:
+    """Where the part of the rank at a place of the mesh lies in the whole tensor; nobody is asked."""
+    return split_at(tensor.shape, tensor.device_mesh, tensor.placements, place)
+
+
+def split_at(
+    shape: torch.Size, mesh: DeviceMesh, placements: Sequence[Placement], place: Mapping[str, int]
+) -> tuple[slice, ...]:
+    """The same of a tensor that is known by its shape and its placements on a mesh."""
+    where = [slice(0, size) for size in shape]
+    # The tensor axis, which is the last one, splits first, then FSDP what is left; each as torch.chunk does.
+    for axis, placement in reversed(list(enumerate(placements))):
+        if isinstance(placement, Shard | _StridedShard):
+            start, stop = where[placement.dim].start, where[placement.dim].stop
+            size = math.ceil((stop - start) / mesh.size(axis))
+            first = min(start + size * place[axis_names(mesh)[axis]], stop)
+            where[placement.dim] = slice(first, min(first + size, stop))
+    return tuple(where)
+
+
+def places(mesh: DeviceMesh) -> list[dict[str, int]]:
+    """Every rank's index on each axis of a mesh, in the order of the ranks."""
+    return [_named(mesh, indices) for indices in itertools.product(*map(range, mesh.shape))]
+
+
+def own_place(mesh: DeviceMesh) -> dict[str, int]:
+    """This rank's index on each axis of a mesh."""
+    indices = mesh.get_coordinate()
+    assert indices is not None, "every rank of a launch is in its mesh"
+    return _named(mesh, indices)
+
+
+def axis_names(mesh: DeviceMesh) -> tuple[str, ...]:
+    assert mesh.mesh_dim_names is not None, "every mesh here has named axes"
+    return mesh.mesh_dim_names
+
+
+def _named(mesh: DeviceMesh, indices: Iterable[int]) -> dict[str, int]:
+    return dict(zip(axis_names(mesh), indices, strict=True))
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -183,36 +202,22 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.to_local()
 
 
-def like(parameter: Tensor, tensor: Tensor) -> Tensor:
-    """A whole tensor, laid out as a parameter is."""
-    if not isinstance(parameter, DTensor):
-        return tensor
-    _, where = local_part(parameter)
-    local = tensor[where].contiguous()
-    shape, stride = parameter.shape, parameter.stride()
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
-
-
-def total_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """The norm over all parameters and ranks; what several ranks hold is counted once."""
-    each = list(gradients)
-    shared = [gradient for gradient in each if isinstance(gradient, DTensor)]
-    if not shared:
-        return get_total_norm(each)
-    assert len(shared) == len(each), "ranks share all parameters or none"
-    squares = [gradient.to_local().square().sum() / _copies(gradient) for gradient in shared]
-    summed = torch.stack(squares).sum()
-    dist.all_reduce(summed)
-    return summed.sqrt()
+def square_of(gradients: Sequence[Tensor]) -> Tensor:
+    """This rank's part of the squared norm; what several ranks hold counts once among them."""
+    by_copies: dict[float, list[Tensor]] = {}
+    for gradient in gradients:
+        assert isinstance(gradient, DTensor), "ranks share all parameters or none"
+        by_copies.setdefault(_copies(gradient), []).append(gradient.to_local())
+    squares = [torch.stack(torch._foreach_norm(parts)).square().sum() / num for num, parts in by_copies.items()]
+    return torch.stack(squares).sum()
 
 
 def clip_to(limit: float, norm: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Scale gradients of this norm down to the limit; what ranks share, each by itself, since meshes may differ."""
+    """Scale gradients of this norm down to the limit; what ranks share, by its parts, since meshes may differ."""
     gradients = [local_part(parameter.grad)[0] for parameter in parameters if parameter.grad is not None]
     factor = torch.clamp(limit / (norm + CLIP_EPS), max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+    if gradients:
+        torch._foreach_mul_(gradients, factor)
 
 
 def _copies(tensor: DTensor) -> float:

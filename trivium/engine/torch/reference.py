@@ -11,12 +11,11 @@ from dataclasses import replace
 import torch
 
 from trivium.engine.base import EngineSettings, KlSettings, Precision
+from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import ReferenceStates
-from trivium.engine.torch.model import DeviceBatch, rotation_of
-from trivium.engine.torch.weights import PRECISIONS, empty_model, engine_precision, fill
+from trivium.engine.torch.model import DeviceBatch
 from trivium.model.folder import read_spec
-from trivium.rows.batch import Batch
 
 
 class Reference:
@@ -25,11 +24,9 @@ class Reference:
     def __init__(self, kl: KlSettings, settings: EngineSettings, device: torch.device) -> None:
         self.folder = kl.reference
         self.precision = _precision(kl, settings, device)
-        self.model = empty_model(settings, device, self.precision, PRECISIONS[self.precision]).model
+        self.held = empty_model(replace(settings, float8=None), device, self.precision, PRECISIONS[self.precision])
+        self.model = self.held.model
         self.model.requires_grad_(False)
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.zero_()  # a Hugging Face folder has no padded vocabulary
         fill(self.model, kl.reference)
         self.rope = read_spec(kl.reference).rope
         self.device = device
@@ -39,9 +36,14 @@ class Reference:
         return (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
 
     @torch.no_grad()
-    def states(self, batch: Batch, on_device: DeviceBatch, document_mask: bool) -> ReferenceStates:
-        own = replace(on_device, rotation=rotation_of(batch, self._table_for(batch.seq_len), document_mask))
-        return ReferenceStates(self.model.hidden(own).flatten(0, 1), self.model.head_weight)
+    def states(self, batch: DeviceBatch) -> ReferenceStates:
+        """What the loss needs of these rows, until `let_go`."""
+        seq_len = batch.tokens.shape[1]
+        return self.model.states(replace(batch, rotation=self._table_for(seq_len).of_rows(seq_len, batch.positions)))
+
+    def let_go(self) -> None:
+        """Free what ranks have gathered for the states."""
+        self.held.end_passes()
 
     def _table_for(self, seq_len: int) -> Rotation:
         if self._table is None or self._table.cos.shape[1] < seq_len:

@@ -26,6 +26,7 @@ CHUNK_EXAMPLES = 256  # fetched and tokenised at a time
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv", ".arrow": "arrow"}
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 LOOK_SECONDS = 0.5  # between two looks at the notes of threads, and at whether to stop
+WEB = ("http://", "https://")
 REFUSALS = (401, 403, 404, 410)  # what a server answers where a second try would get the same
 
 
@@ -142,6 +143,9 @@ class StreamDataset:
     def _opened(self) -> Any:
         import datasets
 
+        # The library asks again twenty times, five seconds apart, whatever the server answers: we do, and look at it.
+        datasets.config.STREAMING_READ_MAX_RETRIES = 1
+        datasets.config.STREAMING_READ_RETRY_INTERVAL = 0
         path, files = self._builder_and_files()
         options = {"name": self.source.subset, "split": self.source.split, "data_files": files}
         return self._tried(lambda: datasets.load_dataset(path, streaming=True, **options))
@@ -177,13 +181,27 @@ class StreamDataset:
     def _may_answer(self, error: Exception) -> bool:
         """Whether a second try may succeed where the library failed with this."""
         address = self.source.dataset or ""
-        if not address.startswith(("http://", "https://")):
+        if not address.startswith(WEB):
             return isinstance(error, OSError if "://" in address else (ConnectionError, TimeoutError))
-        # The library says the same of a file that does not exist and of a server that is away: the server is asked.
-        status = http_status(address)
-        if status in REFUSALS:
-            raise SourceError(f"dataset: {self.source.where} cannot be opened: the server answers {status}.") from error
+        status = self._status("opened", error)
         return status is None or status >= 400 or isinstance(error, OSError)
+
+    def refuse_hopeless(self, error: Exception) -> None:
+        """SourceError where reading failed with this, and the file is not there any more or may not be read."""
+        if (self.source.dataset or "").startswith(WEB):
+            self._status("read on", error)
+        elif isinstance(error, FileNotFoundError | PermissionError):
+            raise SourceError(f"dataset: {self.source.where} cannot be read on: {described(error)}") from error
+
+    def _status(self, what: str, error: Exception) -> int | None:
+        """What the server answers now, None where nobody does; SourceError where it refuses.
+
+        The library says the same of a file that does not exist and of a server that is away: the server is asked.
+        """
+        status = http_status(self.source.dataset or "")
+        if status in REFUSALS:
+            raise SourceError(f"dataset: {self.source.where} cannot be {what}: the server answers {status}.") from error
+        return status
 
     def _pause(self, seconds: float) -> None:
         """Sleep, unless the run is told to stop."""

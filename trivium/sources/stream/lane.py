@@ -8,6 +8,7 @@ were taken. While a window is read from, the next one is made in a thread.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -206,7 +207,8 @@ def read_windows(
     most_tokens = source.block_tokens * source.window_blocks
     window = _Growing(lane, state.window, state.document, state.start)
     try:
-        for chunk in read_with_retries(lambda start: stream.read(part, start), state.start, stream.retries, log):
+        read = partial(stream.read, part)
+        for chunk in read_with_retries(read, state.start, stream.retries, log, stream.refuse_hopeless):
             for tokens, example in zip(stream.encode(chunk.texts), chunk.examples, strict=True):
                 window.add(tokens, chunk.file, example)
                 if len(window.tokens) >= source.shuffle_buffer or window.num_tokens >= most_tokens:

@@ -96,7 +96,7 @@ def _close_all() -> None:
 class Retries:
     """How a remote that fails is asked again: the pauses after failures in a row, and what counts as a stall."""
 
-    pauses: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64)
+    pauses: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     stall_seconds: float = 120.0
     sleep: Callable[[float], object] = time.sleep
 
@@ -117,8 +117,12 @@ def read_with_retries(
     start: Any,
     retries: Retries,
     log: Callable[[str], None],
+    refuse: Callable[[Exception], None] = lambda error: None,
 ) -> Iterator[ResumableItem]:
-    """The items of `read(start)`; after a failure those behind the last item, until every pause failed in a row."""
+    """The items of `read(start)`; after a failure those behind the last item, until every pause failed in a row.
+
+    `refuse` is asked after each failure, and raises a SourceError where no second try would succeed.
+    """
     failures = 0
     while True:
         ahead = Prefetcher(read(start), depth=2)
@@ -132,6 +136,7 @@ def read_with_retries(
         except SourceError:
             raise  # what no second try would fix
         except Exception as error:
+            refuse(error)
             reason = described(error)
             if failures == len(retries.pauses):
                 tries = f"failed {failures + 1} times in a row"

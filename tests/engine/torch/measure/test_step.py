@@ -1,0 +1,83 @@
+"""The real engine's step on fake tensors: its peak by parts, against arithmetic and against all layers at once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import TINY
+from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.memory import Measured
+from trivium.engine.torch.measure.fake import fake_rank
+from trivium.engine.torch.measure.step import peak_parts, peaks_of, with_layers
+
+SPEC = replace(TINY, layers=6, vocab=1024)
+SLOTS = 512
+
+
+def measured(rows: int = 2, kl: bool = False, **given: object) -> Measured:
+    settings = EngineSettings(SPEC, precision="bfloat16", micro_batch_size=1, **given)  # type: ignore[arg-type]
+    return Measured(settings, StageSettings(SLOTS, kl=KlSettings(0.1, Path("not there")) if kl else None), rows)
+
+
+def test_weights_gradients_and_state_are_those_of_the_arithmetic_to_the_byte() -> None:
+    step = measured()
+    with fake_rank(0, 1):
+        parts = peaks_of(step)["update"]
+    tensors = 9 * SPEC.layers + 3
+    assert parts["weights"] == parts["gradients"] == 4 * SPEC.parameters
+    assert parts["optimizer"] == 8 * SPEC.parameters + 4 * tensors  # every tensor's state counts its steps
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_few_layers_tell_the_peak_of_many(recompute: str) -> None:
+    step = measured(recompute=recompute)
+    with fake_rank(0, 1):
+        assert peak_parts(step) == max(peaks_of(step).values(), key=lambda parts: sum(parts.values()))
+
+
+def kept_of_a_layer(step: Measured) -> int:
+    """Bytes that one more layer keeps for the backward pass."""
+    with fake_rank(0, 1):
+        less, more = (peaks_of(with_layers(step, count))["loss 1"]["activations"] for count in (2, 3))
+    return more - less
+
+
+def test_recomputing_keeps_a_layers_input_alone() -> None:
+    assert kept_of_a_layer(measured(rows=1, recompute="full")) == 2 * SLOTS * SPEC.width  # in bfloat16
+
+
+def test_recomputing_selectively_keeps_attention_and_every_second_product() -> None:
+    heads, kv_heads = (count * SPEC.head_dim for count in (SPEC.heads, SPEC.kv_heads))
+    attention = 2 * SLOTS * heads + 4 * SLOTS * SPEC.heads  # and the logarithms of its sums, in float32
+    products = 2 * SLOTS * (kv_heads + SPEC.width + SPEC.ffn)  # key, output, up
+    kept = kept_of_a_layer(measured(rows=1, recompute="selective"))
+    assert kept == 2 * SLOTS * SPEC.width + attention + products
+    assert kept < kept_of_a_layer(measured(rows=1)) / 2
+
+
+def test_a_stages_own_settings_are_measured() -> None:
+    step = measured(rows=1)
+    own = replace(step, stage=replace(step.stage, recompute="full"))
+    assert kept_of_a_layer(own) == 2 * SLOTS * SPEC.width
+
+
+def test_a_reference_is_held_in_the_precision_that_flows() -> None:
+    with fake_rank(0, 1):
+        parts = peak_parts(measured(kl=True))
+    assert 2 * SPEC.parameters <= parts["reference"] < 2.1 * SPEC.parameters + 4 * SLOTS * SPEC.width
+
+
+def test_muon_keeps_one_average_where_adamw_keeps_two() -> None:
+    with fake_rank(0, 1):
+        parts = peaks_of(measured(optimizer=OptimizerSettings("muon")))["update"]
+    matrices = SPEC.layers * SPEC.layer_matrices
+    assert parts["optimizer"] == 4 * matrices + 8 * (SPEC.parameters - matrices) + 4 * (2 * SPEC.layers + 3)
+
+
+def test_a_document_mask_is_a_part_of_its_own() -> None:
+    with fake_rank(0, 1):
+        masked = peaks_of(measured())["loss 1"]
+        joined = peaks_of(replace(measured(), stage=StageSettings(SLOTS, document_mask=False)))["loss 1"]
+    assert masked["mask"] > 0
+    assert joined["mask"] == 0

@@ -1,0 +1,189 @@
+"""Rules about the tables that are there once: run, model, tokenizer, optimizer, schedule, engine, checkpoint, guard."""
+
+from collections.abc import Iterator
+
+from trivium.config.fields import Extent
+from trivium.config.keys import Path, look_up, nearest
+from trivium.config.problems import show_value
+from trivium.config.rules.view import Finding, View
+from trivium.config.schema import SIZES, Model
+
+TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
+
+
+def run_rules(view: View) -> Iterator[Finding]:
+    """A run has a name that can be a folder's."""
+    name = view.config.run.name
+    if name is None:
+        if view.absent("run", "name"):
+            yield view.problem(("run", "name"), 'is missing. Write name = "my-run" in [run].')
+    elif not name.strip():
+        yield view.problem(("run", "name"), 'is blank. Write name = "my-run".')
+    elif name in (".", "..") or set(name) & set("/\\:\0") or name != name.strip():
+        what = f"is {show_value(name)}, which cannot be the name of a folder. Use letters, digits and dashes."
+        yield view.problem(("run", "name"), what)
+
+
+def model_rules(view: View) -> Iterator[Finding]:
+    """One way of giving the sizes, and sizes that fit each other."""
+    model = view.config.model
+    shape = [key for key in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn") if view.given("model", key)]
+    ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
+    if not ways and view.absent("model", "size"):
+        what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
+        yield view.problem(("model",), what)
+    elif len(ways) > 1:
+        given = [key for key in ("init", "size", *shape) if view.given("model", key)]
+        what = f"gives its size in more than one way: {', '.join(given)}. Keep one: init, size, or layers and width."
+        yield view.problem(("model",), what)
+    elif shape:
+        yield from _shape_rules(view, model)
+    if model.size is not None and model.size not in SIZES:
+        what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
+        yield view.problem(("model", "size"), what)
+    if model.qk_norm and model.no_rope_every is not None:
+        what = "is given with qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
+        yield view.problem(("model", "no_rope_every"), what)
+    for key in ("init_step", "init_optimizer"):
+        if view.given("model", key) and view.absent("model", "init"):
+            what = 'is given without init. Write init = "runs/base" too, or leave it out.'
+            yield view.problem(("model", key), what)
+    if model.init_optimizer and view.stages and view.stages[0].reset_optimizer:
+        what = "is true, but the first stage resets the optimizer at once. Leave one of the two out."
+        yield view.problem(("model", "init_optimizer"), what)
+
+
+def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
+    for key, example in (("layers", 12), ("width", 768)):
+        if view.absent("model", key):
+            yield view.problem(("model", key), f"is missing. Write {key} = {example}, or a size by name.")
+    if model.width is None or (model.heads is None and view.given("model", "heads")):
+        return
+    heads = model.heads if model.heads is not None else max(1, model.width // 64)
+    path: Path = ("model", "heads") if model.heads is not None else ("model", "width")
+    if model.head_dim is not None:
+        if model.head_dim % 2:
+            what = f"is {model.head_dim}: rotary positions take its channels in pairs. Write {model.head_dim + 1}."
+            yield view.problem(("model", "head_dim"), what)
+    elif model.width % heads or model.width // heads % 2:
+        what = (
+            f"{model.width} of width over {heads} heads is not an even whole number for each. "
+            "Change width or heads, for example width = 768 and heads = 12."
+        )
+        yield view.problem(path, what)
+    if model.kv_heads is not None and heads % model.kv_heads:
+        fitting = ", ".join(str(number) for number in range(1, heads + 1) if heads % number == 0)
+        what = f"is {model.kv_heads}, which does not divide the {heads} heads. Use one of {fitting}."
+        yield view.problem(("model", "kv_heads"), what)
+
+
+def tokenizer_rules(view: View) -> Iterator[Finding]:
+    """A tokenizer that reads a file names it, and has the keys of its kind."""
+    tokenizer = view.config.tokenizer
+    if tokenizer is None:
+        return
+    kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
+    if kind != tokenizer.kind:
+        return  # no kind at all, which was reported already
+    for key in ("path", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens"):
+        if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
+            what = f'is given with kind = "{kind}", which reads none. Leave it out.'
+            yield view.problem(("tokenizer", key), what)
+    if kind != "bytes" and view.absent("tokenizer", "path"):
+        what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
+        yield view.problem(("tokenizer", "path"), what)
+
+
+def optimizer_rules(view: View) -> Iterator[Finding]:
+    """Every group of parameters has a learning rate."""
+    lr = view.config.optimizer.lr
+    missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
+    if lr.rest is None and view.absent("optimizer", "lr", "rest"):
+        needed = ", ".join([*missing, "rest"])
+        what = f"has no value for {needed}. Write rest = 3e-4, which counts for every group not given."
+        yield view.problem(("optimizer", "lr"), what)
+
+
+def schedule_rules(view: View) -> Iterator[Finding]:
+    """Lengths are given once and where the shape has them."""
+    schedule = view.config.schedule
+    yield from view.extent_rules(("schedule", "warmup"), schedule.warmup)
+    yield from view.extent_rules(("schedule", "decay"), schedule.decay)
+    yield from view.extent_rules(("schedule", "horizon"), schedule.horizon, fraction=False)
+    if schedule.horizon is not None and schedule.horizon.steps == 0:
+        what = "is { steps = 0 }: there is nothing to schedule. Write horizon = { steps = 2000 }, or leave it out."
+        yield view.problem(("schedule", "horizon"), what)
+    yield from shape_keys(view, ("schedule",), schedule.shape, schedule.warmup)
+
+
+def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None) -> Iterator[Finding]:
+    """Keys that a shape of the learning rate does not have; used for the run and for a stage."""
+    if look_up(view.raw, (*path, "shape"), shape) != shape:
+        return  # no shape at all, which was reported already
+    if shape != "wsd":
+        for key in ("decay", "decay_shape"):
+            if view.given(*path, key):
+                now = f"the shape is {show_value(shape)}" if shape else "no shape is given"
+                what = f'belongs to shape = "wsd", but {now}. Leave it out, or write shape = "wsd".'
+                yield view.problem((*path, key), what)
+    if shape in (None, "constant", "inverse-sqrt") and view.given(*path, "to"):
+        now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
+        what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
+        yield view.problem((*path, "to"), what)
+    if view.given(*path, "warmup_from") and view.absent(*path, "warmup"):
+        what = "needs a warm-up to be the start of. Write warmup = { steps = 2000 } too, or leave it out."
+        yield view.problem((*path, "warmup_from"), what)
+    if shape == "inverse-sqrt" and view.absent(*path, "warmup"):
+        what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
+        yield view.problem((*path, "warmup"), what)
+    if shape == "inverse-sqrt" and warmup is not None and 0 in (warmup.steps, warmup.fraction):
+        what = "is zero: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
+        yield view.problem((*path, "warmup"), what)
+
+
+def cadence_rules(view: View) -> Iterator[Finding]:
+    """Checkpoints come every n steps or every n minutes, not both."""
+    every = view.config.checkpoint.every
+    if every is not None and every.steps is not None and every.minutes is not None:
+        what = "has steps and minutes, but needs one of them. Write every = 1000 or every = { minutes = 30 }."
+        yield view.problem(("checkpoint", "every"), what)
+    if every is not None and look_up(view.raw, ("checkpoint", "every")) == {}:
+        what = "is empty. Write every = 1000 or every = { minutes = 30 }."
+        yield view.problem(("checkpoint", "every"), what)
+
+
+def guard_rules(view: View) -> Iterator[Finding]:
+    """Steps to skip are spans that do not overlap."""
+    before = 0
+    for number, (first, end) in enumerate(view.config.guard.skip_steps):
+        path = ("guard", "skip_steps", number)
+        if end <= first:
+            yield view.problem(path, f"is [{first}, {end}], which holds no step. Write [{first}, {first + 1}].")
+        elif first < before:
+            what = f"starts at {first:,}, before the one ahead of it ends, at {before:,}. Write one for both."
+            yield view.problem(path, what)
+        before = max(before, end)
+
+
+def engine_rules(view: View) -> Iterator[Finding]:
+    """FSDP's choices and float8 are torch's, float8 for rows that the hardware can multiply; a profile has steps."""
+    engine = view.config.engine
+    if engine.name == "jax" and engine.reshard_after_forward is not None:
+        what = "is for torch's FSDP: in JAX the compiler decides when gathered weights are let go. Leave it out."
+        yield view.problem(("engine", "reshard_after_forward"), what)
+    if engine.float8 is not None and engine.name == "jax":
+        what = 'is given, but JAX has no float8 here. Leave it out, or write name = "torch".'
+        yield view.problem(("engine", "float8"), what)
+    elif engine.float8 is not None and engine.parallel.tensor > 1:
+        what = f"is given, but tensor = {engine.parallel.tensor} splits matrices, which float8 does not"
+        yield view.problem(("engine", "float8"), f"{what}. Leave one of them out.")
+    elif engine.float8 is not None:
+        for number, stage in enumerate(view.stages):
+            if stage.seq_len % 16:
+                what = f"is {stage.seq_len:,}, which 16 does not divide, as engine.float8 needs it"
+                fits = stage.seq_len // 16 * 16 or 16
+                yield view.problem(("stages", number, "seq_len"), f"{what}. Write {fits:,} or {fits + 16:,}.")
+    if engine.profile is not None and engine.profile.steps[1] <= engine.profile.steps[0]:
+        first, end = engine.profile.steps
+        what = f"is [{first}, {end}], which holds no step. Write [{first}, {first + 3}]."
+        yield view.problem(("engine", "profile", "steps"), what)

@@ -1,0 +1,439 @@
+"""Rules about stages: names, lengths, mixtures, row and batch sizes, fades, learning rates, objectives."""
+
+from collections.abc import Iterator, Mapping
+
+from trivium.config.keys import Path, listed, look_up, nearest
+from trivium.config.numbers import show_count
+from trivium.config.problems import show_value
+from trivium.config.rules.model import shape_keys
+from trivium.config.rules.shares import known_rules, names_rules, shares_rules
+from trivium.config.rules.view import Finding, View
+from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
+from trivium.config.stages import Fade, Rope, Stage
+
+BUDGETS = ("steps", "tokens", "epochs")
+WAYS = ("mixture", "weights", "sources")
+BATCH_SIZES = ("batch_size", "batch_tokens")
+MAX_ROWS = 10**15
+BY_PARTS = ("yarn", "ntk-by-parts")
+ROPE_KEYS = {  # and the scalings that have them
+    "attention_factor": ("yarn",),
+    "beta_fast": BY_PARTS,
+    "beta_slow": BY_PARTS,
+    "low_freq_factor": ("llama3",),
+    "high_freq_factor": ("llama3",),
+}
+
+
+def name_rules(view: View) -> Iterator[Finding]:
+    """There are stages, and each has a name of its own that is not a number."""
+    if look_up(view.raw, ("stages",), []) == []:
+        what = "there is none. Write [[stages]] with a name, a length (steps, tokens or epochs) and a mixture."
+        yield view.problem(("stages",), what)
+    first_with: dict[str, int] = {}
+    for number, stage in enumerate(view.stages):
+        path = ("stages", number, "name")
+        fault = None if stage.name is None else name_fault(stage.name)
+        if stage.name is None:
+            if view.absent(*path):
+                yield view.problem(path, 'is missing. Write name = "general".')
+        elif fault is not None:
+            yield view.problem(path, fault)
+        elif stage.name in first_with:
+            first = f"stages[{first_with[stage.name]}].name"
+            what = f"is {show_value(stage.name)}, as is {first}. Give each stage a name of its own."
+            yield view.problem(path, what)
+        else:
+            first_with[stage.name] = number
+
+
+def name_fault(name: str) -> str | None:
+    """What is wrong with a stage's name, for overrides such as `stages.long.steps=10` must find it."""
+    if not name.strip():
+        return 'is blank. Write name = "general".'
+    if name.isdecimal():
+        return f'is {show_value(name)}, which overrides take for a position. Write name = "stage-{name}".'
+    if "." in name or "=" in name:
+        return f"is {show_value(name)}; overrides are split at . and =. Use letters, digits and dashes."
+    if name != name.strip():
+        return f"is {show_value(name)}, with spaces around it. Write name = {show_value(name.strip())}."
+    return None
+
+
+def budget_rules(view: View) -> Iterator[Finding]:
+    """A stage's length is given in exactly one unit, and in one that its sources have."""
+    for number, stage in enumerate(view.stages):
+        given = [key for key in BUDGETS if view.given("stages", number, key)]
+        if len(given) > 1:
+            yield view.problem(("stages", number), f"has {listed(given)}, but needs exactly one of them. Keep one.")
+        elif all(view.absent("stages", number, key) for key in BUDGETS):
+            what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
+            yield view.problem(("stages", number), what)
+        if not view.unsound(number, *BATCH_SIZES, "seq_len"):
+            yield from _row_rules(view, number, stage)
+        if stage.epochs is not None:
+            yield from _epoch_rules(view, number, stage)
+
+
+def _row_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Rows are counted in 64 bits, with room to spare."""
+    rows_by = {"steps": (stage.steps or 0) * stage.rows_of_step, "tokens": (stage.tokens or 0) // stage.seq_len}
+    for key, rows in rows_by.items():
+        if rows > MAX_ROWS:
+            what = f"makes {rows:,} rows, over the {MAX_ROWS:,} that a stage may have. Lower it."
+            yield view.problem(("stages", number, key), what)
+
+
+def _epoch_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Epochs are those of sources that the stage reads, that have an end, and that end together or are named."""
+    assert stage.epochs is not None
+    path, epochs = ("stages", number, "epochs"), stage.epochs.epochs
+    read = own_sources(view, stage) if epochs is not None else readable(view, stage)
+    finite = [name for name in read if not is_stream(view, name)]
+    streams = [name for name in read if is_stream(view, name) and name in stage.epochs.of(read)]
+    proportional = stage.mixture is None and stage.weights is None and stage.temperature == 1
+    sound = True
+    for source, times in stage.epochs.by_source.items():
+        if view.unknown_source(source):
+            sound = False
+            yield view.problem((*path, source), f"there is no source {show_value(source)}. {nearest(source, finite)}")
+        elif source not in read:
+            sound = False
+            what = f"the stage does not read {show_value(source)}, so that it would never end."
+            if finite:
+                what = f"{what} Write epochs = {show_value({finite[0]: _plain(times)})}."
+            yield view.problem((*path, source), what)
+    if epochs is not None and len(read) > 1 and finite and not proportional:
+        what = (
+            f"is {epochs:g}, but {listed(read)} are read at different speeds. "
+            f"Name the one that counts: epochs = {show_value({finite[0]: _plain(epochs)})}."
+        )
+        yield view.problem(path, what)
+    elif streams and sound:
+        what = f"{streams[0]} is a stream, which has no epochs. Write steps or tokens instead."
+        yield view.problem(path, what)
+
+
+def _plain(number: float) -> float | int:
+    """`1` for 1.0, as people write it."""
+    return int(number) if number.is_integer() else number
+
+
+def is_stream(view: View, name: str) -> bool:
+    """Whether a source is a stream, which has no size."""
+    return isinstance(view.config.sources.get(name), StreamSource)
+
+
+def readable(view: View, stage: Stage) -> list[str]:
+    """The sources that a stage reads: those with a share, or all that may be trained on; and those it replays."""
+    own = own_sources(view, stage)
+    return [*own, *(name for name, share in (stage.replay or {}).items() if share > 0 and name not in own)]
+
+
+def own_sources(view: View, stage: Stage) -> list[str]:
+    """The sources that a stage reads apart from what it replays."""
+    shares = stage.mixture if stage.mixture is not None else stage.weights
+    if shares is not None:
+        return [name for name, share in shares.items() if share > 0]
+    if stage.sources is not None:
+        return list(stage.sources)
+    sources, replayed = view.config.sources, stage.replay or {}
+    trained = [name for name in view.source_names if name not in sources or sources[name].is_read_by_default]
+    return [name for name in trained if name not in replayed]
+
+
+def mixture_rules(view: View) -> Iterator[Finding]:
+    """Shares that add up, weights that are not all zero, and one of the two."""
+    yield from _one_way(view, ("defaults",), WAYS)
+    for number, stage in enumerate(view.stages):
+        if found := list(_one_way(view, ("stages", number), WAYS)):
+            yield from found
+        elif stage.mixture is not None:
+            yield from shares_rules(view, view.stage_path(number, "mixture"), stage.mixture)
+            yield from _temperature_rules(view, number, stage)
+        elif stage.weights is not None:
+            yield from shares_rules(view, view.stage_path(number, "weights"), stage.weights)
+        elif not view.unsound(number, *WAYS):
+            yield from _proportional_rules(view, number, stage)
+        if stage.replay is not None:
+            yield from _replay_rules(view, number, stage, stage.replay)
+
+
+def _replay_rules(view: View, number: int, stage: Stage, replay: Mapping[str, float]) -> Iterator[Finding]:
+    """Replay has shares of sources that are not the stage's own, and leaves room for these."""
+    path = view.stage_path(number, "replay")
+    yield from known_rules(view, path, replay)
+    twice = [name for name in replay if name in own_sources(view, stage)]
+    total = sum(replay.values())
+    if stage.mixture is not None:
+        what = (
+            "is given with mixture, which has every share already. "
+            "Write the share there, or weights or sources instead of mixture."
+        )
+        yield view.problem(path, what)
+    elif twice:
+        own = next(way for way in WAYS if way in stage.model_fields_set)
+        what = f"{listed(twice)} {'is' if len(twice) == 1 else 'are'} in the stage's {own} too."
+        yield view.problem(path, f"{what} Name each in one of them.")
+    if not 0 < total < 1 and set(view.written(*path)) == set(replay):
+        what = f"adds up to {total:.9g}: it must be over 0, and leave something for the stage's own sources."
+        yield view.problem(path, f"{what} Write for example replay = {{ web = 0.2 }}.")
+
+
+def _one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:
+    """Of several keys that decide one thing, a table has one."""
+    given = [key for key in ways if view.given(*path, key)]
+    if len(given) > 1:
+        yield view.problem(path, f"has {listed(given)}, but needs one of them at most. Keep one.")
+
+
+def _temperature_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    if stage.temperature == 1:
+        return
+    path = view.stage_path(number, "temperature")
+    mixture = view.stage_path(number, "mixture")
+    instead = f"Write weights = {show_value(look_up(view.raw, mixture))} instead of mixture."
+    if path[0] == mixture[0]:
+        what = f"is {stage.temperature:g}, but mixture gives the shares as they are. {instead}"
+        yield view.problem(path, what)
+    else:
+        elsewhere = "[defaults]" if path[0] == "defaults" else f"stages[{number}]"
+        what = f"gives the shares as they are, but {elsewhere} has temperature = {stage.temperature:g}. {instead}"
+        yield view.problem(mixture, what)
+
+
+def _proportional_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Shares in proportion to size need sizes, and something to read."""
+    if stage.sources is not None:
+        yield from names_rules(view, view.stage_path(number, "sources"), stage.sources)
+    read = readable(view, stage)
+    streams = [name for name in read if is_stream(view, name)]
+    if streams and len(read) > 1:
+        what = (
+            f"is missing: {streams[0]} is a stream and has no size to be in proportion to. "
+            f"Write for example weights = {show_value(dict.fromkeys(read, 1))}."
+        )
+        yield view.problem(("stages", number, "mixture"), what)
+    if not read and view.source_names:
+        what = "reads nothing, for every source is for validation only. Remove validation_only from one."
+        yield view.problem(("stages", number), what)
+
+
+def shape_rules(view: View) -> Iterator[Finding]:
+    """A batch size is given once, and is whole rows."""
+    yield from _one_way(view, ("defaults",), BATCH_SIZES)
+    for number, stage in enumerate(view.stages):
+        yield from _one_way(view, ("stages", number), BATCH_SIZES)
+        if view.unsound(number, "seq_len"):
+            continue
+        if stage.batch_tokens is not None and stage.batch_tokens % stage.seq_len:
+            rows = stage.batch_tokens / stage.seq_len
+            near = sorted({max(1, int(rows)) * stage.seq_len, (int(rows) + 1) * stage.seq_len})
+            what = (
+                f"is {stage.batch_tokens:,}, which is {rows:.6g} rows of {stage.seq_len:,}. "
+                f"Write {' or '.join(f'batch_tokens = {count}' for count in near)}."
+            )
+            yield view.problem(view.stage_path(number, "batch_tokens"), what)
+
+
+def fade_rules(view: View) -> Iterator[Finding]:
+    """A fade comes from a stage before, and ends before its stage does."""
+    for number, stage in enumerate(view.stages):
+        if stage.fade is None:
+            continue
+        path = view.stage_path(number, "fade")
+        yield from _fade_unit(view, path, stage.fade)
+        if number == 0 and path[0] == "stages":
+            what = "there is no stage before the first to fade from. Leave it out."
+            yield view.problem(path, what)
+        if number == 0 or view.unsound(number, "seq_len", "batch_size", "batch_tokens"):
+            continue
+        yield from _fade_length(view, path, stage.fade, stage)
+        before = view.stages[number - 1]
+        if stage.fade.center and before.epochs is not None:
+            what = "begins before its stage, at a row that is known only where the stage before has steps or tokens."
+            yield view.problem((*path, "center"), f"{what} Give that one steps instead of epochs, or leave center out.")
+
+
+def _fade_length(view: View, path: Path, fade: Fade, stage: Stage) -> Iterator[Finding]:
+    steps = stage.steps if stage.tokens is None else -(-stage.tokens // stage.tokens_of_step)
+    if steps is None or (fade.tokens is not None and fade.steps is not None):
+        return
+    length = steps * stage.tokens_of_step
+    sides, center, more = (2, ", center = true", " and as many of the one before") if fade.center else (1, "", "")
+    if fade.tokens is not None and fade.tokens > sides * length:
+        what = f"is {show_count(fade.tokens)} tokens, longer than its stage of {show_count(length)}{more}"
+        fix = f"{{ tokens = {2 * length}{center} }}" if center else f"{length}"
+        yield view.problem(path, f"{what}. Write fade = {fix} or less.")
+    if fade.steps is not None and fade.steps > sides * steps:
+        what = f"is {fade.steps:,} steps, longer than its stage of {steps:,}{more}"
+        yield view.problem(path, f"{what}. Write fade = {{ steps = {sides * steps}{center} }} or less.")
+
+
+def _fade_unit(view: View, path: Path, fade: Fade) -> Iterator[Finding]:
+    if fade.tokens is not None and fade.steps is not None:
+        yield view.problem(path, 'has tokens and steps, but needs one of them. Write fade = "50M".')
+    if fade.tokens is None and fade.steps is None and set(view.written(*path)) <= {"shape", "steepness", "center"}:
+        yield view.problem(path, 'has no length. Write fade = "50M".')
+    if fade.shape != "sigmoid" and view.given(*path, "steepness"):
+        what = f'is {fade.steepness:g}, but the shape is "{fade.shape}". Write shape = "sigmoid", or leave it out.'
+        yield view.problem((*path, "steepness"), what)
+
+
+def lr_rules(view: View) -> Iterator[Finding]:
+    """A stage's own learning rate has only the keys of its shape."""
+    for number, stage in enumerate(view.stages):
+        if stage.lr is None:
+            continue
+        path = view.stage_path(number, "lr")
+        yield from view.extent_rules((*path, "warmup"), stage.lr.warmup)
+        yield from view.extent_rules((*path, "decay"), stage.lr.decay)
+        yield from shape_keys(view, path, stage.lr.shape, stage.lr.warmup)
+
+
+def rope_rules(view: View) -> Iterator[Finding]:
+    """Rows are no longer than the model allows; scaling and its factor come together."""
+    model = view.config.model
+    if model.rope is not None:
+        yield from _scaling_rules(view, ("model", "rope"), model.rope)
+    rope = model.rope
+    for number, stage in enumerate(view.stages):
+        if stage.rope is not None:
+            yield from _scaling_rules(view, view.stage_path(number, "rope"), stage.rope)
+        rope = stage.rope or rope
+        if model.max_seq_len is None or view.unsound(number, "seq_len", "rope"):
+            continue
+        trained = rope.original_seq_len if rope is not None and rope.original_seq_len else model.max_seq_len
+        factor = rope.factor if rope is not None and rope.factor is not None else 1.0
+        allowed = max(model.max_seq_len, int(trained * factor))
+        if stage.seq_len > allowed:
+            what = (
+                f"is {stage.seq_len:,}, over the {allowed:,} that the model allows. Lower it, raise model.max_seq_len, "
+                f'or write rope = {{ scaling = "yarn", factor = {-(-stage.seq_len // trained)} }}.'
+            )
+            yield view.problem(view.stage_path(number, "seq_len"), what)
+
+
+def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
+    if rope.scaling is not None and view.absent(*path, "factor"):
+        yield view.problem((*path, "factor"), "is missing: scaling needs it. Write factor = 4.")
+    for key in ("factor", "original_seq_len"):
+        if view.given(*path, key) and view.absent(*path, "scaling"):
+            what = 'is given without scaling. Write scaling = "yarn" or scaling = "linear" too, or leave it out.'
+            yield view.problem((*path, key), what)
+    for key, scalings in ROPE_KEYS.items():
+        if view.given(*path, key) and rope.scaling not in scalings:
+            needed = " or ".join(f'"{each}"' for each in scalings)
+            yield view.problem((*path, key), f"needs scaling = {needed}. Write that too, or leave it out.")
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if getattr(rope, low) >= getattr(rope, high):
+            what = f"is {getattr(rope, low):g}, not under the {high} of {getattr(rope, high):g}. Lower it."
+            yield view.problem((*path, low), what)
+
+
+def objective_rules(view: View) -> Iterator[Finding]:
+    """KL has something to be measured to; loss_on has conversations to choose in."""
+    names = [stage.name for stage in view.stages]
+    for number, stage in enumerate(view.stages):
+        if stage.kl is not None:
+            yield from _kl_rules(view, number, stage, names)
+        if stage.loss_on is not None:
+            read = readable(view, stage)
+            if read and all(_is_text(view.config.sources.get(name)) for name in read):
+                what = (
+                    f"is {show_value(stage.loss_on)}, but {listed(read)} "
+                    f"{'has' if len(read) == 1 else 'have'} no conversations to choose in. Leave it out."
+                )
+                yield view.problem(view.stage_path(number, "loss_on"), what)
+
+
+def _is_text(source: Source | None) -> bool:
+    """Whether a source is plain text for certain; token files may have their own loss spans."""
+    tokenised = isinstance(source, HuggingFaceSource) and source.tokenised
+    return isinstance(source, TextSource | StreamSource | HuggingFaceSource) and not tokenised
+
+
+def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) -> Iterator[Finding]:
+    assert stage.kl is not None
+    path = view.stage_path(number, "kl")
+    reference = stage.kl.reference
+    if stage.kl.beta is None and view.absent(*path, "beta"):
+        yield view.problem((*path, "beta"), "is missing. Write kl = { beta = 0.1 }.")
+    if reference is not None and (reference.stage is None) == (reference.path is None):
+        if set(view.written(*path, "reference")) <= {*reference.model_fields_set}:
+            what = 'needs exactly one of stage and path. Write reference = { path = "runs/base" }.'
+            yield view.problem((*path, "reference"), what)
+        return
+    if reference is not None and reference.step is not None and reference.path is None:
+        what = 'is given without path. Write path = "runs/base" too, or leave it out.'
+        yield view.problem((*path, "reference", "step"), what)
+    if reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
+        known = [name for name in names[: number + 1] if name]
+        what = f"{show_value(reference.stage)} is neither this stage nor one before it."
+        yield view.problem((*path, "reference", "stage"), f"{what} {nearest(reference.stage, known)}")
+    fresh = view.absent("model", "init")
+    starts_at_zero = number == 0 if reference is None else reference.stage is not None and reference.stage == names[0]
+    if fresh and starts_at_zero:
+        here = "Leave kl out of this stage" if path[0] == "stages" else "Write kl in the stages that need it"
+        what = (
+            "the reference would be the untrained model of step 0. "
+            f'{here}, or give model.init, or reference = {{ path = "runs/base" }}.'
+        )
+        yield view.problem(path, what)
+
+
+def anneal_rules(view: View) -> Iterator[Finding]:
+    """The anneal stage has a start, something that changes, and a name of its own."""
+    anneal = view.config.run.anneal
+    if anneal is None:
+        return
+    path = ("run", "anneal")
+    if view.absent(*path, "start"):
+        yield view.problem((*path, "start"), "is missing. Write start = 0.9.")
+    if (fault := name_fault(anneal.name)) is not None:
+        yield view.problem((*path, "name"), fault)
+    elif anneal.name in [stage.name for stage in view.stages]:
+        what = f'{show_value(anneal.name)} is the name of a stage already. Write name = "cooldown".'
+        yield view.problem((*path, "name"), what)
+    if found := list(_one_way(view, path, ("mixture", "weights"))):
+        yield from found
+    elif anneal.mixture is not None:
+        yield from shares_rules(view, (*path, "mixture"), anneal.mixture)
+    elif anneal.weights is not None:
+        yield from shares_rules(view, (*path, "weights"), anneal.weights)
+    if anneal.temperature != 1 and view.absent(*path, "weights"):
+        weights = f"Write weights = {show_value(anneal.mixture)} instead of mixture"
+        instead = weights if anneal.mixture else "Give it some"
+        what = f"is {anneal.temperature:g}, but needs weights to change. {instead}, or leave it out."
+        yield view.problem((*path, "temperature"), what)
+    if not any(view.given(*path, key) for key in ("mixture", "weights", "lr")):
+        what = "changes nothing. Give it a mixture, weights or lr."
+        yield view.problem(path, what)
+    if anneal.fade is not None:
+        yield from _fade_unit(view, (*path, "fade"), anneal.fade)
+    if anneal.lr is not None:
+        yield from shape_keys(view, (*path, "lr"), anneal.lr.shape, anneal.lr.warmup)
+        yield from view.extent_rules((*path, "lr", "warmup"), anneal.lr.warmup)
+        yield from view.extent_rules((*path, "lr", "decay"), anneal.lr.decay)
+
+
+def use_rules(view: View) -> Iterator[Finding]:
+    """A source that no stage reads may be a mistake."""
+    anneal = view.config.run.anneal
+    evaluated = {*(view.config.evaluate.sources or ()), *(view.config.evaluate.mixture or ())}
+    used = evaluated.union(*(readable(view, stage) for stage in view.stages))
+    if anneal is not None:
+        used |= {name for name, share in (anneal.mixture or anneal.weights or {}).items() if share > 0}
+    for name, source in view.config.sources.items():
+        if name not in used and not source.validation_only:
+            named = any(name in (stage.mixture or stage.weights or {}) for stage in view.stages)
+            how = "has share 0 in every stage" if named else "is in no stage's mixture"
+            what = f"{how}, so that it is never read. Give it a share, or take it out."
+            yield view.warning(("sources", name), what)
+    evaluate = view.config.evaluate
+    if evaluate.every is None and not evaluate.at_start and not any(stage.evaluate for stage in view.stages):
+        for name in [name for name, source in view.config.sources.items() if source.holds_out]:
+            only = view.config.sources[name].validation_only
+            how = "is for validation only" if only else "holds documents out of training"
+            what = f"{how}, and nothing is evaluated. Write evaluate.every = 500, or evaluate = true in a stage."
+            yield view.warning(("sources", name), what)

@@ -1,0 +1,1 @@
+"""A model's tensors: drawn from a seed, written into folders and read from them."""

@@ -1,0 +1,79 @@
+"""A device -> a decoder on it, still empty; its weights, from a seed or from a folder of either kind.
+
+A rank draws its own part of every parameter (`engine/draw.py`), some rows at a time. A model of the user's own may have
+a rule of its own, which gives whole parameters; of these a rank keeps its part.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trivium.engine.base import EngineSettings, Precision
+from trivium.engine.draw import first_values, init_key
+from trivium.engine.torch import huggingface
+from trivium.engine.torch.checkpoint.state import WEIGHTS, read_into, refuse_other_weights, saved_tensors, under
+from trivium.engine.torch.model import Decoder, LanguageModel
+from trivium.engine.torch.numerics.float8 import use_float8
+from trivium.engine.torch.own import OwnModel
+from trivium.engine.torch.parallel import HeldModel, hold, local_part
+from trivium.model.folder import is_saved, refuse_other_model
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DRAWN_AT_ONCE = 1 << 24  # elements
+
+
+def engine_precision(settings: EngineSettings, device: torch.device) -> Precision:
+    """The type of what flows between weights where the settings give none."""
+    return settings.precision or ("bfloat16" if device.type == "cuda" else "float32")
+
+
+def empty_model(
+    settings: EngineSettings, device: torch.device, precision: Precision, dtype: torch.dtype = torch.float32
+) -> HeldModel:
+    """A decoder whose weights are memory and no more; `dtype` is that of its matrices, norms stay float32."""
+    spec, make = settings.spec, settings.make_model
+    with torch.device("meta"):
+        model: LanguageModel = Decoder(spec) if make is None else OwnModel(spec, make(spec))
+    model.precision = PRECISIONS[precision]
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.to(dtype)
+    if settings.float8 is not None:
+        use_float8(model, settings.float8, device)
+    held = hold(model, settings, device)
+    model.to_empty(device=device)
+    if settings.compile:
+        for layer in model.layers:
+            layer.compile(dynamic=False)
+    return held
+
+
+def fill(model: LanguageModel, folder: Path) -> None:
+    """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused."""
+    if is_saved(folder):
+        saved = saved_tensors(folder, model.spec)  # refuses another model's
+        weights = {name: parameter.detach() for name, parameter in model.weights().items()}
+        refuse_other_weights(folder, weights, saved)
+        read_into(folder, saved, under(WEIGHTS, weights))
+    else:
+        refuse_other_model(folder, model.spec)
+        assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
+        huggingface.read_weights(model, folder)
+
+
+@torch.no_grad()
+def init_weights(model: LanguageModel, seed: int) -> None:
+    """Fill what this rank holds of every parameter, by the model's own rule where it has one."""
+    for name, parameter in model.weights().items():
+        local, where = local_part(parameter)
+        own = model.init_weight(name, parameter.shape, torch.Generator().manual_seed(init_key(name, seed)))
+        if own is not None:
+            local.copy_(own[where])
+            continue
+        rows = max(1, DRAWN_AT_ONCE // max(1, local[:1].numel()))
+        for first in range(0, len(local), rows):
+            part = local[first : first + rows]
+            begin = where[0].start + first
+            here = (slice(begin, begin + len(part)), *where[1:])
+            part.copy_(torch.from_numpy(first_values(name, parameter.shape, here, model.spec, seed)))

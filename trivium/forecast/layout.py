@@ -1,0 +1,65 @@
+"""A plan and a number of ranks -> the steps to measure, and the ranks that take them without a device."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trivium.config.schema import Config
+from trivium.engine.base import EngineSettings, Precision
+from trivium.engine.memory import Measured, MeasuringProcess, Parts
+from trivium.engine.mesh import MeshShape
+from trivium.errors import ConfigError, PlanError, Problem, UsageError
+from trivium.loader.loader import refuse_uneven
+from trivium.plan.plan import Plan
+from trivium.plan.settings import engine_settings, mesh_shape, stage_settings
+from trivium.plan.stage import PlannedStage
+
+ON_DEVICE: Precision = "bfloat16"  # the precision on a GPU, where the config gives none
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How ranks share a model, and the settings of its engine."""
+
+    mesh: MeshShape
+    settings: EngineSettings
+
+    @classmethod
+    def of(cls, plan: Plan, config: Config, ranks: int) -> "Layout":
+        """The config's; refused where its product is not the number of ranks, or they cannot share a batch."""
+        if plan.model is None:
+            raise PlanError([*plan.gaps, Problem("", "the model's shape is not known, so that it cannot be measured.")])
+        if config.engine.name != "torch":
+            what = f'is "{config.engine.name}", and only steps of torch are measured without a device. Try rehearse.'
+            raise ConfigError([Problem("engine.name", what)])
+        mesh = mesh_shape(config.engine.parallel, ranks, 1)
+        refuse_uneven(plan, 0, mesh.readers(ranks))
+        settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
+        return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE))
+
+    def step(self, stage: PlannedStage) -> Measured:
+        """A step of a stage; of two equal ones one is measured."""
+        reference = None if stage.config.kl is None else Path("reference")
+        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
+        return Measured(self.settings, entered, stage.batch_size // self.mesh.readers(self.mesh.size))
+
+    def peaks(self, stages: Iterable[PlannedStage]) -> list[Parts]:
+        """A rank's memory in each stage; the first rank holds as much of everything as any other."""
+        steps = [self.step(stage) for stage in stages]
+        each = list(dict.fromkeys((step.stage, step.rows) for step in steps))
+        with MeasuringProcess([Measured(self.settings, *key) for key in each]) as process:
+            found = dict(zip(each, process.peaks(), strict=True))
+        return [found[step.stage, step.rows] for step in steps]
+
+
+def check_layout(plan: Plan, ranks: int) -> tuple[MeshShape, dict[int, list[Parts]]]:
+    """The first, a middle and the last rank take a step of every stage, each in a process; their memory, by rank."""
+    if ranks < 1:
+        raise UsageError(f"--ranks: {ranks} ranks train nothing. Give 1 or more.")
+    layout = Layout.of(plan, plan.config, ranks)
+    steps = [layout.step(stage) for stage in plan.stages]
+    found = {}
+    for rank in sorted({0, ranks // 2, ranks - 1}):
+        with MeasuringProcess(steps, rank) as process:
+            found[rank] = list(process.peaks())
+    return layout.mesh, found

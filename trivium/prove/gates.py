@@ -1,0 +1,195 @@
+"""A config -> three gates, each passed or not, with what was compared.
+
+repeatability    two launches of one config end with the same bits
+equivalence      on other ranks every step has the same batch, and the same loss but for rounding
+restart replay   ranks that are killed and started again end with the bits of those that were not
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from trivium.config.load import load
+from trivium.errors import UsageError
+from trivium.loader.loader import Loader, refuse_uneven
+from trivium.plan.make import make_plan
+from trivium.plan.plan import CompletePlan
+from trivium.plan.settings import mesh_shape
+from trivium.prove.compare import Comparison, compare_checkpoints, compare_figures
+from trivium.prove.launch import Launcher
+from trivium.run.events import read_events
+from trivium.run.folder import RunFolder
+
+TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}  # of a loss, relative: sums are taken in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What was proven, or what differs."""
+
+    name: str
+    compared: str
+    differences: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """All gates, and what they were passed on."""
+
+    ranks: int
+    against: int
+    steps: int
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    gates: tuple[Gate, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(gate.passed for gate in self.gates)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be proven, of which config, on which ranks of this machine."""
+
+    config: Path
+    overrides: Sequence[str] = ()
+    dialect: str | None = None
+    ranks: int = 2
+    against: int = 1  # the ranks of the other launch
+    steps: int | None = None  # the first ones; absent: all of them
+
+    def answer(self, say: Callable[[str], None]) -> Proof:
+        """Launch the config five times. The runs are deleted where all gates are passed."""
+        if self.ranks == self.against:
+            raise UsageError(f"--against: is {self.against}, as --ranks is. Give two numbers that differ.")
+        plan = self._plan()
+        for ranks in (self.ranks, self.against):
+            shape = plan.config.engine.parallel
+            readers = ranks // shape.tensor if ranks == self.ranks else ranks
+            refuse_uneven(plan, 0, max(1, readers))
+        steps = min(self.steps or plan.total_steps, plan.total_steps)
+        if steps < 4:
+            raise UsageError(f"--steps: {steps} steps are too few to be killed and to resume in. Give 4 or more.")
+        overrides = [*self.overrides]
+        if plan.config.engine.deterministic is None:
+            overrides.append("engine.deterministic=true")
+        folder = Path(tempfile.mkdtemp(prefix="trivium-prove-"))
+        launcher = Launcher(self.config, overrides, self.dialect, steps, folder)
+        proof = self._launch(launcher, plan, say)
+        if proof.passed:
+            shutil.rmtree(folder)
+        else:
+            say(f"the runs are kept in {folder}")
+        return proof
+
+    def _plan(self) -> CompletePlan:
+        loaded = load(self.config, self.overrides, dialect=self.dialect, world_size=self.ranks)
+        with loaded.places.named():
+            return make_plan(loaded.config, prepare=True).complete()
+
+    def _launch(self, launcher: Launcher, plan: CompletePlan, say: Callable[[str], None]) -> Proof:
+        ranks, against, steps = self.ranks, self.against, launcher.steps
+        say(f"{steps:,} steps on {show_ranks(ranks)}, as all others are compared with")
+        first = launcher.run("first", ranks)
+        say(f"the same on {show_ranks(ranks)} again")
+        gates = [repeatability(first, launcher.run("second", ranks))]
+        say(f"the same on {show_ranks(against)}")
+        other = launcher.run("other", against, "engine.parallel=")
+        gates.append(equivalence(first, other, batches_differ(plan, ranks, against, steps), steps))
+        say(f"the same on {show_ranks(ranks)}, killed and started again")
+        gates.append(restart_replay(first, launcher.run("killed", ranks, dies_at=steps // 2)))
+        started = started_events(first)[0]
+        return Proof(ranks, against, steps, started["settings"], started["versions"], tuple(gates))
+
+
+def repeatability(first: RunFolder, second: RunFolder) -> Gate:
+    """Whether two runs ended with the same bits."""
+    found = compared(first, second)
+    return Gate("repeatability", counted(found), tuple(found.differences))
+
+
+def restart_replay(calm: RunFolder, killed: RunFolder) -> Gate:
+    """Whether a run that was killed and resumed ended with the bits of one that was not."""
+    found = compared(calm, killed)
+    resumed = [event["step"] for event in started_events(killed)][1:]
+    if not any(resumed):
+        found.differences.append(f"{killed.path}: the second launch did not resume from a checkpoint")
+    what = f"resumed at step {max(resumed, default=0):,}; {counted(found)}"
+    return Gate("restart replay", what, tuple(found.differences))
+
+
+def equivalence(first: RunFolder, other: RunFolder, batches: Sequence[int], steps: int) -> Gate:
+    """Whether two runs on different ranks read the same batches, and had the same losses but for rounding."""
+    ours, theirs = losses_of(first), losses_of(other)
+    precision = started_events(first)[0]["settings"]["precision"]
+    differences = [f"step {step:,}: the batches differ" for step in batches]
+    differences += [f"{other.path}: has other steps"] * (ours.keys() != theirs.keys())
+    apart = {step: abs(ours[step] / theirs[step] - 1) for step in ours.keys() & theirs.keys()}
+    allowed = TOLERANCES[precision]
+    differences += [
+        f"step {step:,}: the loss is {ours[step]:.6f} and {theirs[step]:.6f}"
+        for step, distance in sorted(apart.items())
+        if not distance <= allowed
+    ]
+    most = max(apart.values(), default=0.0)
+    what = f"{steps - len(batches):,} batches equal by hash; losses differ by {most:.1e} at most, {allowed:.0e} allowed"
+    return Gate("equivalence", what, tuple(differences))
+
+
+def compared(one: RunFolder, other: RunFolder) -> Comparison:
+    """The last checkpoints and all figures of two runs."""
+    found = Comparison()
+    ours, theirs = one.checkpoints(), other.checkpoints()
+    found.check("the last step", ours[-1].step, theirs[-1].step)
+    if not found.differences:
+        compare_checkpoints(found, ours[-1], theirs[-1])
+    compare_figures(found, one.events, other.events)
+    return found
+
+
+def counted(found: Comparison) -> str:
+    return f"{found.tensors:,} tensors and {found.figures:,} figures equal" if not found.differences else "not equal"
+
+
+def batches_differ(plan: CompletePlan, ranks: int, against: int, steps: int) -> list[int]:
+    """The steps whose rows are not the same, in the same order, on both numbers of ranks."""
+    parallel = plan.config.engine.parallel
+    one = batch_hashes(plan, mesh_shape(parallel, ranks).readers(ranks), steps)
+    other = batch_hashes(plan, against, steps)
+    return [step for step, (ours, theirs) in enumerate(zip(one, other, strict=True)) if ours != theirs]
+
+
+def batch_hashes(plan: CompletePlan, readers: int, steps: int) -> Iterator[str]:
+    """A hash of the rows of all readers together, of one step after the other."""
+    loaders = [Loader(plan, reader, readers) for reader in range(readers)]
+    for step in range(steps):
+        shards = [loader.batch(step) for loader in loaders]
+        names = ("tokens", "targets", "segments", "positions", "source")
+        digest = blake2b()
+        for name in names:
+            for shard in shards:
+                digest.update(getattr(shard, name).tobytes())
+        yield digest.hexdigest()
+    for loader in loaders:
+        loader.close()
+
+
+def losses_of(run: RunFolder) -> dict[int, float]:
+    return {event["step"]: event["loss"] for event in read_events(run.events) if event["event"] == "step"}
+
+
+def started_events(run: RunFolder) -> list[dict[str, Any]]:
+    return [event for event in read_events(run.events) if event["event"] == "started"]
+
+
+def show_ranks(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks:,} ranks"
