@@ -31,7 +31,7 @@ def test_a_step_is_sent_as_json_and_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("mesh", "rank"),
-    [(MeshShape(1, 1024, 1), 1023), (MeshShape(8, 16, 8), 512), (MeshShape(8, 16, 1), 0)],
+    [(MeshShape(1, 1024, 1), 1023), (MeshShape(8, 16, tensor=8), 512), (MeshShape(8, 16, 1), 0)],
     ids=["fully sharded", "all three axes", "hybrid"],
 )
 def test_a_rank_of_many_takes_a_step_with_either_optimizer(mesh: MeshShape, rank: int) -> None:
@@ -60,7 +60,7 @@ def test_weights_that_are_not_let_go_are_measured() -> None:
 
 def test_a_layout_that_does_not_fit_the_model_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError) as error:
-        MeasuringProcess([measured(MeshShape(1, 2, 16), "adamw")])
+        MeasuringProcess([measured(MeshShape(1, 2, tensor=16), "adamw")])
     assert str(error.value) == (
         "engine.parallel.tensor: is 16, which does not divide the model's heads 8, kv_heads 8. Lower it."
     )

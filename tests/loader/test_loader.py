@@ -17,6 +17,7 @@ from tests.support.corpus import document_ends, make_config, write_source
 from tests.support.loading import SMALL, copied, write_config
 from trivium.config.schema import Config
 from trivium.config.stages import CROPPING
+from trivium.engine.mesh import MeshShape
 from trivium.errors import PlanError, SourceError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
@@ -146,7 +147,10 @@ def test_any_ranks_workers_and_stops_give_the_rows_of_one_rank(
     stop = data.draw(st.integers(0, plan.known_steps))
     shards = []
     for rank in range(ranks):
-        settings_of = {"prefetch": data.draw(st.integers(0, 3)), "workers": data.draw(st.integers(1, 3))}
+        settings_of: dict[str, Any] = {
+            "prefetch": data.draw(st.integers(0, 3)),
+            "workers": data.draw(st.integers(1, 3)),
+        }
         first = Loader(plan, rank, ranks, **settings_of)
         batches = first.batches()
         read = [copied(next(batches)[1]) for _ in range(stop)]
@@ -156,6 +160,20 @@ def test_any_ranks_workers_and_stops_give_the_rows_of_one_rank(
         second.load_state_dict(state)
         shards.append(read + [copied(batch) for _, batch in second.batches()])
     assert [tuple(map(b"".join, zip(*parts, strict=True))) for parts in zip(*shards, strict=True)] == whole
+
+
+def test_ranks_that_share_the_rows_of_a_stage_get_the_same_ones(tmp_path: Path) -> None:
+    stages: list[dict[str, object]] = [
+        {"steps": 2, "batch_size": 4, "seq_len": 16},
+        {"steps": 2, "batch_size": 2, "seq_len": 32, "engine": {"context": 2}},
+    ]
+    plan = make_plan(write_config(tmp_path, {"web": [[9, 30, 40, 25] * 20]}, stages))
+    whole = [copied(batch) for _, batch in Loader(plan)]
+    ranks = [[copied(batch) for _, batch in Loader(plan, rank, 4, mesh=MeshShape(shard=4))] for rank in range(4)]
+    for step, readers in ((0, (0, 1, 2, 3)), (1, (0, 1, 2, 3)), (2, (0, 2)), (3, (0, 2))):
+        shards = [ranks[rank][step] for rank in readers]
+        assert tuple(map(b"".join, zip(*shards, strict=True))) == whole[step]
+    assert ranks[0][2:] == ranks[1][2:] != ranks[2][2:] == ranks[3][2:]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

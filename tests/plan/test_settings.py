@@ -11,7 +11,7 @@ from trivium.engine.base import KlSettings, StageSettings
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError
 from trivium.model.spec import ModelSpec
-from trivium.plan.settings import engine_settings, mesh_shape, stage_settings
+from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes, stage_mesh, stage_settings
 
 SPEC = ModelSpec(layers=1, width=64, heads=1, kv_heads=1, head_dim=64, ffn=192, vocab=256, max_seq_len=128)
 
@@ -60,7 +60,31 @@ def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
 
 def test_what_is_left_of_the_ranks_shards_the_model() -> None:
     assert mesh_shape(Parallel(replicate=2, tensor=2), 16) == MeshShape(replicate=2, shard=4, tensor=2)
-    assert [MeshShape(2, 2, 2).reader(rank, 8) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [MeshShape(2, 2, tensor=2).reader(rank, 8) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_ranks_that_share_rows_read_the_same_ones_and_a_stage_may_share_them_otherwise() -> None:
+    mesh = mesh_shape(Parallel(context=2, tensor=2), 16)
+    assert mesh == MeshShape(shard=4, context=2, tensor=2)
+    assert [mesh.reader(rank, 16) for rank in range(0, 16, 2)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    longer = stage_mesh(mesh, Stage(engine=StageEngine(context=8)))
+    assert (longer, longer.parameter_shards) == (MeshShape(shard=1, context=8, tensor=2), mesh.parameter_shards)
+    assert (longer.readers(16), mesh.with_context(1).readers(16)) == (1, 8)
+    assert stage_mesh(mesh, Stage()) == mesh
+
+
+def test_a_context_that_does_not_divide_the_ranks_is_refused_for_every_stage_at_once() -> None:
+    stages = [Stage(engine=StageEngine(context=size)) for size in (3, 2, 16)]
+    with pytest.raises(ConfigError) as error:
+        refuse_stage_meshes(MeshShape(shard=4, context=2), stages)
+    assert [problem.where for problem in error.value.problems] == [
+        "stages[0].engine.context",
+        "stages[2].engine.context",
+    ]
+    assert str(error.value.problems[0]) == (
+        "stages[0].engine.context: is 3, which does not divide the 8 ranks of shard x context. "
+        "Write a divisor of it, or launch another number of ranks for this stage."
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +131,10 @@ def test_of_several_devices_in_a_rank_the_rank_reads_all_rows() -> None:
         ),
         (
             Parallel(tensor=4),
-            "engine.parallel.tensor: is 4, and a rank has 6 devices: one must divide the other. Change it.",
+            (
+                "engine.parallel.tensor: makes 4 devices share rows, and a rank has 6: "
+                "one must divide the other. Change it."
+            ),
         ),
     ],
 )

@@ -4,7 +4,9 @@ import gc
 
 import pytest
 
+from tests.support.training import losses
 from trivium.engine.base import StepStats
+from trivium.errors import UsageError
 from trivium.train import loop
 from trivium.train.trainer import Trainer
 
@@ -47,3 +49,19 @@ def test_garbage_is_collected_at_fixed_steps_alone(monkeypatch: pytest.MonkeyPat
     ]
     assert [step + 1 for step in collected] == [4, 8, 10, 12, 16]
     assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_launch_ends_before_a_stage_and_the_next_goes_on_as_if_it_had_not() -> None:
+    assert Trainer("run.toml", ["run.name=whole"], show=False).run().finished
+    first = Trainer("run.toml", show=False, until="two").run()
+    assert (first.step, first.reached, first.finished) == (first.plan.stages[1].start, True, False)
+    assert Trainer("run.toml", show=False, until=first.step + 2).run().step == first.step + 2
+    assert Trainer("run.toml", show=False).run().finished
+    assert losses("run") == losses("whole")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_launch_that_is_to_end_before_a_stage_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r'no stage "twu"\. Did you mean "two"\?'):
+        Trainer("run.toml", show=False, until="twu")

@@ -22,6 +22,9 @@ def train(
     config: ConfigFile,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Train without writing checkpoints.")] = False,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="STAGE", help="End before this stage's first step, or this step.")
+    ] = None,
     dialect: Dialect = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -30,11 +33,11 @@ def train(
         from trivium.plan.show import show_plan
         from trivium.train.trainer import Trainer
 
-        trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run)
+        trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run, until=until)
         if trainer.ranks.is_main:
             show_plan(trainer.plan, terminal(), trainer.loaded)
         trainer.run()
-    if not trainer.finished:
+    if not trainer.finished and not trainer.reached:
         raise typer.Exit(STOPPED)
 
 

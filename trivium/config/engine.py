@@ -16,6 +16,10 @@ class Parallel(Table):
     """Copies of the model (hybrid sharding)."""
     shard: Count | None = Field(None, examples=[8])
     """Ranks that share one copy's parameters (FSDP); absent: all ranks that remain."""
+    context: Count = Field(1, examples=[1])
+    """Ranks that share each row's slots (context parallelism); they share one copy's parameters too."""
+    context_method: Literal["gather", "ulysses"] = "gather"
+    """What these ranks send each other in attention: gather keys and values, or exchange slots for heads (ulysses)."""
     tensor: Count = Field(1, examples=[1])
     """Ranks that share each weight matrix (tensor parallelism)."""
 

@@ -126,6 +126,10 @@ class StageEngine(Table):
     """What the backward pass computes again in this stage; absent: engine.recompute."""
     micro_batch_size: Count | None = Field(None, examples=[1])
     """Rows in one pass on one rank in this stage; absent: engine.micro_batch_size."""
+    context: Count | None = Field(None, examples=[8])
+    """Ranks that share each row's slots in this stage; absent: engine.parallel.context."""
+    precision: Precision | None = None
+    """Precision of the forward pass in this stage; absent: engine.precision."""
 
 
 class StageDefaults(Table):

@@ -29,6 +29,7 @@ from trivium.rows.batch import IGNORED, Batch
 Precision = Literal["float32", "bfloat16"]
 Float8 = Literal["tensorwise", "rowwise"]
 Recompute = Literal["none", "selective", "full"]
+ContextMethod = Literal["gather", "ulysses"]
 NoDecay = Literal["norms", "biases", "embeddings"]
 Direction = Literal["forward", "reverse", "nll_gap"]
 
@@ -105,6 +106,7 @@ class EngineSettings:
     float8: Float8 | None = None  # what has a scale of its own, where layers multiply in float8
     token_bytes: NDArray[np.integer] | None = None  # bytes of text in each token, for bits per byte
     mesh: MeshShape = ONE_RANK  # how the ranks of this launch share the model
+    context_method: ContextMethod = "gather"  # what ranks that share rows send each other
     own_optimizer: OwnOptimizer | None = None  # makes the updates instead; `optimizer.grad_clip` still applies
     make_model: MakeModel | None = None  # makes the model instead of the decoder; `spec.own` is its name
     token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training
@@ -137,6 +139,8 @@ class StageSettings:
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
     recompute: Recompute | None = None  # absent: the engine's, as the next
     micro_batch_size: int | None = None
+    context: int | None = None  # devices that share each row's slots
+    precision: Precision | None = None
 
     def resolved(self, settings: EngineSettings) -> "StageSettings":
         """The same with what the stage leaves to the engine's settings."""
@@ -144,6 +148,8 @@ class StageSettings:
             self,
             recompute=self.recompute or settings.recompute,
             micro_batch_size=self.micro_batch_size or settings.micro_batch_size,
+            context=self.context or settings.mesh.context,
+            precision=self.precision or settings.precision,
         )
 
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
@@ -337,6 +343,8 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
+    if (stage.context or settings.mesh.context) > 1:
+        raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
     if settings.token_losses is None:
         return
     if stage.z_loss is not None:

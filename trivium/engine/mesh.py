@@ -1,10 +1,12 @@
 """How devices share the model and the rows; no framework.
 
 In torch a rank has one device, in JAX all of its host's. Devices are counted rank by rank, with the tensor axis
-innermost, then shard, then replicate: of 2 x 2 x 2 devices, 0 and 1 share each matrix, and so the same rows.
+innermost, then context, then shard, then replicate: of 2 x 2 x 2 x 2 devices, 0 and 1 share each matrix, and 0 to 3
+the same rows. Parameters are sharded over shard and context together, so that the context axis takes none of their
+memory, and a stage may divide the same devices otherwise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec
@@ -16,15 +18,29 @@ class MeshShape:
 
     replicate: int = 1
     shard: int = 1
+    context: int = 1
     tensor: int = 1
+
+    def __str__(self) -> str:
+        context = f" x context {self.context}" if self.context > 1 else ""
+        return f"replicate {self.replicate} x shard {self.shard}{context} x tensor {self.tensor}"
 
     @property
     def size(self) -> int:
-        return self.replicate * self.shard * self.tensor
+        return self.replicate * self.parameter_shards * self.tensor
+
+    @property
+    def parameter_shards(self) -> int:
+        """How many devices share the parameters of one copy, apart from the tensor axis."""
+        return self.shard * self.context
+
+    def with_context(self, context: int) -> "MeshShape":
+        """The same devices with this many for each row; parameters stay where they are."""
+        return replace(self, shard=self.parameter_shards // context, context=context)
 
     def readers(self, ranks: int) -> int:
-        """How many of the ranks read rows of their own; ranks that share matrices read the same ones."""
-        return self.size // max(self.size // ranks, self.tensor)
+        """How many of the ranks read rows of their own; ranks that share rows or matrices read the same ones."""
+        return self.size // max(self.size // ranks, self.context * self.tensor)
 
     def reader(self, rank: int, ranks: int) -> int:
         """The number of the reader whose rows a rank reads."""

@@ -11,7 +11,7 @@ from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.loader import refuse_uneven
 from trivium.plan.plan import Plan
-from trivium.plan.settings import engine_settings, mesh_shape, stage_settings
+from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes, stage_mesh, stage_settings
 from trivium.plan.stage import PlannedStage
 
 ON_DEVICE: Precision = "bfloat16"  # the precision on a GPU, where the config gives none
@@ -33,7 +33,8 @@ class Layout:
             what = f'is "{config.engine.name}", and only steps of torch are measured without a device. Try rehearse.'
             raise ConfigError([Problem("engine.name", what)])
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
-        refuse_uneven(plan, 0, mesh.readers(ranks))
+        refuse_stage_meshes(mesh, [stage.config for stage in plan.stages])
+        refuse_uneven(plan, 0, ranks, mesh)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
         return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE))
 
@@ -41,7 +42,9 @@ class Layout:
         """A step of a stage; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
         entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
-        return Measured(self.settings, entered, stage.batch_size // self.mesh.readers(self.mesh.size))
+        return Measured(
+            self.settings, entered, stage.batch_size // stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
+        )
 
     def peaks(self, stages: Iterable[PlannedStage]) -> list[Parts]:
         """A rank's memory in each stage; the first rank holds as much of everything as any other."""

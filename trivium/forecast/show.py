@@ -113,12 +113,11 @@ def advice_lines(forecast: dict[str, Any]) -> list[str]:
 
 def show_check(plan: Plan, mesh: MeshShape, found: Mapping[int, Sequence[Parts]], console: Console) -> None:
     """Print what ranks of a layout hold in each stage."""
-    shape = f"replicate {mesh.replicate} x shard {mesh.shard} x tensor {mesh.tensor}"
     ranks = ", ".join(f"{rank:,}" for rank in found)
     table = plain_table("stage", *(f"rank {rank:,}" for rank in found), right=tuple(range(1, len(found) + 1)))
     for number, stage in enumerate(plan.stages):
         table.add_row(stage.name, *(f"{_gb(sum(peaks[number].values()))} GB" for peaks in found.values()))
-    headline = f"{mesh.size:,} ranks ({shape}): rank{'s' if len(found) > 1 else ''} {ranks} took a step of every stage"
+    headline = f"{mesh.size:,} ranks ({mesh}): rank{'s' if len(found) > 1 else ''} {ranks} took a step of every stage"
     console.print(Group(Text(headline, style="bold"), table), highlight=False)
 
 

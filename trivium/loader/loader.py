@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from trivium.engine.mesh import MeshShape
 from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.loader.stage_reader import FoundRows, StageReader
 from trivium.loader.streams import Streams
 from trivium.loader.unknown_ids import unknown_in_file, unknown_in_stream
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
-from trivium.plan.stage import CompleteStage
+from trivium.plan.settings import stage_mesh
+from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.rows.batch import Batch
 from trivium.rows.gather import gather
 
@@ -37,14 +39,23 @@ AHEAD_ROWS = 4096  # and rows
 class Loader:
     """Batches of one rank: `batch` for any step, `batches` for all of them from a step on.
 
-    Close it when done, or use it in a `with` statement: a stream has threads of its own.
+    Close it when done, or use it in a `with` statement: a stream has threads of its own. With a `mesh`, ranks that
+    share rows or matrices get the same rows; without one every rank gets its own.
     """
 
     def __init__(
-        self, plan: Plan, rank: int = 0, world_size: int = 1, *, prefetch: int | None = None, workers: int | None = None
+        self,
+        plan: Plan,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        mesh: MeshShape | None = None,
+        prefetch: int | None = None,
+        workers: int | None = None,
     ) -> None:
         self.plan = plan = plan.readable()
-        refuse_uneven(plan, rank, world_size)
+        refuse_uneven(plan, rank, world_size, mesh)
+        self.mesh = mesh
         self.rank = rank
         self.world_size = world_size
         self.prefetch = plan.config.loader.prefetch if prefetch is None else prefetch
@@ -168,8 +179,9 @@ class Loader:
             found = self.rows_in_memory(step)
             if found is None:
                 reader = self._reader(self.plan.stage_at(step))
-                size = reader.batch_size // self.world_size
-                shard = slice(self.rank * size, (self.rank + 1) * size)
+                number, readers = self.reader_in(self.plan.stage_at(step))
+                size = reader.batch_size // readers
+                shard = slice(number * size, (number + 1) * size)
                 steps = 1
                 if step == self._last_step + 1:
                     steps = min(AHEAD_STEPS, max(1, AHEAD_ROWS // reader.batch_size), reader.end - step)
@@ -180,6 +192,10 @@ class Loader:
                 self._found.append(found)
             self._last_step = step
             return found
+
+    def reader_in(self, stage: CompleteStage) -> tuple[int, int]:
+        """This rank's number among those that read rows of their own in a stage, and how many these are."""
+        return _reader_in(stage, self.rank, self.world_size, self.mesh)
 
     def _reader(self, stage: CompleteStage) -> StageReader:
         """A stage's reader; that of the stage before is kept, others are let go."""
@@ -215,7 +231,14 @@ class Loader:
         return unknown_in_file(name, self.plan.sources[name].blocks, file, offset, self._vocabs[name])
 
 
-def refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
+def _reader_in(stage: PlannedStage, rank: int, world_size: int, mesh: MeshShape | None) -> tuple[int, int]:
+    if mesh is None:
+        return rank, world_size
+    mesh = stage_mesh(mesh, stage.config)
+    return mesh.reader(rank, world_size), mesh.readers(world_size)
+
+
+def refuse_uneven(plan: Plan, rank: int, world_size: int, mesh: MeshShape | None = None) -> None:
     """Every rank gets the same number of rows, in every stage."""
     if world_size < 1:
         raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])
@@ -223,10 +246,11 @@ def refuse_uneven(plan: Plan, rank: int, world_size: int) -> None:
         raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
     problems = []
     for stage in plan.stages:
-        if stage.batch_size % world_size:
-            lower = stage.batch_size // world_size * world_size
-            near = " or ".join(f"{size:,}" for size in (lower, lower + world_size) if size)
-            what = f"is {stage.batch_size:,} rows, which {world_size} ranks cannot share evenly. Write {near}."
+        _, readers = _reader_in(stage, rank, world_size, mesh)
+        if stage.batch_size % readers:
+            lower = stage.batch_size // readers * readers
+            near = " or ".join(f"{size:,}" for size in (lower, lower + readers) if size)
+            what = f"is {stage.batch_size:,} rows, which {readers} ranks cannot share evenly. Write {near}."
             problems.append(Problem(f"stages[{stage.index}].batch_size", what))
     if problems:
         raise PlanError(problems)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, cast
 
+from trivium.config.keys import nearest
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
-from trivium.errors import PlanError, Problem, SourceError
+from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
 from trivium.plan.inherit import Inherited
@@ -55,6 +56,15 @@ class Plan:
             what = f"there is no step {step:,}: the run has {steps:,} steps, from 0 to {steps - 1:,}."
             raise PlanError([*(self.gaps if self.total_steps is None else ()), Problem("", what)])
         return self.stages[number]
+
+    def step_of(self, text: str) -> int:
+        """The step that a stage's name stands for, which is its first, or that a number is."""
+        starts = {stage.name: stage.start for stage in self.stages}
+        if text in starts:
+            return starts[text] or 0
+        if not text.isdecimal():
+            raise UsageError(f'--until: there is no stage "{text}". {nearest(text, starts)} Or give a step.')
+        return int(text)
 
     @cached_property
     def _ends(self) -> list[int]:

@@ -1,5 +1,6 @@
 """A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
         recompute=engine.recompute,
         reshard_after_forward=engine.reshard_after_forward,
         float8=engine.float8,
+        context_method=engine.parallel.context_method,
         token_bytes=token_bytes,
     )
 
@@ -49,6 +51,8 @@ def stage_settings(
         reset_optimizer=begins and stage.reset_optimizer,
         recompute=stage.engine.recompute,
         micro_batch_size=stage.engine.micro_batch_size,
+        context=stage.engine.context,
+        precision=stage.engine.precision,
     )
 
 
@@ -60,20 +64,45 @@ def _kl_settings(kl: Kl, reference: Path) -> KlSettings:
 def mesh_shape(parallel: Parallel, ranks: int, local_devices: int | None = None) -> MeshShape:
     """The mesh of all ranks' devices (one each, unless given); refused where `[engine.parallel]` needs another number.
 
-    Without `shard` the model is sharded over all devices that `replicate` and `tensor` leave.
+    Without `shard` the model is sharded over all devices that the other axes leave.
     """
     devices = ranks * (local_devices or 1)
-    shard = devices // (parallel.replicate * parallel.tensor) if parallel.shard is None else parallel.shard
-    shape = MeshShape(parallel.replicate, max(1, shard), parallel.tensor)
+    others = parallel.replicate * parallel.context * parallel.tensor
+    shard = devices // others if parallel.shard is None else parallel.shard
+    shape = MeshShape(parallel.replicate, max(1, shard), parallel.context, parallel.tensor)
     if shape.size != devices:
-        product = f"replicate {shape.replicate} x shard {shape.shard} x tensor {shape.tensor} is {shape.size}"
+        product = f"{shape} is {shape.size}"
         many = "1 rank was" if ranks == 1 else f"{ranks} ranks were"
         found = f"{many} launched. Launch {shape.size}, or change one of them."
         if local_devices is not None:
             found = f"there {'is 1 device' if devices == 1 else f'are {devices} devices'}. Change one of them."
         raise ConfigError([Problem("engine.parallel", f"{product}, but {found}")])
-    each = local_devices or 1
-    if max(shape.tensor, each) % min(shape.tensor, each):
-        what = f"is {shape.tensor}, and a rank has {each} devices: one must divide the other. Change it."
-        raise ConfigError([Problem("engine.parallel.tensor", what)])
+    _refuse_divided_ranks(shape, local_devices or 1, "engine.parallel.tensor")
     return shape
+
+
+def stage_mesh(mesh: MeshShape, stage: Stage) -> MeshShape:
+    """How the devices of a launch are divided in a stage."""
+    return mesh if stage.engine.context is None else mesh.with_context(stage.engine.context)
+
+
+def refuse_stage_meshes(mesh: MeshShape, stages: Sequence[Stage], local_devices: int | None = None) -> None:
+    """Every stage's `engine.context` must divide the devices that share one copy's parameters."""
+    shards, problems = mesh.parameter_shards, []
+    for number, stage in enumerate(stages):
+        context, where = stage.engine.context or 1, f"stages[{number}].engine.context"
+        if shards % context:
+            what = f"is {context}, which does not divide the {shards} ranks of shard x context. Write a divisor of it,"
+            problems.append(Problem(where, f"{what} or launch another number of ranks for this stage."))
+        else:
+            _refuse_divided_ranks(stage_mesh(mesh, stage), local_devices or 1, where)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refuse_divided_ranks(shape: MeshShape, devices: int, where: str) -> None:
+    """Devices that share rows are all of one rank's, or all of some ranks'."""
+    group = shape.context * shape.tensor
+    if max(group, devices) % min(group, devices):
+        what = f"makes {group} devices share rows, and a rank has {devices}: one must divide the other. Change it."
+        raise ConfigError([Problem(where, what)])

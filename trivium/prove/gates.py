@@ -72,10 +72,8 @@ class Question:
         if self.ranks == self.against:
             raise UsageError(f"--against: is {self.against}, as --ranks is. Give two numbers that differ.")
         plan = self._plan()
-        for ranks in (self.ranks, self.against):
-            shape = plan.config.engine.parallel
-            readers = ranks // shape.tensor if ranks == self.ranks else ranks
-            refuse_uneven(plan, 0, max(1, readers))
+        refuse_uneven(plan, 0, self.ranks, mesh_shape(plan.config.engine.parallel, self.ranks))
+        refuse_uneven(plan, 0, self.against)
         steps = min(self.steps or plan.total_steps, plan.total_steps)
         if steps < 4:
             raise UsageError(f"--steps: {steps} steps are too few to be killed and to resume in. Give 4 or more.")

@@ -198,13 +198,13 @@ class Loop:
         trainer, session = self.trainer, self.session
         if session.scored_at != trainer.step:
             session.scored_at = trainer.step
-            event = session.scoring.score(trainer.step, trainer.stage.seq_len, session.beat)
+            event = session.scoring.score(trainer.step, trainer.stage, session.beat)
             if event is not None:
                 session.tell(event)
 
     def sample(self) -> None:
         """Report what the model writes after the config's prompts."""
-        for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage.seq_len):
+        for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage):
             self.session.tell(event)
 
     def finish(self) -> None:
@@ -217,7 +217,8 @@ class Loop:
                 self.sample()
         if not trainer.finished:
             signals = [each for each in session.ranks.gather(session.signal) if each is not None]
-            session.tell(Preempted(step=trainer.step, signal=signals[0] if signals else "told to stop"))
+            why = "as --until says" if trainer.reached else "told to stop"
+            session.tell(Preempted(step=trainer.step, signal=signals[0] if signals else why))
         session.saver.wait()
         if is_new or not session.ranks.share(session.folder.last_step() == trainer.step):
             trainer.save("final" if trainer.finished else "stopped")

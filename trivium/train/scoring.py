@@ -20,19 +20,21 @@ from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem
 from trivium.files import hash_json
 from trivium.plan.plan import CompletePlan
+from trivium.plan.stage import CompleteStage
 from trivium.run.events import Sampled, Scored
 
 TEMPERATURE = 0.8  # of texts that are sampled
+ReaderIn = Callable[[CompleteStage], tuple[int, int]]
 
 
 class Scoring:
     """What a run's model is asked; opened once, when the run starts."""
 
-    def __init__(self, plan: CompletePlan, engine: Engine, ranks: Ranks, reader: tuple[int, int]) -> None:
-        """`reader` is this rank's number among those that read, and how many these are."""
+    def __init__(self, plan: CompletePlan, engine: Engine, ranks: Ranks, reader_in: ReaderIn) -> None:
+        """`reader_in` gives this rank's number among those that read in a stage, and how many these are."""
         self._engine = engine
         self._ranks = ranks
-        self._reader, self._readers = reader
+        self._reader_in = reader_in
         self._config, self._spec = plan.config, plan.model
         self._settings = plan.config.evaluate
         if self._settings.tasks or self._settings.prompts:
@@ -42,14 +44,14 @@ class Scoring:
         tasks, questions = self._settings.tasks, self._settings.questions
         self._exams = open_exams(tasks, questions, self._tokenizer) if tasks else []
 
-    def score(self, step: int, seq_len: int, beat: Callable[[], None]) -> Scored | None:
+    def score(self, step: int, stage: CompleteStage, beat: Callable[[], None]) -> Scored | None:
         """The scores of every task, on all ranks; None where the config names none."""
         if not self._exams:
             return None
         started = time.perf_counter()
-        seq_len = max(self._spec.max_seq_len, seq_len)
-        room, reader = min(self._settings.max_new_tokens, seq_len - 1), (self._reader, self._readers)
-        who = Examinee(self._engine, self._tokenizer, seq_len, room, self._ranks, *reader)
+        seq_len = max(self._spec.max_seq_len, stage.seq_len)
+        room = min(self._settings.max_new_tokens, seq_len - 1)
+        who = Examinee(self._engine, self._tokenizer, seq_len, room, self._ranks, *self._reader_in(stage))
         scores = {}
         for exam in self._exams:
             scores[exam.name] = examine(who, exam)
@@ -64,15 +66,15 @@ class Scoring:
             fingerprint_by_task=fingerprints,
         )
 
-    def sample(self, step: int, seq_len: int) -> list[Sampled]:
+    def sample(self, step: int, stage: CompleteStage) -> list[Sampled]:
         """A text after each prompt, the same draws every time; written by the rank that reads first."""
         prompts = self._settings.prompts or ()
         if not prompts:
             return []
-        seq_len = max(self._spec.max_seq_len, seq_len)
+        seq_len = max(self._spec.max_seq_len, stage.seq_len)
         words = self._tokenizer
         room = min(self._settings.max_new_tokens, seq_len - max(len(each) for each in self._prompts))
-        own = self._prompts if self._reader == 0 else []
+        own = self._prompts if self._reader_in(stage)[0] == 0 else []
         sampling = Sampling(temperature=TEMPERATURE, seed=self._config.run.seed)
         writing = Writing(room, text_ends(words), sampling, vocab=words.vocab)
         rows = generate(self._engine, own, writing, ranks=self._ranks)

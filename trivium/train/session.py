@@ -127,13 +127,12 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
     def say(text: str) -> None:
         sinks.write(Notice(step=trainer.step, text=text))
 
-    reader = trainer.loader.rank, trainer.loader.world_size
     session = Session(
         folder=folder,
         ranks=ranks,
         engine=engine,
         meter=Meter(plan, None if peak is None else peak * trainer.mesh.size),
-        scoring=Scoring(plan, engine, ranks, reader),
+        scoring=Scoring(plan, engine, ranks, trainer.loader.reader_in),
         references=references,
         saver=Saver(folder, retention, sinks.write, _mirror(trainer, sinks), ranks),
         cadence=Cadence(config.checkpoint.every),

@@ -21,7 +21,7 @@ from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
-from trivium.plan.settings import mesh_shape
+from trivium.plan.settings import mesh_shape, refuse_stage_meshes
 from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
@@ -54,8 +54,10 @@ class Trainer:
         dialect: str | None = None,
         world_size: int | None = None,
         dry_run: bool = False,
+        until: str | int | None = None,
         show: bool = True,
     ) -> None:
+        """`until` names a stage or a step before which this launch ends."""
         # What decides how ranks are joined is read before any of them may refuse the config.
         engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
         self.ranks = join_ranks(engine.name, engine.device)
@@ -67,6 +69,8 @@ class Trainer:
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
         self._plan(self.own.configured(config))
+        with self.ranks.as_one():
+            self.until = None if until is None else self.plan.step_of(str(until))
         self.dry_run = dry_run
         self.show = show
         self.step = 0
@@ -89,8 +93,8 @@ class Trainer:
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_rates(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
-            reader, readers = self.mesh.reader(ranks.rank, ranks.size), self.mesh.readers(ranks.size)
-            self.loader = Loader(self.plan, reader, readers)
+            refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)
+            self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh)
 
     def _named(self) -> AbstractContextManager[None]:
         """Problems with keys of a config that came from a file name the file and line."""
@@ -160,8 +164,13 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether to stop: the last step is taken, or `stopping` is set."""
-        return self.stopping or self.finished
+        """Whether to stop: the last step of the run or of this launch is taken, or `stopping` is set."""
+        return self.stopping or self.finished or self.reached
+
+    @property
+    def reached(self) -> bool:
+        """Whether this launch was to end before a step, and has."""
+        return self.until is not None and self.step >= self.until
 
     def run(self) -> "Trainer":
         """Train to the end; a run that exists resumes from its last checkpoint."""
@@ -200,7 +209,7 @@ class Trainer:
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
         rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // self._validation.seq_len)
-        for batch in self._validation.batches(rows, self.loader.rank, self.loader.world_size):
+        for batch in self._validation.batches(rows, *self.loader.reader_in(self.stage)):
             if self._session is not None:
                 self._session.beat()
             yield batch

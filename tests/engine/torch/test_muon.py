@@ -108,7 +108,13 @@ def counted_step(shape: MeshShape, rank: int, count: int) -> Counted:
 
 @pytest.mark.parametrize(
     "shape",
-    [MeshShape(shard=4), MeshShape(shard=64), MeshShape(replicate=4, shard=4), MeshShape(2, 8, 4), MeshShape(8, 16, 8)],
+    [
+        MeshShape(shard=4),
+        MeshShape(shard=64),
+        MeshShape(replicate=4, shard=4),
+        MeshShape(2, 8, tensor=4),
+        MeshShape(8, 16, tensor=8),
+    ],
     ids=str,
 )
 def test_a_step_holds_a_few_matrices_on_any_number_of_ranks(shape: MeshShape) -> None:

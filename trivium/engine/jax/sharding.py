@@ -57,7 +57,7 @@ def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
     devices = local_devices(device)[:1] if shape.size == 1 else jax.devices(device)
     assert len(devices) == shape.size, f"{len(devices)} devices cannot be {shape}"
     by_process = sorted(devices, key=lambda each: (each.process_index, each.id))
-    grid = np.array(by_process).reshape(shape.replicate, shape.shard, shape.tensor)
+    grid = np.array(by_process).reshape(shape.replicate, shape.parameter_shards, shape.tensor)
     return Mesh(grid, (REPLICATE, SHARD, TENSOR), axis_types=(AxisType.Auto,) * 3)
 
 

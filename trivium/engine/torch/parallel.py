@@ -138,7 +138,7 @@ def hold(model: LanguageModel, settings: EngineSettings, device: torch.device) -
 @cache
 def _mesh_and_data_group(shape: MeshShape, device_type: str) -> tuple[DeviceMesh, dist.ProcessGroup]:
     """One mesh for all models of a process, and the group of ranks that have rows of their own."""
-    sizes, names = (shape.replicate, shape.shard, shape.tensor), (REPLICATE, SHARD, TENSOR)
+    sizes, names = (shape.replicate, shape.parameter_shards, shape.tensor), (REPLICATE, SHARD, TENSOR)
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=names)
     return mesh, mesh[REPLICATE, SHARD]._flatten("data").get_group()
 
