@@ -24,7 +24,11 @@ from trivium.model.folder import read_spec
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import IGNORED, PADDING
 
-GENERATED = [STAGE, StageSettings(40, RopeSpec(scaling="yarn", factor=4.0, original_seq_len=SEQ_LEN))]
+GENERATED = [
+    STAGE,
+    StageSettings(40, RopeSpec(scaling="yarn", factor=4.0, original_seq_len=SEQ_LEN)),
+    StageSettings(40, RopeSpec(dropped=(1,))),
+]
 
 
 class EngineContract(KlContract):
@@ -200,7 +204,7 @@ class EngineContract(KlContract):
         alone = engine.nats(only_learn(batch, 1))
         assert alone == pytest.approx(np.where(batch.segments == 1, nats, 0), rel=1e-4, abs=1e-6)
 
-    @pytest.mark.parametrize("stage", GENERATED, ids=["plain", "yarn"])
+    @pytest.mark.parametrize("stage", GENERATED, ids=["plain", "yarn", "dropped"])
     @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
     @pytest.mark.parametrize("lengths", [(7, 1, 4), (5, 5)], ids=["ragged", "even"])
     def test_a_generation_sees_what_whole_rows_see(

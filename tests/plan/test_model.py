@@ -39,7 +39,7 @@ def test_what_is_given_is_kept() -> None:
     assert spec.qk_norm
     other = model_spec(Model(layers=4, width=64, norm_eps=1e-5, no_rope_every=2), vocab=300, max_seq_len=99)
     assert other.norm_eps == 1e-5
-    assert [other.has_rope(layer) for layer in range(4)] == [True, False, True, False]
+    assert other.rope.dropped == (1, 3)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -227,3 +227,23 @@ def test_a_stage_that_asks_for_no_rope_keeps_that_of_the_stage_before() -> None:
     assert [rope.theta for rope in found] == [1e4, 5e5, 5e5, 5e5, 5e5, 1e4]
     assert [rope.scaling for rope in found] == [None, None, None, "yarn", "yarn", None]
     assert found[4] == found[3]
+
+
+def test_a_stage_drops_the_positions_of_layers_and_later_stages_keep_that() -> None:
+    stages = (
+        {"steps": 5},
+        {"steps": 5, "rope": {"drop_layers": [1, 0]}},
+        {"steps": 5, "rope": {"theta": 5e5}},
+        {"steps": 5, "rope": {"drop_layers": []}},
+    )
+    plan = plan_of(*stages, model=VOCAB)
+    assert [rope.dropped for rope in ropes(plan)] == [(), (0, 1), (0, 1), ()]
+    assert plan.record(7)["stages[1].rope.dropped"] == [0, 1]
+
+
+def test_a_dropped_layer_that_the_model_does_not_have_is_refused() -> None:
+    layers = SIZES["tiny"].layers
+    with pytest.raises(PlanError) as error:
+        plan_of({"steps": 5, "rope": {"drop_layers": [1, layers]}}, model=VOCAB)
+    what = f"has {layers}, and the model's last layer is {layers - 1}. Lower it."
+    assert str(error.value) == f"stages[0].rope.drop_layers: {what}"

@@ -93,6 +93,8 @@ class Rope(Table):
     """With scaling = "llama3": channels with fewer turns in the original context than this are stretched in full."""
     high_freq_factor: Positive = Field(4.0, examples=[4.0])
     """With scaling = "llama3": channels with more turns than this are not stretched."""
+    drop_layers: Annotated[tuple[Whole, ...], Field(strict=False)] | None = Field(None, examples=[[3, 7, 11]])
+    """Layers, counted from 0, without rotary positions; absent: those that had none before."""
 
 
 class Reference(Table):

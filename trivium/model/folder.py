@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trivium.errors import ResumeError
 from trivium.files import read_json
 from trivium.model import huggingface
-from trivium.model.spec import MOST_LAYERS, ModelSpec, RopeSpec
+from trivium.model.spec import MOST_LAYERS, ModelSpec, RopeSpec, Scaling
 
 SPEC_FILE = "engine.json"
 TORCH_INDEX = "tensors.json"
@@ -17,7 +17,7 @@ TORCH_INDEX = "tensors.json"
 # What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
 # change in the future of a run.
 SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps", "no_rope_every")
+SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps")
 SHOWN = 3  # parameters that a refusal names
 
 
@@ -60,14 +60,16 @@ def _is_usable(key: str, value: Any) -> bool:
     if key == "rope":  # its own keys are checked
         return True
     if key == "scaling":
-        return value in (None, "linear", "yarn", "llama3")
+        return value is None or value in get_args(Scaling)
+    if key == "dropped":
+        return all(type(layer) is int and 0 <= layer < MOST_LAYERS for layer in value)
     if value is None:
-        return key in ("attention_factor", "no_rope_every", "own")
+        return key in ("attention_factor", "own")
     if key == "own":
         return isinstance(value, str)
     if key in ("qk_norm", "tied_embeddings"):
         return isinstance(value, bool)
-    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "no_rope_every")
+    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len")
     least = 0 if key in ("original_seq_len", "init_std") else 1 + 1e-9 if key == "theta" else 1e-30
     most = MOST_LAYERS if key == "layers" else 2**31 - 1
     return type(value) in ((int,) if is_whole else (int, float)) and least <= value <= most

@@ -105,7 +105,6 @@ def read_spec(folder: Path) -> ModelSpec:
         init_std=config.get("initializer_range") or 0.02,
         norm_eps=config["rms_norm_eps"],
         rope=_read_rope(config),
-        no_rope_every=_no_rope_every(config),
     )
 
 
@@ -122,7 +121,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) -> None:
     """A config.json with these rotary positions, for rows of up to `seq_len`."""
-    family = "qwen3" if spec.qk_norm else "llama" if spec.no_rope_every is None else "smollm3"
+    family = "qwen3" if spec.qk_norm else "smollm3" if rope.dropped else "llama"
     config = {
         "architectures": [CLASSES[family]],
         "model_type": family,
@@ -145,26 +144,19 @@ def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int) ->
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),  # else 1 and 2, which are anybody's tokens
     }
     if family == "smollm3":
-        config |= {"no_rope_layer_interval": spec.no_rope_every, "no_rope_layers": _rope_layers(spec), **NO_WINDOW}
+        config |= {"no_rope_layers": [int(layer not in rope.dropped) for layer in range(spec.layers)], **NO_WINDOW}
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _rope_layers(spec: ModelSpec) -> list[int]:
-    """SmolLM3's list: 1 for a layer with rotary positions, 0 for one without."""
-    return [int(spec.has_rope(layer)) for layer in range(spec.layers)]
-
-
-def _no_rope_every(config: dict[str, Any]) -> int | None:
-    """Every which layer of a SmolLM3 has no rotary positions; 0 where they are at no regular distance."""
+def _dropped(config: dict[str, Any]) -> tuple[int, ...]:
+    """The layers of a SmolLM3 that have no rotary positions: its list has a 0 for each, or they are every nth."""
     if config["model_type"] != "smollm3":
-        return None
-    layers = config.get("no_rope_layers") or []
-    if not layers:
-        return int(config.get("no_rope_layer_interval", 4))
-    if all(layers):
-        return None
-    every = layers.index(0) + 1
-    return every if layers == [int((layer + 1) % every != 0) for layer in range(len(layers))] else 0
+        return ()
+    layers = config.get("no_rope_layers")
+    if layers:
+        return tuple(number for number, rotates in enumerate(layers) if not rotates)
+    every = config.get("no_rope_layer_interval") or 4
+    return tuple(range(every - 1, config["num_hidden_layers"], every))
 
 
 def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
@@ -177,9 +169,6 @@ def _misfits(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
         if config.get(key, allowed[0]) not in allowed:
             what = f"{key} is {json.dumps(config[key])}, which is not built; {json.dumps(allowed[0])} is."
             yield Problem(str(path), what)
-    if _no_rope_every(config) == 0:
-        what = f"no_rope_layers is {config['no_rope_layers']}, which is not built; a 0 at every nth layer is."
-        yield Problem(str(path), what)
     for key in ("rope_scaling", "rope_parameters"):
         if not isinstance(config.get(key), dict | None):
             yield Problem(str(path), f"{key} is {json.dumps(config[key])}. It must be a table, or null.")
@@ -204,6 +193,10 @@ def _unusable(path: Path, config: dict[str, Any]) -> Iterator[Problem]:
     checks += [(config, "rms_norm_eps", float, True), (config, "initializer_range", float, False)]
     checks += [(rope, key, float, is_scaled and key == "factor") for key in _ROPE_NUMBERS]
     checks.append((rope, "original_max_position_embeddings", int, False))
+    checks.append((config, "no_rope_layer_interval", int, False))
+    marks = config.get("no_rope_layers")
+    if not (marks is None or (isinstance(marks, list) and all(mark in (0, 1) for mark in marks))):
+        yield Problem(str(path), f"no_rope_layers is {json.dumps(marks)}. It must be a list of 0 and 1.")
     for table, key, kind, is_needed in checks:
         value = table.get(key)
         if value is None and not is_needed:
@@ -230,8 +223,9 @@ def _read_rope(config: dict[str, Any]) -> RopeSpec:
     theirs = _their_rope(config)
     theta = float(theirs.get("rope_theta") or DEFAULT_THETA)
     kind = theirs.get("rope_type", theirs.get("type", "default"))
+    dropped = _dropped(config)
     if kind == "default":
-        return RopeSpec(theta)
+        return RopeSpec(theta, dropped=dropped)
     plain = RopeSpec(theta)
     return RopeSpec(
         theta=theta,
@@ -243,6 +237,7 @@ def _read_rope(config: dict[str, Any]) -> RopeSpec:
         beta_slow=float(theirs.get("beta_slow") or plain.beta_slow),
         low_freq_factor=float(theirs.get("low_freq_factor") or plain.low_freq_factor),
         high_freq_factor=float(theirs.get("high_freq_factor") or plain.high_freq_factor),
+        dropped=dropped,
     )
 
 
@@ -252,4 +247,4 @@ def _written_rope(rope: RopeSpec) -> dict[str, Any] | None:
     if rope.scaling == "ntk-by-parts":  # yarn without its attention factor; they have no name for it
         rope = replace(rope, scaling="yarn", attention_factor=1.0)
     theirs = {"scaling": "rope_type", "theta": "rope_theta", "original_seq_len": "original_max_position_embeddings"}
-    return {theirs.get(key, key): value for key, value in rope.deciding().items()}
+    return {theirs.get(key, key): value for key, value in replace(rope, dropped=()).deciding().items()}

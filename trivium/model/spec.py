@@ -29,6 +29,10 @@ class RopeSpec:
     beta_slow: float = 1.0  # the same: turns below which all is stretched
     low_freq_factor: float = 1.0  # llama3's names for the same two limits
     high_freq_factor: float = 4.0
+    dropped: tuple[int, ...] = ()  # layers, counted from 0, that have no rotary positions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dropped", tuple(self.dropped))  # a list in files
 
     def deciding(self) -> dict[str, Any]:
         """The fields that decide the rotary table under this scaling, by name."""
@@ -41,7 +45,8 @@ class RopeSpec:
             "yarn": (*by_parts, "attention_factor"),
             "llama3": ("theta", "scaling", "factor", "original_seq_len", "low_freq_factor", "high_freq_factor"),
         }[self.scaling]
-        return {key: parts[key] for key in keys if parts[key] is not None}
+        found = {key: parts[key] for key in keys if parts[key] is not None}
+        return found | ({"dropped": list(self.dropped)} if self.dropped else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,6 @@ class ModelSpec:
     norm_eps: float = 1e-6
     rope: RopeSpec = RopeSpec()
     own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
-    no_rope_every: int | None = None  # every nth layer has no rotary positions; None: all layers have
-
-    def has_rope(self, layer: int) -> bool:
-        """Whether a layer, counted from 0, has rotary positions."""
-        return self.no_rope_every is None or (layer + 1) % self.no_rope_every != 0
 
     @property
     def padded_vocab(self) -> int:

@@ -116,7 +116,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             theta = f"theta {rope['theta']:,g}"
             scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
             original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
-            parts.append(f"rope {theta}{scaling}{original}")
+            dropped = f", none in layers {', '.join(map(str, rope['dropped']))}" if "dropped" in rope else ""
+            parts.append(f"rope {theta}{scaling}{original}{dropped}")
         if kl is not None:
             reference = kl.get("reference") or {}
             to = reference.get("path") or reference.get("stage") or "the model as the stage begins"

@@ -35,6 +35,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         return PlannedModel(None)
     spec = _shape(config.model, stages, weights)
     ropes = stage_ropes(stages, config.model, spec)
+    _refuse_dropped(config.model, stages, spec)
     vocab = _vocab(config, largest_id)
     if isinstance(vocab, Problem):
         return PlannedModel(None, vocab, ropes)
@@ -44,6 +45,19 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
         raise ConfigError([Problem("model.vocab", what)])
     return PlannedModel(spec, None, ropes)
+
+
+def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:
+    """ConfigError for every `drop_layers` that names a layer which the model does not have."""
+    asked = {"model.rope": model.rope} | {f"stages[{number}].rope": each.rope for number, each in enumerate(stages)}
+    last = spec.layers - 1
+    problems = [
+        Problem(f"{where}.drop_layers", f"has {max(rope.drop_layers)}, and the model's last layer is {last}. Lower it.")
+        for where, rope in asked.items()
+        if rope is not None and rope.drop_layers and max(rope.drop_layers) > last
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:
@@ -74,6 +88,7 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
         beta_slow=asked.beta_slow,
         low_freq_factor=asked.low_freq_factor,
         high_freq_factor=asked.high_freq_factor,
+        dropped=own.dropped if asked.drop_layers is None else tuple(sorted(set(asked.drop_layers))),
     )
 
 
@@ -93,8 +108,10 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
 
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
-    """The shape that `[model]` describes by its numbers, or by the name of a size; rotary positions are plain."""
+    """The shape that `[model]` describes by its numbers, or by the name of a size; rotary positions are not scaled."""
     size = _size(model)
+    every = model.no_rope_every
+    dropped = () if every is None else tuple(range(every - 1, size.layers, every))
     return ModelSpec(
         **asdict(size),
         head_dim=model.head_dim or size.width // size.heads,
@@ -104,7 +121,7 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
         tied_embeddings=model.tied_embeddings,
         init_std=model.init_std,
         norm_eps=model.norm_eps,
-        no_rope_every=model.no_rope_every,
+        rope=RopeSpec(dropped=dropped),
     )
 
 

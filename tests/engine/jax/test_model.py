@@ -30,7 +30,7 @@ class OwnDecoder(nnx.Module):
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.embedding = Linear(spec.width, spec.padded_vocab)
-        self.layers = nnx.List([Layer(spec, number) for number in range(spec.layers)])
+        self.layers = nnx.List([Layer(spec, has_rope=True) for _ in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = Linear(spec.width, spec.padded_vocab)
 
@@ -63,7 +63,7 @@ def smoothed(hidden: Array, lm_head: Array, batch: LossBatch) -> Array:
 
 def test_a_layers_backward_pass_computes_again_what_is_not_kept() -> None:
     rotation = Rotation(*map(jnp.asarray, rotary_tables(TINY.rope, TINY.head_dim, 16)))
-    definition, shapes = nnx.split(nnx.eval_shape(lambda: Layer(TINY, 0)))
+    definition, shapes = nnx.split(nnx.eval_shape(lambda: Layer(TINY, has_rope=True)))
     state = jax.tree.map(lambda part: jnp.ones(part.shape), shapes)
 
     def products(recompute: Recompute) -> int:

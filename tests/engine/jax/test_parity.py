@@ -15,7 +15,7 @@ from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, S
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.step import DeviceBatch
 from trivium.engine.torch.engine import TorchEngine
-from trivium.model.spec import ModelSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 pytestmark = pytest.mark.slow  # programs are compiled
 
@@ -59,7 +59,7 @@ def test_both_engines_draw_the_same_weights() -> None:
     [
         (TINY, STAGE),
         (NORMED, replace(STAGE, document_mask=False, z_loss=1e-2)),
-        (replace(TINY, no_rope_every=2), STAGE),
+        (replace(TINY, rope=RopeSpec(dropped=(1,))), STAGE),
     ],
     ids=["llama", "qwen3", "smollm3"],
 )

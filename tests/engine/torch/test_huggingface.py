@@ -90,7 +90,7 @@ def test_their_model_gives_the_same_logits_here(family: str, shard_size: str, tm
         {"tied_embeddings": True, "rope": RopeSpec(scaling="linear", factor=2.0, original_seq_len=16)},
         {"qk_norm": True, "head_dim": 16, "rope": RopeSpec(scaling="yarn", factor=4.0, original_seq_len=16)},
         {"rope": RopeSpec(5e5, "llama3", 8.0, 16)},
-        {"layers": 4, "no_rope_every": 2},
+        {"layers": 4, "rope": RopeSpec(dropped=(1, 3))},
     ],
     ids=["llama", "linear-tied", "qwen3-yarn", "llama3", "smollm3"],
 )
@@ -146,11 +146,24 @@ def test_what_is_not_built_is_refused_all_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_layers_without_rotary_positions_at_no_regular_distance_are_refused(tmp_path: Path) -> None:
-    TorchEngine(EngineSettings(replace(TINY, layers=4, no_rope_every=2), device="cpu")).export(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["no_rope_layers"] == [1, 0, 1, 0]
-    change_config(tmp_path, no_rope_layers=[1, 0, 0, 1])
-    with pytest.raises(ConfigError, match=r"no_rope_layers is \[1, 0, 0, 1\], which is not built; a 0 at every nth"):
+@pytest.mark.parametrize(
+    ("layers", "dropped"),
+    [([1, 0, 0, 1], (1, 2)), ([1, 1, 1, 1], ()), (None, (1, 3))],
+    ids=["any", "none", "interval"],
+)
+def test_layers_without_rotary_positions_are_read(
+    layers: list[int] | None, dropped: tuple[int, ...], tmp_path: Path
+) -> None:
+    TorchEngine(EngineSettings(replace(TINY, layers=4, rope=RopeSpec(dropped=(1, 2))), device="cpu")).export(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["no_rope_layers"] == [1, 0, 0, 1]
+    change_config(tmp_path, no_rope_layers=layers, no_rope_layer_interval=2)
+    assert read_spec(tmp_path).rope.dropped == dropped
+
+
+def test_a_list_of_layers_that_is_none_is_refused(tmp_path: Path) -> None:
+    TorchEngine(EngineSettings(replace(TINY, layers=4, rope=RopeSpec(dropped=(1, 2))), device="cpu")).export(tmp_path)
+    change_config(tmp_path, no_rope_layers="yes")
+    with pytest.raises(ConfigError, match=r'no_rope_layers is "yes"\. It must be a list of 0 and 1\.'):
         read_spec(tmp_path)
 
 

@@ -26,7 +26,7 @@ class OwnDecoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = nn.Embedding(spec.padded_vocab, spec.width)
-        self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = nn.Linear(spec.width, spec.padded_vocab, bias=False)
 

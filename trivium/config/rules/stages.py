@@ -325,6 +325,9 @@ def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
         if view.given(*path, key) and rope.scaling not in scalings:
             needed = " or ".join(f'"{each}"' for each in scalings)
             yield view.problem((*path, key), f"needs scaling = {needed}. Write that too, or leave it out.")
+    if rope.drop_layers and view.config.model.qk_norm:
+        what = "is given with model.qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
+        yield view.problem((*path, "drop_layers"), what)
     for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
         if getattr(rope, low) >= getattr(rope, high):
             what = f"is {getattr(rope, low):g}, not under the {high} of {getattr(rope, high):g}. Lower it."

@@ -105,7 +105,8 @@ class JaxEngine:
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
         self.stage = stage = stage.resolved(self.settings)
-        self.design = replace(self.design, recompute=stage.recompute or "none")
+        rope = stage.rope or self.settings.spec.rope
+        self.design = replace(self.design, recompute=stage.recompute or "none", dropped=rope.dropped)
         self._hold_reference(stage)
         self.rotation = self._rotation(stage.seq_len)
         self.program = self._program(stage)

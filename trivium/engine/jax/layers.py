@@ -106,9 +106,9 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then feed-forward, each added to the stream that it read through a norm."""
 
-    def __init__(self, spec: ModelSpec, number: int) -> None:
+    def __init__(self, spec: ModelSpec, has_rope: bool) -> None:
         self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec, spec.has_rope(number))
+        self.attention = Attention(spec, has_rope)
         self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
         self.feed_forward = FeedForward(spec)
 

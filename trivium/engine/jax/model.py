@@ -31,11 +31,13 @@ Params = dict[str, Array]
 class Decoder(nnx.Module):
     """The whole model but for its losses, to which `lm_head` is handed."""
 
-    def __init__(self, spec: ModelSpec, precision: Precision, recompute: Recompute = "none") -> None:
+    def __init__(
+        self, spec: ModelSpec, precision: Precision, recompute: Recompute = "none", dropped: tuple[int, ...] = ()
+    ) -> None:
         self.precision = precision
         self.recompute: Recompute = recompute
         self.embedding = Linear(spec.width, spec.padded_vocab)
-        self.layers = nnx.List([Layer(spec, number) for number in range(spec.layers)])
+        self.layers = nnx.List([Layer(spec, number not in dropped) for number in range(spec.layers)])
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = None if spec.tied_embeddings else Linear(spec.width, spec.padded_vocab)
 
@@ -64,6 +66,7 @@ class Design:
     precision: Precision = "float32"
     recompute: Recompute = "none"
     make: MakeModel | None = None  # makes a module of the user's own instead of the decoder
+    dropped: tuple[int, ...] = ()  # layers without rotary positions
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by its name; nothing is allocated."""
@@ -150,7 +153,7 @@ class _Structure(NamedTuple):
 def _structure(design: Design) -> _Structure:
     spec, make = design.spec, design.make
     if make is None:
-        model = nnx.eval_shape(lambda: Decoder(spec, design.precision, design.recompute))
+        model = nnx.eval_shape(lambda: Decoder(spec, design.precision, design.recompute, design.dropped))
     else:
         model = nnx.eval_shape(lambda: _own_module(make(spec), spec))
     definition, state = nnx.split(model)

@@ -15,6 +15,7 @@ from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.sharding import parameter_sharding
 from trivium.engine.jax.weights import read_weights
 from trivium.model.folder import read_spec
+from trivium.model.spec import RopeSpec
 
 
 class Reference:
@@ -23,7 +24,7 @@ class Reference:
     def __init__(self, kl: KlSettings, design: Design, mesh: Mesh) -> None:
         self.folder = kl.reference
         self.rope = read_spec(kl.reference).rope
-        self.design = reference_design(kl, design)
+        self.design = reference_design(kl, design, self.rope)
         matrices, norms = jnp.dtype(self.design.precision), jnp.dtype("float32")
         room = {}
         for name, shape in self.design.shapes().items():
@@ -33,9 +34,10 @@ class Reference:
 
     def serves(self, kl: KlSettings, design: Design) -> bool:
         """Whether a stage with these settings asks for the model that is held already."""
-        return (kl.reference, reference_design(kl, design)) == (self.folder, self.design)
+        return (kl.reference, reference_design(kl, design, self.rope)) == (self.folder, self.design)
 
 
-def reference_design(kl: KlSettings, design: Design) -> Design:
-    """The trained model's, in the reference's own precision; nothing goes backward through it."""
-    return replace(design, precision=kl.precision or design.precision, recompute="none")
+def reference_design(kl: KlSettings, design: Design, rope: RopeSpec) -> Design:
+    """The trained model's, with the reference's own precision and positions; nothing goes backward through it."""
+    precision = kl.precision or design.precision
+    return replace(design, precision=precision, recompute="none", dropped=rope.dropped)

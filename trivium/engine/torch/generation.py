@@ -280,6 +280,6 @@ class NextToken:
     def logits(self, tokens: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
         """Logits (rows, vocab) in float32 of what follows these tokens (rows,)."""
         x = embedding(tokens, self.embedding).to(self.precision)
-        for layer in self.layers:
-            x = layer.forward(x, self.spec.head_dim, rotation, layout)
+        for number, layer in enumerate(self.layers):
+            x = layer.forward(x, self.spec.head_dim, rotation.of_layer(number), layout)
         return linear(self.norm(x), self.unembedding).float()

@@ -8,7 +8,7 @@ Written as one autograd function: rotating back is the gradient of rotating, so 
 and a pass costs 0.6 of what autograd makes of the same formula.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,12 +68,19 @@ class Rotation:
 
     cos: Tensor
     sin: Tensor
+    dropped: tuple[int, ...] = ()  # layers that do not rotate
+    rotates: bool = True
 
     @classmethod
     def table(cls, rope: RopeSpec, head_dim: int, seq_len: int, device: torch.device) -> "Rotation":
         """One rotation for each position of a row: (1, seq_len, 1, head_dim)."""
         cos, sin = (torch.from_numpy(table).to(device) for table in rotary_tables(rope, head_dim, seq_len))
-        return cls(torch.cat((cos, cos), -1)[None, :, None], torch.cat((-sin, sin), -1)[None, :, None])
+        tables = torch.cat((cos, cos), -1)[None, :, None], torch.cat((-sin, sin), -1)[None, :, None]
+        return cls(*tables, rope.dropped)
+
+    def of_layer(self, number: int) -> "Rotation":
+        """What a layer rotates by, which is nothing where its positions are dropped."""
+        return replace(self, rotates=False) if number in self.dropped else self
 
     @property
     def seq_len(self) -> int:
@@ -81,20 +88,24 @@ class Rotation:
 
     def of_rows(self, seq_len: int, positions: Tensor | None) -> "Rotation":
         """Those of rows of this length, whose slots have these positions (B, T), or count them through the row."""
-        return Rotation(self.cos[:, :seq_len], self.sin[:, :seq_len]) if positions is None else self.at(positions)
+        if positions is not None:
+            return self.at(positions)
+        return replace(self, cos=self.cos[:, :seq_len], sin=self.sin[:, :seq_len])
 
     def at(self, positions: Tensor) -> "Rotation":
         """A table's rotations at these positions (B, T)."""
-        return Rotation(self.cos[0, positions], self.sin[0, positions])
+        return replace(self, cos=self.cos[0, positions], sin=self.sin[0, positions])
 
     def apply_rotary(self, heads: Tensor) -> Tensor:
         """Heads (B, T, heads, head_dim), rotated by their slots' positions."""
+        if not self.rotates:
+            return heads
         rotated: Tensor = _ApplyRotary.apply(heads, self.cos, self.sin)  # type: ignore[no-untyped-call]
         return rotated
 
     def rotated(self, heads: Tensor) -> Tensor:
         """The same where nothing goes backward."""
-        return _rotated(heads, self.cos, self.sin)
+        return _rotated(heads, self.cos, self.sin) if self.rotates else heads
 
 
 class _ApplyRotary(torch.autograd.Function):
@@ -117,10 +128,9 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Every slot asks the slots it may see; queries share keys and values in groups."""
 
-    def __init__(self, spec: ModelSpec, has_rope: bool) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.head_dim = spec.head_dim
-        self.has_rope = has_rope
         self.query = nn.Linear(spec.width, spec.heads * spec.head_dim, bias=False)
         self.key = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
         self.value = nn.Linear(spec.width, spec.kv_heads * spec.head_dim, bias=False)
@@ -134,9 +144,7 @@ class Attention(nn.Module):
         queries, keys, values = (project(x).unflatten(-1, (-1, self.head_dim)) for project in projections)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        if self.has_rope:
-            queries, keys = rotation.apply_rotary(queries), rotation.apply_rotary(keys)
-        gathered = layout.attend(queries, keys, values)
+        gathered = layout.attend(rotation.apply_rotary(queries), rotation.apply_rotary(keys), values)
         output: Tensor = self.output(gathered.flatten(-2))
         return output
 
@@ -158,10 +166,10 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention, then feed-forward, each added to the stream that it read through a norm."""
 
-    def __init__(self, spec: ModelSpec, number: int) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(spec.width, spec.norm_eps)
-        self.attention = Attention(spec, spec.has_rope(number))
+        self.attention = Attention(spec)
         self.feed_forward_norm = RMSNorm(spec.width, spec.norm_eps)
         self.feed_forward = FeedForward(spec)
 

@@ -269,7 +269,7 @@ class Decoder(LanguageModel):
         self.spec = spec
         self.precision = precision
         self.embedding = Embedding(spec.padded_vocab, spec.width)
-        self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = None if spec.tied_embeddings else LMHead(spec.width, spec.padded_vocab, bias=False)
         for layer in self.layers:
@@ -287,7 +287,7 @@ class Decoder(LanguageModel):
         """Hidden states (B, T, width) after the last norm."""
         x = self.axis.scatter(self.embedding(batch.tokens, self.axis)).to(self.precision)
         with torch.autocast(x.device.type, self.precision, enabled=self.precision != torch.float32):
-            for layer in self.layers:
-                x = layer(x, batch.rotation, batch.layout)
+            for number, layer in enumerate(self.layers):
+                x = layer(x, batch.rotation.of_layer(number), batch.layout)
             hidden: Tensor = self.norm(x)
         return self.axis.gather(hidden, batch.tokens.shape[1])

@@ -37,6 +37,7 @@ from trivium.model.folder import read_spec
 from trivium.rows.batch import IGNORED, Batch
 
 FEW_LAYERS = 3
+LONGEST_PERIOD = 8  # layers that differ without a pattern are taken as equal
 SHORT = 128  # slots
 GROUPS = ("matrix", "embedding", "unembedding", "rest")
 
@@ -44,13 +45,21 @@ GROUPS = ("matrix", "embedding", "unembedding", "rest")
 def peak_parts(step: Measured) -> Parts:
     """The parts of a rank's memory when it holds most; call it inside `fake_rank`."""
     layers = step.settings.spec.layers
-    period = step.settings.spec.no_rope_every or 1  # layers repeat themselves after this many
+    period = _period(step)
     few = -(-FEW_LAYERS // period) * period
     if layers <= few + period:
         return max(peaks_of(step).values(), key=_total)
     less, more = (peaks_of(with_layers(step, count)) for count in (few, few + period))
     extended = [_extended(less[phase], more[phase], (layers - few) / period) for phase in less.keys() & more.keys()]
     return max(extended, key=_total)
+
+
+def _period(step: Measured) -> int:
+    """After how many layers they repeat themselves: some may have no rotary positions."""
+    dropped = (step.stage.rope or step.settings.spec.rope).dropped
+    numbers = range(step.settings.spec.layers)
+    sizes = range(1, LONGEST_PERIOD + 1)
+    return next((size for size in sizes if all((n in dropped) == (n % size in dropped) for n in numbers)), 1)
 
 
 def with_layers(step: Measured, layers: int) -> Measured:
