@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tests.support.batches import make_batch
 from tests.support.counted import Counted
 from trivium.engine.torch.attention import (
+    BLOCK,
     BlockMasked,
     Documents,
     Layout,
@@ -82,31 +83,73 @@ def test_blocks_give_what_a_mask_gives() -> None:
     torch.testing.assert_close(got, wanted)
 
 
-@given(
-    rows=st.lists(st.lists(st.integers(1, 300), max_size=6).map(tuple), min_size=1, max_size=3), extra=st.integers(1, 9)
-)
-@settings(max_examples=40, deadline=None)
-def test_blocks_are_those_that_torch_finds_by_every_pair(rows: list[tuple[int, ...]], extra: int) -> None:
+ROWS = st.lists(st.lists(st.integers(1, 300), max_size=6).map(tuple), min_size=1, max_size=3)
+
+
+@given(rows=ROWS, extra=st.integers(1, 9), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_blocks_are_those_that_torch_finds_by_every_pair(
+    rows: list[tuple[int, ...]], extra: int, data: st.DataObject
+) -> None:
     segments = make_batch(tuple(rows), seq_len=max(sum(row) for row in rows) + extra).segments
-    starts = starts_of(segments)
+    starts, seq_len = starts_of(segments), segments.shape[1]
+    offset = data.draw(st.one_of(st.just(0), st.integers(0, seq_len - 1)), label="offset")
+    num_queries = data.draw(st.one_of(st.none(), st.integers(1, seq_len - offset)), label="queries")
+    ours = block_mask(starts, offset, num_queries)
 
     def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        query = query + offset
         return (query >= key) & (starts[row, query] == starts[row, key])
 
-    ours, theirs = (
-        block_mask(starts),
-        create_block_mask(sees, len(segments), None, segments.shape[1], segments.shape[1], device="cpu"),
-    )
-    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices"):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    theirs = create_block_mask(sees, len(segments), None, num_queries or seq_len - offset, seq_len, device="cpu")
     assert ours.seq_lengths == theirs.seq_lengths
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        assert torch.equal(getattr(ours, f"{kind}_num_blocks"), getattr(theirs, f"{kind}_num_blocks")), kind
+        assert listed(ours, kind) == listed(theirs, kind), kind
+
+
+def listed(blocks: BlockMask, kind: str) -> list[list[list[int]]]:
+    """The blocks that are seen, row by row; what follows them in torch's lists is never read."""
+    numbers, indices = getattr(blocks, f"{kind}_num_blocks"), getattr(blocks, f"{kind}_indices")
+    assert indices.min() >= 0
+    assert indices.max() < indices.shape[-1]
+    pairs = zip(*(each[:, 0].tolist() for each in (numbers, indices)), strict=True)
+    return [[order[:number] for number, order in zip(*row, strict=True)] for row in pairs]
+
+
+@given(rows=ROWS, extra=st.integers(1, 9))
+@settings(max_examples=10, deadline=None)
+def test_blocks_have_the_form_that_torch_gives_its_own(rows: list[tuple[int, ...]], extra: int) -> None:
+    """The kernels, backward too, are given tensors of the same types, shapes and strides."""
+    segments = make_batch(tuple(rows), seq_len=max(sum(row) for row in rows) + extra).segments
+    ours = block_mask(starts_of(segments))
+    of_keys = (ours.kv_num_blocks, ours.kv_indices, ours.full_kv_num_blocks, ours.full_kv_indices)
+    theirs = BlockMask.from_kv_blocks(*of_keys, BLOCK_SIZE=BLOCK, mask_mod=ours.mask_mod, seq_lengths=ours.seq_lengths)
+    for name in BlockMask._TENSOR_ATTRS:
+        one, other = getattr(ours, name), getattr(theirs, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride()), name
+    assert [getattr(ours, name) for name in BlockMask._CONTEXT_ATTRS] == [
+        getattr(theirs, name) for name in BlockMask._CONTEXT_ATTRS
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention.*")  # it asks to be compiled, which a GPU does
+@pytest.mark.parametrize("offset", [0, 100, 128])
+def test_some_queries_of_a_row_gather_what_they_gather_among_all(offset: int) -> None:
+    starts = starts_of(make_batch(((100, 60, 90), (256,), (200, 56)), seq_len=256).segments)
+    queries, keys, values = (array.detach() for array in arrays(3, 256))
+    some = slice(offset, offset + 120)
+    got = BlockMasked(block_mask(starts, offset, 120)).attend(queries[:, some], keys, values)
+    torch.testing.assert_close(got, Masked.of(starts).attend(queries, keys, values)[:, some])
 
 
 def test_blocks_of_a_long_row_take_little_memory() -> None:
     segments = np.repeat(np.arange(64, dtype=np.int32), 2**17 // 64)[None]
     with Counted() as memory:
         blocks = block_mask(starts_of(segments))
-    assert memory.peak < 2**26  # a square of the row's slots would be 2**34
+    assert memory.peak < 1.01 * 4 * 4 * 2**20  # four lists of 2**10 x 2**10 blocks; all pairs of slots would be 2**34
     assert blocks.full_kv_num_blocks is not None
     assert int(blocks.full_kv_num_blocks.sum()) == 64 * sum(range(16))
 

@@ -131,34 +131,67 @@ def document_starts(segments: Segments) -> Segments:
     return starts
 
 
-def block_mask(starts: Tensor) -> BlockMask:
-    """The mask of rows by the starts of their slots' documents (B, T).
+def block_mask(starts: Tensor, offset: int = 0, num_queries: int | None = None) -> BlockMask:
+    """The mask of rows by the starts of their slots' documents (B, T); queries are all slots, or some from an offset.
 
-    torch's own `create_block_mask` evaluates every pair of slots, 51 GB at 131,072 of them. A block of queries sees
-    the blocks from its first slot's document to itself; it sees one whole if that lies within this document, and so
-    do all of its own slots.
+    torch's own `create_block_mask` evaluates every pair of slots, 51 GB at 131,072 of them. Starts only grow along a
+    row, so that the blocks of keys which a block of queries sees are neighbours: from its first slot's document to its
+    last slot. So are those that it sees whole, from its last slot's document to its first slot, and so are the blocks
+    of queries that see a block of keys.
     """
     seq_len = starts.shape[1]
-    first = torch.arange(0, seq_len, BLOCK, device=starts.device)
-    last = (first + BLOCK - 1).clamp(max=seq_len - 1)
-    begins = starts[:, first, None]  # (B, queries' blocks, 1)
-    earlier = first < first[:, None]
-    seen = (earlier | torch.eye(len(first), dtype=torch.bool, device=starts.device)) & (first + BLOCK > begins)
-    within_one = (starts[:, last, None] == begins) & (first[:, None] + BLOCK <= seq_len)
-    whole = earlier & (first >= begins) & within_one
+    num_queries = seq_len - offset if num_queries is None else num_queries
+    of_queries, of_keys = (
+        torch.arange(-(-slots // BLOCK), dtype=torch.int32, device=starts.device).repeat(len(starts), 1)
+        for slots in (num_queries, seq_len)
+    )
+    first = offset + of_queries * BLOCK
+    last = (first + BLOCK - 1).clamp(max=offset + num_queries - 1)
+    begins, ends = (starts.gather(1, slots.long()) for slots in (first, last))  # of the first's and the last's document
+    seen = _Spans(begins // BLOCK, last // BLOCK + 1)
+    is_short = first + BLOCK - 1 > last
+    whole = _Spans(torch.where(is_short, of_keys.shape[1], -(-ends // BLOCK)), (first + 1) // BLOCK)
 
     def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (query >= key) & (key >= starts[row, query])
+        return (query + offset >= key) & (key >= starts[row, query + offset])
 
-    return BlockMask.from_kv_blocks(
-        *_listed(seen & ~whole), *_listed(whole), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(seq_len, seq_len)
+    return BlockMask(
+        (num_queries, seq_len),
+        *_listed(seen, whole, of_keys[0]),
+        *_listed(seen.seen_from(of_keys), whole.seen_from(of_keys), of_queries[0]),
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=sees,
     )
 
 
-def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block of queries, the number of marked blocks of keys, and all of them with the marked ones first."""
-    order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return blocks.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None].contiguous()
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """For each block on one side, a span of blocks on the other, (B, blocks); from block to block no end goes back."""
+
+    first: Tensor
+    end: Tensor  # where a span is empty, at or before its first
+
+    def seen_from(self, others: Tensor) -> "_Spans":
+        """For each block on the other side (B, others), the span of blocks whose own spans hold it."""
+        sides = (torch.searchsorted(each, others, right=True, out_int32=True) for each in (self.end, self.first))
+        return _Spans(*sides)
+
+
+def _listed(seen: _Spans, whole: _Spans, others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As torch wants them: numbers and indices of the blocks that are seen in part, and of those that are seen whole.
+
+    Indices after the number of a list are never read, and mean nothing.
+    """
+    num_whole = (whole.end - whole.first).clamp(min=0)
+    num_before = torch.where(
+        num_whole > 0, whole.first - seen.first, len(others)
+    )  # seen in part, before the whole ones
+    after = seen.first + num_whole
+    in_part = torch.where(others < num_before[..., None], seen.first[..., None], after[..., None]).add_(others)
+    in_whole = whole.first[..., None] + others
+    numbers = (seen.end - after)[:, None], num_whole[:, None]
+    indices = [each.clamp_(max=len(others) - 1)[:, None] for each in (in_part, in_whole)]
+    return numbers[0], indices[0], numbers[1], indices[1]
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
