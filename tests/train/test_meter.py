@@ -20,14 +20,15 @@ class TwoRanks(Ranks):
 
     size = 2
 
-    def __init__(self) -> None:
+    def __init__(self, late: float = 0.0) -> None:
         self.calls = 0
+        self.late = late  # seconds that the other rank takes longer before its passes
 
     def gather(self, value: Value) -> list[Value]:
         self.calls += 1
         assert isinstance(value, list)
-        seconds, *memory = value
-        other = [seconds, *([memory[0] + GB, memory[1] + GB, 2] if memory else [])]
+        alone, together, *memory = value
+        other = [alone + self.late, together - self.late, *([memory[0] + GB, memory[1] + GB, 2] if memory else [])]
         return [value, other]  # type: ignore[list-item]
 
 
@@ -55,7 +56,7 @@ def test_ranks_compare_their_devices_memory_every_ten_steps_and_where_a_stage_en
     ranks, said = TwoRanks(), list[str]()
     compared = Compared(ranks, said.append, Sixty())  # type: ignore[arg-type]
     compared.enter(0)
-    found = [compared.took(0.5, ends_stage=step == 13) for step in range(14)]
+    found = [compared.took(0.5, 0.3, ends_stage=step == 13) for step in range(14)]
     assert [step for step, each in enumerate(found) if each] == [9, 13]
     figures = {"active": 63 * GB, "reserved": 71 * GB, "retries": 2, "total": 80 * GB, "predicted": 60 * GB}
     assert found[9] == found[13] == {"device_memory": figures}
@@ -63,7 +64,7 @@ def test_ranks_compare_their_devices_memory_every_ten_steps_and_where_a_stage_en
     full = "71.0 of 80.0 GB are reserved, 2 retries of the allocator"
     assert said == [f"the GPU's memory is nearly full, and steps are slower: {full}"]
     compared.enter(1)
-    compared.took(0.5, ends_stage=True)
+    compared.took(0.5, 0.3, ends_stage=True)
     assert (len(resets), len(said)) == (2, 2)
 
 
@@ -71,8 +72,22 @@ def test_without_devices_the_end_of_a_stage_costs_no_call() -> None:
     ranks = TwoRanks()
     compared = Compared(ranks, print)
     compared.enter(0)
-    assert [compared.took(0.5, ends_stage=True) for _ in range(10)] == [{}] * 10
+    assert [compared.took(0.5, 0.3, ends_stage=True) for _ in range(10)] == [{}] * 10
     assert ranks.calls == 1
+
+
+@pytest.mark.parametrize(("late", "names"), [(0.25, True), (0.05, False)])
+def test_a_rank_that_the_others_wait_for_is_found_though_all_steps_take_the_same_time(late: float, names: bool) -> None:
+    said = list[str]()
+    compared = Compared(TwoRanks(late), said.append)
+    found = [compared.took(1.0, 0.8, ends_stage=False) for _ in range(30)]
+    # A rank that waits has passes of 0.8 s; without the wait they take 0.8 s less what the other one is late.
+    alone, passes = 0.2, 0.8 - late
+    figures = {"slowest_rank": 1, "slowest_seconds": alone + late + passes, "median_seconds": alone + passes}
+    slowest = [each for each in found if each]
+    assert slowest == ([pytest.approx(figures)] * 3 if names else [])
+    times = "1.000 s where half of them take 0.750 s or less"
+    assert said == ([f"rank 1 is slow: the others wait for it, {times}"] if names else [])
 
 
 @pytest.mark.usefixtures("folder")

@@ -196,7 +196,7 @@ class StepStats:
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     skipped: str | None = None  # why no update was made, where none was
-    waited: float = 0.0  # seconds for the other ranks to begin their step
+    together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged
     compilations: int = field(default=0, compare=False)  # made for this step, by an engine that compiles whole steps
     notice: str | None = field(default=None, compare=False)  # something a user should know

@@ -150,7 +150,7 @@ class Loop:
             session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped, figures=figures, rows=rows))
         if taken is not None:
             is_last = step + 1 == trainer.plan.stages[now.stage].end
-            compared = session.compared.took(taken.seconds - stats.waited, ends_stage=is_last)
+            compared = session.compared.took(taken.seconds, stats.together, ends_stage=is_last)
             session.tell(replace(taken, figures=figures, **compared))
             if stats.loss > limit:
                 rows = self._keep_rows(step)

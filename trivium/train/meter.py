@@ -113,7 +113,8 @@ class Compared:
     """What all ranks compare every few steps, in one call: their devices' memory, and who the others wait for.
 
     Ranks that share a model pass through it together: the time of a step is the same for all of them. What differs is
-    how long each takes from one exchange to the next by itself: its batch, its update, its disk, its machine.
+    how long each takes before that by itself: its batch, its update, its disk, its machine. Whoever comes last finds
+    the others waiting: the shortest passes of any rank are those without a wait, and count for all of them.
     """
 
     ranks: Ranks
@@ -121,7 +122,8 @@ class Compared:
     predicted: PredictedPeaks | None = None
     _stage: int = 0
     _retried: bool = False  # whether the user knows that the allocator did, in this stage
-    _seconds: list[float] = field(default_factory=list)
+    _alone: list[float] = field(default_factory=list)  # seconds of each step, outside the passes
+    _together: list[float] = field(default_factory=list)  # and in them
     _looks: int = 0
     _last: int | None = None
 
@@ -130,21 +132,25 @@ class Compared:
         self._stage, self._retried = stage, False
         device_memory(reset=True)
 
-    def took(self, seconds: float, *, ends_stage: bool = False) -> dict[str, Any]:
-        """Count a step's own seconds; returns what its event reports of the slowest rank and of devices' memory.
+    def took(self, seconds: float, together: float, *, ends_stage: bool = False) -> dict[str, Any]:
+        """Count a step; returns what its event reports of the slowest rank and of devices' memory.
 
-        Where there are devices, also when a stage ends: it may have fewer steps than lie between two comparisons.
+        `together` are those of its seconds in which ranks wait for each other. Where there are devices, they compare
+        also when a stage ends: it may have fewer steps than lie between two comparisons.
         """
-        self._seconds.append(seconds)
-        device, is_due = device_memory(), len(self._seconds) >= COMPARED_STEPS
+        self._alone.append(seconds - together)
+        self._together.append(together)
+        device, is_due = device_memory(), len(self._alone) >= COMPARED_STEPS
         if not is_due and not (ends_stage and device is not None):
             return {}
         own = [] if device is None else [device.active, device.reserved, device.retries]
-        rows = self.ranks.gather([statistics.fmean(self._seconds), *own])
-        found = {} if device is None else self._memory(device.total, [row[1:] for row in rows])
+        rows = self.ranks.gather([statistics.fmean(self._alone), statistics.fmean(self._together), *own])
+        found = {} if device is None else self._memory(device.total, [row[2:] for row in rows])
         if is_due:
-            self._seconds.clear()
-            found |= self._slowest([row[0] for row in rows])
+            self._alone.clear()
+            self._together.clear()
+            shortest = min(row[1] for row in rows)
+            found |= self._slowest([row[0] + shortest for row in rows])
         return found
 
     def _memory(self, total: int, rows: list[list[float]]) -> dict[str, Any]:

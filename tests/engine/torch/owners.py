@@ -22,7 +22,7 @@ from tests.support.sharded import filled, sharded_matrices
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
 from trivium.engine.torch.muon import WideMuon
-from trivium.engine.torch.parallel import clip_to, square_of, whole
+from trivium.engine.torch.parallel import scale_and_clip, square_of, whole
 
 LAYOUTS = {
     "shard 2": MeshShape(shard=2),
@@ -102,7 +102,7 @@ def _clipped(matrices: list[nn.Parameter]) -> list[float]:
     """The gradients' norm before clipping and after."""
     gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
     before = norm_of(gradients)
-    clip_to(LIMIT, before, matrices)
+    scale_and_clip(1.0, before, LIMIT, matrices)
     return [before.item(), get_total_norm([whole(gradient) for gradient in gradients]).item()]
 
 

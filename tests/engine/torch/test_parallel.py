@@ -22,7 +22,7 @@ from torch.nn.utils import get_total_norm
 from tests.engine.torch.layouts import HANDED_ON, KINDS, LAYOUTS, SPEC, STEPS
 from tests.support.sharded import playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
-from trivium.engine.torch.parallel import REPLICATE, SHARD, TENSOR, clip_to, local_part, part_at
+from trivium.engine.torch.parallel import REPLICATE, SHARD, TENSOR, local_part, part_at, scale_and_clip
 from trivium.engine.torch.ranks import first_node, take_slurms_names
 from trivium.errors import ConfigError
 
@@ -104,8 +104,9 @@ def test_what_is_let_go_after_the_forward_pass_is_gathered_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adamw", "micro-batches", "bfloat16"])
-def test_all_figures_and_flags_of_a_step_are_two_calls_between_ranks(layouts: dict[str, Any], kind: str) -> None:
-    assert layouts["shard 2"][kind]["calls"]["allreduce_"] == 2
+def test_loss_tokens_figures_and_flags_of_a_step_are_one_call_between_ranks(layouts: dict[str, Any], kind: str) -> None:
+    assert layouts["shard 2"][kind]["calls"].keys() == {"_allgather_base_", "_reduce_scatter_base_", "allreduce_"}
+    assert layouts["shard 2"][kind]["calls"]["allreduce_"] == 1
 
 
 @pytest.mark.slow
@@ -187,10 +188,21 @@ def test_one_process_clips_as_torch_does() -> None:
     for one, other, value in zip(ours[1:], theirs[1:], values[1:], strict=True):  # the first has no gradient
         one.grad, other.grad = value.clone(), value.clone()
     norm = get_total_norm([tensor.grad for tensor in ours if tensor.grad is not None])
-    clip_to(1.0, norm, ours)
+    scale_and_clip(1.0, norm, 1.0, ours)
     assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, 1.0))
     for one, other in zip(ours[1:], theirs[1:], strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("limit", [None, 1.0, 1e6])
+def test_gradients_are_scaled_and_clipped_at_once(limit: float | None) -> None:
+    wanted = [torch.tensor([3.0, 4.0]), torch.tensor([12.0])]
+    weights = [torch.zeros(len(each), requires_grad=True) for each in wanted]
+    for weight, gradient in zip(weights, wanted, strict=True):
+        weight.grad = gradient / 8
+    scale_and_clip(8.0, get_total_norm(wanted), limit, weights)
+    for weight, gradient in zip(weights, wanted, strict=True):
+        torch.testing.assert_close(weight.grad, gradient / 13 if limit == 1 else gradient)
 
 
 def test_heads_that_cannot_be_split_are_refused() -> None:

@@ -1,8 +1,9 @@
 """Batches -> updates: the Engine protocol in torch, on one device or shared by many ranks.
 
-A step passes its micro-batches forward and backward, adding up gradients of an objective that was divided by
-the loss tokens of the whole batch, on all ranks, beforehand, and then updates once. Micro-batches change the
-memory that activations take and nothing else. A rank is given its own rows; figures are those of all ranks.
+A step passes its micro-batches forward and backward, adding up gradients of an objective that is divided by the loss
+tokens of the whole batch, on all ranks, and then updates once. Micro-batches change the memory that activations take
+and nothing else. A rank is given its own rows; figures are those of all ranks. The loss tokens of all ranks are known
+with these, after the passes: until then many ranks divide by the slots of the batch.
 """
 
 import os
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -99,29 +101,31 @@ class TorchEngine:
             self.optimizers = self._fresh_optimizers()
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
-        arrived = time.perf_counter()
-        rows, tokens = self.held.sum(_counts(batch))
-        waited = time.perf_counter() - arrived
-        loss_tokens = int(tokens.sum())
+        began = time.perf_counter()
+        counts = _counts(batch)
+        divisor = self.held.divisor(int(counts[1].sum()), batch.targets.size)
         with deterministic_algorithms(self.exact):
-            nats, terms = self._gradients(batch, 1 / max(1, loss_tokens))
-            norm, figures = self._figures(nats, terms, () if now.flags is None else now.flags())
-            loss = sum(figures.nats) / max(1, loss_tokens)
-            skipped = StepStats.why_skipped(loss, figures.norm, now.loss_limit)
+            nats, terms = self._gradients(batch, 1 / divisor)
+            norm, figures = self._figures(nats, terms, counts, () if now.flags is None else now.flags())
+            together = time.perf_counter() - began
+            loss_tokens = sum(figures.loss_tokens)
+            scale = divisor / max(1, loss_tokens)  # 1 for a single process
+            loss, grad_norm = sum(figures.nats) / max(1, loss_tokens), figures.norm * scale
+            skipped = StepStats.why_skipped(loss, grad_norm, now.loss_limit)
             if skipped is None:
-                self.optimizers.step(now, norm)
+                self.optimizers.step(now, norm * scale, scale)
                 self.trained_rope = self.stage.rope or self.settings.spec.rope
             self.optimizers.zero_grad()
-        there = [number for number, count in enumerate(rows.tolist()) if count]
+        there = [number for number, count in enumerate(figures.rows) if count]
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
-            grad_norm=figures.norm,
+            grad_norm=grad_norm,
             nats_by_source={batch.sources[each]: figures.nats[each] for each in there},
-            loss_tokens_by_source={batch.sources[each]: int(tokens[each]) for each in there},
+            loss_tokens_by_source={batch.sources[each]: figures.loss_tokens[each] for each in there},
             extra=self._extra(loss, {name: total / max(1, loss_tokens) for name, total in figures.terms.items()}),
             skipped=skipped,
-            waited=waited if self.settings.mesh.size > 1 else 0.0,
+            together=together if self.settings.mesh.size > 1 else 0.0,
             raised=None if now.flags is None else figures.raised,
             notice=self._notice(),
         )
@@ -243,16 +247,24 @@ class TorchEngine:
         return rows.by_source.to(self.wide) @ by_row
 
     def _figures(
-        self, nats: Tensor, terms: Mapping[str, Tensor], flags: Sequence[bool]
+        self, nats: Tensor, terms: Mapping[str, Tensor], counts: NDArray[np.float64], flags: Sequence[bool]
     ) -> tuple[Tensor, "StepFigures"]:
         """Of all ranks, by one call between them; the one time that a step waits for the device."""
-        raised = torch.tensor(flags, dtype=self.wide)
-        values = torch.cat((nats, *(term[None].to(self.wide) for term in terms.values()), raised.to(self.device)))
+        known = torch.tensor([*counts.flat, *flags], dtype=self.wide).to(self.device)
+        values = torch.cat((nats, *(term[None].to(self.wide) for term in terms.values()), known))
         norm, summed = self.held.sum_with_norm(self.optimizers.gradients(), values)
         first, *rest = torch.cat((norm[None].to(self.wide), summed)).tolist()
-        of_nats, of_terms, of_flags = rest[: len(nats)], rest[len(nats) :], rest[len(nats) + len(terms) :]
-        found = dict(zip(terms, of_terms, strict=False))
-        return norm, StepFigures(first, of_nats, found, tuple(flag > 0 for flag in of_flags))
+        left = iter(rest)
+        sizes = (len(nats), len(terms), len(nats), len(nats), len(flags))
+        of_nats, of_terms, rows, tokens, of_flags = (list(islice(left, size)) for size in sizes)
+        return norm, StepFigures(
+            norm=first,
+            nats=of_nats,
+            rows=list(map(round, rows)),
+            loss_tokens=list(map(round, tokens)),
+            terms=dict(zip(terms, of_terms, strict=True)),
+            raised=tuple(flag > 0 for flag in of_flags),
+        )
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[DeviceBatch, bool]]:
         """Parts of a batch on the device, each copied before the one before it is used, and whether it is the last."""
@@ -315,8 +327,10 @@ def open_device(name: str | None) -> torch.device:
 class StepFigures:
     """What a step found, over all ranks."""
 
-    norm: float
+    norm: float  # of the gradients as the passes left them
     nats: list[float]  # by source
+    rows: list[int]  # by source
+    loss_tokens: list[int]  # by source
     terms: dict[str, float]
     raised: tuple[bool, ...]
 

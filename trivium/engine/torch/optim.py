@@ -19,7 +19,7 @@ from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.parameters import ParameterGroup, parameter_group
 from trivium.engine.torch.checkpoint.parts import SavedTensor
 from trivium.engine.torch.muon import WideMuon
-from trivium.engine.torch.parallel import clip_to
+from trivium.engine.torch.parallel import scale_and_clip
 from trivium.errors import ResumeError, UsageError
 
 WRONG_KIND = (
@@ -68,10 +68,9 @@ class Optimizers:
         for optimizer in self.each:
             optimizer.zero_grad()
 
-    def step(self, now: StepSettings, norm: Tensor) -> None:
-        """Clip by the gradients' norm and update."""
-        if self.settings.grad_clip is not None:
-            clip_to(self.settings.grad_clip, norm, self.names)
+    def step(self, now: StepSettings, norm: Tensor, scale: float = 1.0) -> None:
+        """Multiply gradients by a scale, which gives them this norm, clip and update."""
+        scale_and_clip(scale, norm, self.settings.grad_clip, self.names)
         for optimizer in self.each:
             for group in optimizer.param_groups:
                 _set(group, now)

@@ -8,10 +8,10 @@ FSDP gathers a layer before it is used and lets it go after, forward and backwar
 pass, and so is the last norm with the lm_head; a model of the user's own has these in one part with whatever is not
 in its layers, and so has a decoder with tied embeddings. `reshard_after_forward` lets go all of them after the forward
 pass, or none, so that each is gathered twice or once. In bfloat16 all of it is gathered as bfloat16, norms too.
-Gradients are summed in float32, not averaged: the objective has been divided by the loss tokens of the whole batch.
+Gradients are summed in float32, not averaged: all ranks divide the objective by the same number.
 
-Between ranks a step adds two calls: a sum of loss tokens, on the processors, before it, and one of the gradients' norm
-with all figures and flags, on the devices, after the last pass.
+Between ranks a step adds one call, on the devices, after the last pass: the gradients' norm, the loss tokens, all
+figures and flags. Gradients are divided by the loss tokens of the whole batch where they are clipped, in one pass.
 """
 
 import itertools
@@ -59,6 +59,10 @@ class LocalModel:
         """Sum over the ranks that have rows of their own."""
         return values
 
+    def divisor(self, loss_tokens: int, slots: int) -> int:
+        """What the objective is divided by before the passes, known without an exchange: the loss tokens themselves."""
+        return max(1, loss_tokens)
+
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of all gradients, and values summed over the ranks that have rows of their own, on the device."""
         return get_total_norm(gradients), values
@@ -91,6 +95,10 @@ class ShardedModel:
         summed = torch.from_numpy(values.copy())
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()
+
+    def divisor(self, loss_tokens: int, slots: int) -> int:
+        """The slots of all ranks, which have as many each: their loss tokens are not known before the passes."""
+        return slots * self._data.size()
 
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
         """In one call for both; ranks of the tensor axis have the same rows, and so the same values."""
@@ -212,10 +220,15 @@ def square_of(gradients: Sequence[Tensor]) -> Tensor:
     return torch.stack(squares).sum()
 
 
-def clip_to(limit: float, norm: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Scale gradients of this norm down to the limit; what ranks share, by its parts, since meshes may differ."""
+def scale_and_clip(scale: float, norm: Tensor, limit: float | None, parameters: Iterable[Tensor]) -> None:
+    """Multiply gradients by a scale, which gives them this norm, and clip that to the limit: one pass, or none.
+
+    What ranks share is multiplied by its parts, since meshes may differ.
+    """
+    if limit is None and scale == 1:
+        return
     gradients = [local_part(parameter.grad)[0] for parameter in parameters if parameter.grad is not None]
-    factor = torch.clamp(limit / (norm + CLIP_EPS), max=1.0)
+    factor = scale if limit is None else torch.clamp(limit / (norm + CLIP_EPS), max=1.0) * scale
     if gradients:
         torch._foreach_mul_(gradients, factor)
 
