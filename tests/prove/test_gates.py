@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 
 from tests.support.command_line import trivium
-from tests.support.training import StoppingTrainer, train, write_four_stages
-from trivium.config.load import load_config
+from tests.support.training import write_four_stages
 from trivium.errors import UsageError
 from trivium.files import flushed_facts
-from trivium.plan.make import make_plan
-from trivium.prove.gates import Gate, Proof, Question, batches_differ, equivalence, repeatability, restart_replay
+from trivium.prove.gates import Gate, Proof, Question, equivalence, repeatability, restart_replay
 from trivium.prove.show import show_proof
+from trivium.prove.worker import Job, ProvingTrainer
 from trivium.run.folder import RunFolder
 
 
@@ -28,10 +27,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     write_four_stages(folder)
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        stopped = StoppingTrainer("run.toml", show=False)
-        stopped.stop_at = 4
-        stopped.run()
-        train()
+        for steps in (4, 19):
+            ProvingTrainer(Job("run.toml", [], None, steps)).run()
     return RunFolder(folder / "runs/run")
 
 
@@ -87,16 +84,25 @@ def test_losses_may_differ_by_rounding_and_not_by_more(trained: RunFolder, other
             event["loss"] *= 1 + (1e-3 if event["step"] == 7 else 1e-5)
 
     change_events(other, change)
-    gate = equivalence(trained, other, [], 19)
+    gate = equivalence(trained, other)
     assert [difference.partition(":")[0] for difference in gate.differences] == ["step 7"]
     assert gate.compared == "19 batches equal by hash; losses differ by 1.0e-03 at most, 1e-04 allowed"
 
 
-def test_batches_are_compared_over_all_ranks(trained: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained.path.parent.parent)
-    plan = make_plan(load_config("run.toml")).complete()
-    assert batches_differ(plan, 2, 1, 19) == []
-    assert equivalence(trained, trained, [3], 19).differences == ("step 3: the batches differ",)
+def test_a_step_whose_engine_was_given_another_row_is_named(trained: RunFolder, other: RunFolder) -> None:
+    given = other.path / "given/rank-00000.jsonl"
+    lines = given.read_text().splitlines()
+    lines[3] = lines[3].replace(json.loads(lines[3])[3][1], "another")
+    given.write_text("\n".join(lines))
+    gate = equivalence(trained, other)
+    assert gate.differences == ("step 3: the batches differ",)
+    assert gate.compared.startswith("18 batches equal by hash; ")
+
+
+def test_steps_of_which_nobody_knows_what_was_given_prove_nothing(trained: RunFolder, other: RunFolder) -> None:
+    shutil.rmtree(other.path / "given")
+    for pair in ((trained, other), (other, trained), (other, other)):
+        assert equivalence(*pair).differences == tuple(f"step {step}: the batches differ" for step in range(19))
 
 
 def test_what_proves_nothing_is_refused(trained: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,19 +7,19 @@ restart replay   ranks that are killed and started again end with the bits of th
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from trivium.config.load import load
 from trivium.errors import UsageError
-from trivium.loader.loader import Loader, refuse_uneven
+from trivium.loader.loader import refuse_uneven
 from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import mesh_shape
 from trivium.prove.compare import Comparison, compare_checkpoints, compare_figures
+from trivium.prove.given import given_batches
 from trivium.prove.launch import Launcher
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
@@ -82,7 +82,7 @@ class Question:
             overrides.append("engine.deterministic=true")
         folder = Path(tempfile.mkdtemp(prefix="trivium-prove-"))
         launcher = Launcher(self.config, overrides, self.dialect, steps, folder)
-        proof = self._launch(launcher, plan, say)
+        proof = self._launch(launcher, say)
         if proof.passed:
             shutil.rmtree(folder)
         else:
@@ -94,7 +94,7 @@ class Question:
         with loaded.places.named():
             return make_plan(loaded.config, prepare=True).complete()
 
-    def _launch(self, launcher: Launcher, plan: CompletePlan, say: Callable[[str], None]) -> Proof:
+    def _launch(self, launcher: Launcher, say: Callable[[str], None]) -> Proof:
         ranks, against, steps = self.ranks, self.against, launcher.steps
         say(f"{steps:,} steps on {show_ranks(ranks)}, as all others are compared with")
         first = launcher.run("first", ranks)
@@ -102,7 +102,7 @@ class Question:
         gates = [repeatability(first, launcher.run("second", ranks))]
         say(f"the same on {show_ranks(against)}")
         other = launcher.run("other", against, "engine.parallel=")
-        gates.append(equivalence(first, other, batches_differ(plan, ranks, against, steps), steps))
+        gates.append(equivalence(first, other))
         say(f"the same on {show_ranks(ranks)}, killed and started again")
         gates.append(restart_replay(first, launcher.run("killed", ranks, dies_at=steps // 2)))
         started = started_events(first)[0]
@@ -125,9 +125,12 @@ def restart_replay(calm: RunFolder, killed: RunFolder) -> Gate:
     return Gate("restart replay", what, tuple(found.differences))
 
 
-def equivalence(first: RunFolder, other: RunFolder, batches: Sequence[int], steps: int) -> Gate:
-    """Whether two runs on different ranks read the same batches, and had the same losses but for rounding."""
+def equivalence(first: RunFolder, other: RunFolder) -> Gate:
+    """Whether engines on different ranks were given the same batches, and had the same losses but for rounding."""
+    one, another = given_batches(first), given_batches(other)
     ours, theirs = losses_of(first), losses_of(other)
+    steps = sorted({step - 1 for step in ours} | one.keys() | another.keys())
+    batches = [step for step in steps if one.get(step) is None or one[step] != another.get(step)]
     precision = started_events(first)[0]["settings"]["precision"]
     differences = [f"step {step:,}: the batches differ" for step in batches]
     differences += [f"{other.path}: has other steps"] * (ours.keys() != theirs.keys())
@@ -139,8 +142,8 @@ def equivalence(first: RunFolder, other: RunFolder, batches: Sequence[int], step
         if not distance <= allowed
     ]
     most = max(apart.values(), default=0.0)
-    what = f"{steps - len(batches):,} batches equal by hash; losses differ by {most:.1e} at most, {allowed:.0e} allowed"
-    return Gate("equivalence", what, tuple(differences))
+    losses = f"losses differ by {most:.1e} at most, {allowed:.0e} allowed"
+    return Gate("equivalence", f"{len(steps) - len(batches):,} batches equal by hash; {losses}", tuple(differences))
 
 
 def compared(one: RunFolder, other: RunFolder) -> Comparison:
@@ -156,29 +159,6 @@ def compared(one: RunFolder, other: RunFolder) -> Comparison:
 
 def counted(found: Comparison) -> str:
     return f"{found.tensors:,} tensors and {found.figures:,} figures equal" if not found.differences else "not equal"
-
-
-def batches_differ(plan: CompletePlan, ranks: int, against: int, steps: int) -> list[int]:
-    """The steps whose rows are not the same, in the same order, on both numbers of ranks."""
-    parallel = plan.config.engine.parallel
-    one = batch_hashes(plan, mesh_shape(parallel, ranks).readers(ranks), steps)
-    other = batch_hashes(plan, against, steps)
-    return [step for step, (ours, theirs) in enumerate(zip(one, other, strict=True)) if ours != theirs]
-
-
-def batch_hashes(plan: CompletePlan, readers: int, steps: int) -> Iterator[str]:
-    """A hash of the rows of all readers together, of one step after the other."""
-    loaders = [Loader(plan, reader, readers) for reader in range(readers)]
-    for step in range(steps):
-        shards = [loader.batch(step) for loader in loaders]
-        names = ("tokens", "targets", "segments", "positions", "source")
-        digest = blake2b()
-        for name in names:
-            for shard in shards:
-                digest.update(getattr(shard, name).tobytes())
-        yield digest.hexdigest()
-    for loader in loaders:
-        loader.close()
 
 
 def losses_of(run: RunFolder) -> dict[int, float]:

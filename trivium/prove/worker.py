@@ -5,10 +5,12 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from trivium.engine.base import StepStats
+from trivium.engine.base import StepSettings, StepStats
 from trivium.engine.ranks import end_process
 from trivium.errors import SilentRankError, TriviumError
 from trivium.files import parse_json
+from trivium.prove.given import write_given
+from trivium.rows.batch import Batch
 from trivium.screen import echo
 from trivium.train.trainer import Trainer
 
@@ -25,7 +27,7 @@ class Job:
 
 
 class ProvingTrainer(Trainer):
-    """Takes the first steps of a run."""
+    """Takes the first steps of a run, and writes down what its engine is given."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job.config, job.overrides, dialect=job.dialect)
@@ -34,6 +36,11 @@ class ProvingTrainer(Trainer):
     @property
     def done(self) -> bool:
         return super().done or self.step >= self.job.steps
+
+    def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
+        reader = self.loader.reader_in(self.plan.stages[now.stage])
+        write_given(self.folder.path, self.ranks.rank, now.step, reader, batch)
+        return super().train_step(batch, now)
 
     def on_step(self, step: int, stats: StepStats) -> None:
         dies_at = self.job.dies_at
