@@ -42,3 +42,16 @@ def test_a_device_that_is_not_known_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match=r'^--on: "H99" is not a device that is known here. Write one of H100, H'):
         device_named("H99")
     assert device_named("h100-pcie").flops == 756.5e12
+
+
+def test_a_tpu_is_known_by_its_driver_and_refused_for_a_forecast() -> None:
+    assert peak_of("TPU v5p") == 459e12
+    with pytest.raises(UsageError) as error:
+        device_named("tpu-V5P")
+    what = "TPU-v5p is a TPU, and only steps of the torch engine are measured without a device, for GPUs"
+    assert str(error.value) == (
+        f"--on: {what}. Write a GPU such as 64xH100; on the TPU itself, trivium rehearse measures."
+    )
+    with pytest.raises(UsageError) as unknown:
+        device_named("H99")
+    assert "TPU" not in str(unknown.value)

@@ -43,6 +43,7 @@ TokenizerPath = Annotated[
 BadLines = Annotated[
     float | None, typer.Option(min=0, max=1, help="Fail where more than this fraction of lines holds no document.")
 ]
+Price = Annotated[float | None, typer.Option(min=0, help="The price of a device for an hour.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

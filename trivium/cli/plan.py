@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, Verbose, WorldSize, print_json
+from trivium.cli.options import ConfigFile, Dialect, Json, Overrides, Price, Verbose, WorldSize, print_json
 from trivium.config.redact import redacted
 from trivium.errors import UsageError
 from trivium.forecast.machine import MFU, make_machine
@@ -26,7 +26,7 @@ def plan(
     ] = None,
     memory: Annotated[str | None, typer.Option(help="The memory of a device, such as 80GB.")] = None,
     flops: Annotated[str | None, typer.Option(help="The peak of a device in FLOP/s, such as 989T.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="The price of a device for an hour.")] = None,
+    price: Price = None,
     mfu: Annotated[float | None, typer.Option(help=f"The fraction of the peak that is used; absent: {MFU}.")] = None,
     dialect: Dialect = None,
     world_size: WorldSize = None,

@@ -10,6 +10,7 @@ from trivium.cli.options import (
     ConfigFile,
     Dialect,
     Overrides,
+    Price,
     RunOrCheckpoint,
     WorldSize,
 )
@@ -42,12 +43,16 @@ def train(
 
 
 def rehearse(
-    config: ConfigFile, overrides: Overrides = None, dialect: Dialect = None, world_size: WorldSize = None
+    config: ConfigFile,
+    overrides: Overrides = None,
+    price: Price = None,
+    dialect: Dialect = None,
+    world_size: WorldSize = None,
 ) -> None:
     """Take two steps of each stage, in a scratch folder. At real shapes; evaluates, saves and loads too."""
     from trivium.train.rehearse import rehearse_run
 
-    rehearse_run(config, overrides or (), terminal(), dialect=dialect, world_size=world_size)
+    rehearse_run(config, overrides or (), terminal(), dialect=dialect, world_size=world_size, price=price)
 
 
 def demo(

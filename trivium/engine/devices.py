@@ -21,6 +21,11 @@ class Device:
     price: float | None = None  # US dollars an hour
     reported: tuple[str, ...] = ()  # names that drivers have for it
 
+    @property
+    def is_tpu(self) -> bool:
+        """Whether JAX alone runs on it."""
+        return self.name.startswith("TPU-")
+
 
 def _device(name: str, memory: int, teraflops: float, price: float | None, *reported: str) -> Device:
     return Device(name, memory * GIB, teraflops * 1e12, price, reported)
@@ -61,10 +66,16 @@ DEVICES = (
 
 
 def device_named(name: str) -> Device:
-    """The device that people call by this name, in any case; UsageError where none is."""
+    """The device that people call by this name, in any case; UsageError where none is, or torch does not run on it.
+
+    Forecasts measure the torch engine's step, so that they know nothing of a TPU.
+    """
     found = next((device for device in DEVICES if device.name.lower() == name.lower()), None)
+    if found is not None and found.is_tpu:
+        what = f"{found.name} is a TPU, and only steps of the torch engine are measured without a device, for GPUs"
+        raise UsageError(f"--on: {what}. Write a GPU such as 64xH100; on the TPU itself, trivium rehearse measures.")
     if found is None:
-        known = ", ".join(device.name for device in DEVICES)
+        known = ", ".join(device.name for device in DEVICES if not device.is_tpu)
         instead = f"Write one of {known}; or describe it: --memory 80GB --flops 989T --price 2.5"
         raise UsageError(f'--on: "{name}" is not a device that is known here. {instead}.')
     return found

@@ -25,8 +25,7 @@ class Machine:
 
 def make_machine(on: str | None, memory: str | None, flops: str | None, price: float | None) -> Machine | None:
     """What the options of a command describe: a name's figures, but for those that are given; None without any."""
-    if price is not None and not 0 < price < inf:
-        raise UsageError(f"--price: is {price:g}. Give the dollars for an hour of a device, such as 2.5.")
+    refuse_price(price)
     if on is None and memory is None and flops is None:
         if price is not None:
             raise UsageError("--price is for an hour of a device. Say which: --on 64xH100.")
@@ -43,6 +42,12 @@ def make_machine(on: str | None, memory: str | None, flops: str | None, price: f
     if flops is not None:
         device = replace(device, flops=_amount("--flops", flops, "FLOP/s", "989T"))
     return Machine(count, device if price is None else replace(device, price=price))
+
+
+def refuse_price(price: float | None) -> None:
+    """What no device can cost."""
+    if price is not None and not 0 < price < inf:
+        raise UsageError(f"--price: is {price:g}. Give the dollars for an hour of a device, such as 2.5.")
 
 
 def _amount(option: str, text: str, unit: str, example: str) -> float:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trivium.engine.devices import Device, reported_device
+from trivium.engine.devices import reported_device
 from trivium.engine.memory import DeviceMemory, device_memory
+from trivium.forecast.machine import refuse_price
 from trivium.plan.stage import CompleteStage
 from trivium.screen import echo
 from trivium.train.loop import Loop
@@ -42,9 +43,19 @@ class Rehearsed:
 
 
 def rehearse_run(
-    config: Path, overrides: Sequence[str], console: Console, *, dialect: str | None, world_size: int | None
+    config: Path,
+    overrides: Sequence[str],
+    console: Console,
+    *,
+    dialect: str | None,
+    world_size: int | None,
+    price: float | None = None,
 ) -> None:
-    """Go through every stage in a temporary folder: steps, an evaluation, a save, a load."""
+    """Go through every stage in a temporary folder: steps, an evaluation, a save, a load.
+
+    `price` is that of an hour of a device; absent: a known device's own.
+    """
+    refuse_price(price)
     trainer = Trainer(config, overrides, dialect=dialect, world_size=world_size, dry_run=True, show=False)
     stages = trainer.plan.stages
     found: list[Rehearsed] = []
@@ -62,7 +73,7 @@ def rehearse_run(
         if peaks is not None:
             predicted = peaks.wait()
             found = [replace(each, predicted=predicted.of(each.stage.index)) for each in found]
-        show_rehearsed(found, trainer.mesh.size, device_memory(), console)
+        show_rehearsed(found, trainer.mesh.size, device_memory(), console, price)
 
 
 def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> Rehearsed:
@@ -90,7 +101,13 @@ def _timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def show_rehearsed(found: Sequence[Rehearsed], devices: int, device: DeviceMemory | None, console: Console) -> None:
+def show_rehearsed(
+    found: Sequence[Rehearsed],
+    devices: int,
+    device: DeviceMemory | None,
+    console: Console,
+    price: float | None = None,
+) -> None:
     """Print what every stage took, the tightest one, and the hours and the cost of the whole run."""
     headers = ["stage", "rows x length", "seconds a step", "evaluation", "save", "load"]
     headers += ["process memory"] if device is None else ["active", "reserved", "retries"]
@@ -106,7 +123,9 @@ def show_rehearsed(found: Sequence[Rehearsed], devices: int, device: DeviceMemor
         table.add_row(each.stage.name, shape, *times, f"{each.memory / GB:.2f} GB", *more, *_prediction(each))
     console.print(table)
     known = None if device is None else reported_device(device.name)
-    for line in closing_lines(found, devices, device, known):
+    if price is None and known is not None:
+        price = known.price
+    for line in closing_lines(found, devices, device, price):
         console.print(Text(line), highlight=False)
 
 
@@ -117,7 +136,7 @@ def _prediction(each: Rehearsed) -> list[str]:
 
 
 def closing_lines(
-    found: Sequence[Rehearsed], devices: int, device: DeviceMemory | None, known: Device | None
+    found: Sequence[Rehearsed], devices: int, device: DeviceMemory | None, price: float | None
 ) -> list[str]:
     """`tightest: long, 61.20 GB of 84.8 GB`; `whole run: 12.3 hours of steps, 98.4 device hours, about $246`."""
     tightest = max(found, key=lambda each: each.memory)
@@ -126,6 +145,6 @@ def closing_lines(
     parts = [f"{hours:.3g} hours of steps"]
     if devices > 1 or device is not None:
         parts.append(f"{hours * devices:.3g} device hours")
-    if known is not None and known.price is not None:
-        parts.append(f"about ${hours * devices * known.price:,.2f} at ${known.price:.2f} an hour")
+    if price is not None:
+        parts.append(f"about ${hours * devices * price:,.2f} at ${price:.2f} an hour")
     return [f"tightest: {tightest.stage.name}, {tightest.memory / GB:.2f} GB{of}", f"whole run: {', '.join(parts)}"]
