@@ -60,7 +60,7 @@ class Objective:
     They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
     """
 
-    scale: float = 1.0  # one over the loss tokens of the whole batch
+    scale: float = 1.0  # one over the loss tokens of the whole batch, or on many ranks over its slots
     z_loss: float = 0.0
     penalty: Penalty | None = None
     token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
