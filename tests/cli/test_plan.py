@@ -46,7 +46,7 @@ def test_a_plan_on_devices_is_a_table_a_page_and_json(folder: Path) -> None:
     plan = json.loads(out)
     forecast = plan["forecast"]
     assert forecast["fits"] is True
-    assert forecast["layout"] == {"replicate": 1, "shard": 8, "tensor": 1}
+    assert forecast["layout"] == {"replicate": 1, "shard": 8, "context": 1, "tensor": 1}
     (stage,) = forecast["stages"]
     assert stage["flops_per_token"] == plan["stages"][0]["flops_per_token"]
     assert stage["memory"]["total"] == sum(size for kind, size in stage["memory"].items() if kind != "total")
