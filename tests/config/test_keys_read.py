@@ -135,6 +135,12 @@ epochs = { pages = 1 }
 mixture = { pages = 1 }
 seq_len = 64
 batch_tokens = 128
+
+[[stages]]
+name = "ramp"
+tokens = { per_parameter = 0.01 }
+seq_len = 64
+batch_size = { from = 1, to = 2, over = 64, by = 1 }
 """
 # Keys that these two runs do not come to, and the modules that read them.
 ELSEWHERE = {

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tests.support.configs import BASE
 from trivium.config import DIALECT_NAMES
+from trivium.config.batches import Batches
 from trivium.config.load import load, load_config, validate
 from trivium.config.schema import Config
 from trivium.config.stages import merged_stages
@@ -50,7 +51,7 @@ def test_a_sound_file_loads_with_the_schemas_defaults(file: Path) -> None:
 
 def test_numbers_may_carry_endings_wherever_a_count_stands(file: Path) -> None:
     config = load_config(file, ["stages.1.tokens=2B", "stages.1.seq_len=4Ki", "stages.1.fade=50M"])
-    assert config.stages[1].tokens == 2_000_000_000
+    assert config.stages[1].budget_tokens == 2_000_000_000
     assert config.stages[1].seq_len == 4_096
     assert config.stages[1].fade is not None
     assert config.stages[1].fade.tokens == 50_000_000
@@ -94,7 +95,7 @@ def test_an_override_without_a_value_removes_the_key(file: Path) -> None:
 
 
 def test_a_count_may_be_written_with_an_exponent(file: Path) -> None:
-    assert load_config(file, ["stages.1.tokens=1e12"]).stages[1].tokens == 10**12
+    assert load_config(file, ["stages.1.tokens=1e12"]).stages[1].budget_tokens == 10**12
     assert ": is 1.5. It must be a whole number" in refusal(file, "stages.1.tokens=1.5")
 
 
@@ -129,10 +130,10 @@ def test_an_override_of_one_way_to_say_a_thing_replaces_the_other_ways(file: Pat
         file, ["stages.0.tokens=1B", "stages.0.weights={ web = 1 }", "stages.0.batch_tokens=1Mi", "stages.1.tokens=5M"]
     )
     first, second = config.stages
-    assert (first.steps, first.tokens) == (None, 10**9)
+    assert (first.steps, first.budget_tokens) == (None, 10**9)
     assert (first.mixture, first.weights) == (None, {"web": 1.0})
-    assert first.rows_of_step == 512
-    assert (second.steps, second.tokens) == (None, 5_000_000)
+    assert first.batches == Batches.constant(512)
+    assert (second.steps, second.budget_tokens) == (None, 5_000_000)
 
 
 def test_two_overrides_that_say_one_thing_twice_are_refused(file: Path) -> None:
@@ -325,7 +326,7 @@ def test_warnings_come_with_what_was_loaded(file: Path) -> None:
 def test_a_stage_takes_what_it_does_not_say_from_defaults_and_never_from_its_neighbour(file: Path) -> None:
     config = load_config(file, ["defaults.batch_size=8", "stages.0.seq_len=1024", "stages.0.packing=pad"])
     first, second = merged_stages(config.stages, config.defaults)
-    assert (first.batch_size, second.batch_size) == (8, 8)
+    assert (first.batches.largest, second.batches.largest) == (8, 8)
     assert (first.seq_len, second.seq_len) == (1024, 4096)
     assert (first.packing, second.packing) == ("pad", "bestfit")
 
@@ -343,7 +344,7 @@ def test_a_stage_that_says_one_way_does_not_take_the_other_from_defaults(file: P
     config = load_config(file, ["defaults.weights={ web = 1 }", "defaults.batch_tokens=8Ki", "stages.0.batch_size=3"])
     first, second = merged_stages(config.stages, config.defaults)
     assert (first.mixture, first.weights) == ({"web": 0.8, "code": 0.2}, None)
-    assert (first.rows_of_step, second.rows_of_step) == (3, 2)
+    assert (first.batches.largest, second.batches.largest) == (3, 2)
 
 
 def test_a_config_that_is_written_out_and_read_again_is_the_same() -> None:

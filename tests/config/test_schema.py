@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support.configs import base
 from tests.support.tables import TABLES
+from trivium.config.batches import Batches
 from trivium.config.fields import EpochBudget, Table, doc_lines
 from trivium.config.keys import RENAMED, Key
 from trivium.config.load import load_config, validate
@@ -84,13 +85,14 @@ def test_the_design_example_loads(tmp_path: Path) -> None:
     file.write_text(DESIGN)
     config = load_config(file)
     general, long, chat = config.stages
-    assert (general.tokens, general.mixture, general.batch_size) == (2 * 10**9, {"web": 0.8, "code": 0.2}, 256)
+    assert (general.budget_tokens, general.mixture) == (2 * 10**9, {"web": 0.8, "code": 0.2})
+    assert general.batches == Batches.constant(256)
     assert long.fade is not None
     assert (long.fade.tokens, long.fade.shape) == (50_000_000, "linear")
     assert long.rope is not None
     assert long.rope.theta == 500_000
     assert chat.epochs == EpochBudget(by_source={"chat": 1})
-    assert (chat.seq_len, chat.batch_size, chat.document_mask) == (2048, 256, True)
+    assert (chat.seq_len, chat.batches.largest, chat.document_mask) == (2048, 256, True)
     assert chat.kl is not None
     assert (chat.kl.beta, chat.kl.direction, chat.kl.reference) == (0.1, "forward", None)
     assert [stage.name for stage in make_plan(config).stages] == ["general", "long", "chat"]

@@ -10,10 +10,12 @@ from trivium.config.engine import Parallel
 from trivium.engine.devices import Device
 from trivium.errors import ConfigError, PlanError, UsageError
 from trivium.forecast.forecast import CONTEXT, UNUSABLE, changes, make_forecast
-from trivium.forecast.layout import check_layout
+from trivium.forecast.layout import Layout, check_layout
 from trivium.forecast.machine import Machine
 from trivium.forecast.show import advice_lines, forecast_json, memory_rows, time_rows
+from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
+from trivium.run.decisions import BatchResized
 
 ROOMY = Machine(2, Device("box", 10**12, 1e12, 2.0))
 MODEL = {"layers": 8, "width": 64, "heads": 4, "ffn": 128, "vocab": 512}
@@ -41,6 +43,22 @@ def test_stages_are_measured_and_timed() -> None:
     assert long.flops_per_token == model.flops(1024) + model.forward_flops(1024)
     assert forecast.cost(3600) == 2 * 2.0
     assert forecast.seconds == pytest.approx(seconds + 10 * 4 * 1024 * long.flops_per_token / 1e12)
+
+
+def test_a_size_that_changes_is_measured_at_its_largest_and_timed_by_tokens() -> None:
+    ramp = {"steps": 20, "seq_len": 128, "batch_size": {"from": 2, "to": 8, "over": 2048, "by": 2}}
+    plan = planned(ramp, {"steps": 20, "seq_len": 128, "batch_size": 8})
+    assert plan.model is not None
+    layout = Layout.of(plan, plan.config, 2)
+    assert [layout.step(stage).rows for stage in plan.stages] == [4, 4]
+    tokens = plan.tokens_before(20)
+    assert tokens < 20 * 8 * 128
+    forecast = make_forecast(plan, ROOMY, mfu=0.5)
+    assert forecast.stages[0].seconds == pytest.approx(tokens * plan.model.flops(128) / 1e12)
+    assert forecast.stages[0].parts == forecast.stages[1].parts
+    decided = make_plan(plan.config, decisions=[BatchResized(step=25, size=6)])
+    three = Layout.of(decided, plan.config, 3)  # 8 rows of steps taken need no ranks
+    assert three.step(decided.stages[1]).rows == 2
 
 
 def test_what_would_make_a_stage_fit_is_measured_too() -> None:

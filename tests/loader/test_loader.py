@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.corpus import document_ends, make_config, write_source
 from tests.support.loading import SMALL, copied, write_config
 from trivium.config.schema import Config
-from trivium.config.stages import CROPPING
+from trivium.config.stages import CROPPING, Stage
 from trivium.engine.mesh import MeshShape
 from trivium.errors import PlanError, SourceError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.rows.batch import IGNORED, PADDING, Batch
+from trivium.run.decisions import BatchResized
 from trivium.tokenfiles.manifest import measure, write_manifest
 from trivium.tokenfiles.open import open_source
 
@@ -30,13 +31,29 @@ FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size
 )
 
 
-def fades_fit(stages: list[dict[str, Any]]) -> bool:
-    """Whether every stage is long enough for its own fade of one step and half of the next one's."""
-    whole_steps = [1 + ("fade" in stage and not stage["fade"]["center"]) for stage in stages]
-    return all(
-        stage["steps"] >= steps and stage["steps"] * stage["batch_size"] > 1
-        for stage, steps in zip(stages, whole_steps, strict=True)
+def ramps_of(unit: int) -> st.SearchStrategy[dict[str, int]]:
+    """Ramps whose sizes are multiples of a number, short enough for most stages."""
+    sizes = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.integers(1, 200))
+    return sizes.map(
+        lambda drawn: {
+            "from": unit * drawn[0],
+            "by": unit * drawn[1],
+            "to": unit * (drawn[0] + drawn[1] * drawn[2]),
+            "over": drawn[3],
+        }
     )
+
+
+def stages_fit(stages: list[dict[str, Any]]) -> bool:
+    """Whether every stage is long enough for its ramp, its own fade of one step and half of the next one's."""
+    whole_steps = [1 + ("fade" in stage and not stage["fade"]["center"]) for stage in stages]
+    for stage, steps in zip(stages, whole_steps, strict=True):
+        batches = Stage.model_validate({"name": "one", **stage}).batches
+        if stage["steps"] < steps or batches.rows_before(stage["steps"]) == 1:
+            return False
+        if batches.pieces[-1].step >= stage["steps"]:
+            return False
+    return True
 
 
 STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
@@ -44,7 +61,7 @@ STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
         {
             "steps": st.integers(1, 6),
             "seq_len": st.integers(2, 24),
-            "batch_size": st.sampled_from([1, 2, 4, 6, 16]),
+            "batch_size": st.sampled_from([1, 2, 4, 6, 16]) | ramps_of(1),
             "packing": st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"]),
             "weights": st.fixed_dictionaries({"web": st.integers(1, 5), "code": st.integers(0, 5)}),
         },
@@ -61,7 +78,7 @@ STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     ),
     min_size=1,
     max_size=4,
-).filter(fades_fit)
+).filter(stages_fit)
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -84,8 +101,19 @@ def test_every_token_is_an_input_once_before_any_is_again(
     stages = data.draw(STAGES)
     for stage in stages:
         stage["packing"] = "bestfit" if stage["packing"] in CROPPING else stage["packing"]  # drops, and is counted
-    plan = make_plan(write_config(tmp_path_factory.mktemp("run"), sources, stages))
+    config = write_config(tmp_path_factory.mktemp("run"), sources, stages)
+    plan = make_plan(config)
     batches = [batch for _, batch in Loader(plan, prefetch=0).batches(start=0)]
+    decisions: list[BatchResized] = []
+    for step in sorted(data.draw(st.lists(st.integers(0, plan.known_steps - 1), max_size=2))):
+        decisions.append(BatchResized(step=step, size=data.draw(st.integers(1, 9))))
+        before, taken, plan = plan, batches[:step], make_plan(config, plan.sources, decisions=decisions)
+        if any("fade_out" in key for key in before.record(step)) or step >= plan.known_steps:
+            return  # a centred fade that has begun ends where its stage did: a resume is refused
+        batches = [batch for _, batch in Loader(plan, prefetch=0).batches(start=0)]
+        assert plan.record(step) == before.record(step)
+        assert [copied(batch) for batch in batches[:step]] == [copied(batch) for batch in taken]
+        assert batches[step].num_rows == decisions[-1].size
     for name, files in sources.items():
         whole = int(document_ends(files)[-1])
         tokens = [token for batch in batches for token in read_tokens(batch, name)]
@@ -140,7 +168,8 @@ def test_any_ranks_workers_and_stops_give_the_rows_of_one_rank(
     stages = data.draw(STAGES)
     ranks = data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 16]))
     for stage in stages:
-        stage["batch_size"] = ranks * data.draw(st.integers(1, 4))
+        stage["batch_size"] = data.draw(st.integers(1, 4).map(lambda size: ranks * size) | ramps_of(ranks))
+    assume(stages_fit(stages))
     config = write_config(tmp_path_factory.mktemp("run"), sources, stages)
     plan = make_plan(config)
     whole = [copied(batch) for _, batch in Loader(plan, prefetch=0).batches(start=0)]
@@ -251,6 +280,41 @@ def test_a_batch_size_that_ranks_cannot_share_is_refused_with_the_nearest(config
         "stages[1].batch_size: is 4 rows, which 3 ranks cannot share evenly. Write 3 or 6.\n"
         "stages[2].batch_size: is 8 rows, which 3 ranks cannot share evenly. Write 6 or 9."
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (
+            {"batch_size": {"from": 4, "to": 8, "over": 128, "by": 2}},
+            "batch_size: is 6 rows at step 1 of the stage, which 4 ranks cannot share evenly. Write multiples of 4",
+        ),
+        (
+            {"batch_tokens": {"from": 64, "to": 128, "over": 128, "by": 32}},
+            "batch_tokens: is 6 rows at step 1 of the stage, which 4 ranks cannot share evenly. Write multiples of 64",
+        ),
+    ],
+)
+def test_a_size_of_a_ramp_that_ranks_cannot_share_is_refused(tmp_path: Path, batch: dict[str, Any], said: str) -> None:
+    plan = make_plan(write_config(tmp_path, {"web": [[9, 30]]}, [{"steps": 4, "seq_len": 16, **batch}]))
+    Loader(plan, 0, 2)
+    with pytest.raises(PlanError) as error:
+        Loader(plan, 0, 4)
+    assert str(error.value) == f"stages[0].{said} for from, to and by."
+
+
+def test_ranks_need_to_share_the_sizes_of_steps_to_come_alone(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {"web": [[9, 30]]}, [{"steps": 8, "seq_len": 16, "batch_size": 8}])
+    plan = make_plan(config, decisions=[BatchResized(step=4, size=6)])
+    with pytest.raises(PlanError, match=r"is 8 rows, which 3 ranks cannot share evenly\. Write 6 or 9\."):
+        Loader(plan, 0, 3)
+    loader = Loader(plan, 1, 3, start=4)
+    assert copied(loader.batch(4)) != copied(Loader(plan).batch(4))
+    assert loader.batch(4).num_rows == 2
+    with pytest.raises(PlanError, match=r"is 8 rows, which 3 ranks cannot share evenly\. Write 6 or 9\."):
+        loader.batch(3)
+    with pytest.raises(PlanError, match="is 6 rows at step 4, as was decided there, which 4 ranks cannot share evenly"):
+        Loader(plan, 1, 4)
 
 
 def test_masked_tokens_are_inputs_but_no_targets(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from trivium.loader.loader import Loader
 from trivium.loader.trace import places_of, rows_of
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
+from trivium.run.decisions import BatchResized
 
 
 @pytest.fixture(params=["bestfit", "concat", "crop", "crop-first", "pad"])
 def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
-    """Two sources over three stages with other row lengths and seeds, several epochs long."""
+    """Two sources over three stages with other row lengths, batch sizes and seeds, several epochs long."""
     rng = np.random.default_rng(0)
     small = {"kind": "tokens", "block_tokens": 32, "window_blocks": 2}
     sources = {
@@ -26,12 +27,13 @@ def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
         }
         for name in ("web", "code")
     }
+    ramp = {"from": 2, "to": 6, "over": 256, "by": 2}
     stages: list[dict[str, object]] = [
-        {"steps": 9, "seq_len": 16, "batch_size": 4, "weights": {"web": 3, "code": 1}, "packing": request.param},
+        {"steps": 9, "seq_len": 16, "batch_size": ramp, "weights": {"web": 3, "code": 1}, "packing": request.param},
         {"steps": 5, "seq_len": 40, "batch_size": 4, "weights": {"web": 1, "code": 1}, "fade": {"steps": 2}},
         {"steps": 30, "seq_len": 16, "batch_size": 4, "weights": {"web": 1}, "packing": request.param, "seed": 9},
     ]
-    return make_plan(make_config(sources, stages))
+    return make_plan(make_config(sources, stages), decisions=[BatchResized(step=20, size=3)])
 
 
 def test_rows_name_the_tokens_that_stand_in_them(plan: Plan) -> None:

@@ -51,7 +51,7 @@ def test_stages_cover_the_run_without_gap_or_overlap(said: list[dict[str, Any]])
         assert stage.end > begin
         begin = stage.end
         per_step = rows_of(asked) * asked["seq_len"]
-        assert stage.step_tokens == per_step
+        assert stage.size_at(stage.start) * stage.seq_len == per_step
         assert stage.tokens == stage.steps * per_step
         if "steps" in asked:
             assert stage.steps == asked["steps"]

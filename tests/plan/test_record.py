@@ -48,7 +48,14 @@ SCHEDULES = [
 STAGE_KEYS: dict[str, list[Any]] = {
     "mixture": MIXTURES,
     "seq_len": [None, 8, 32],
-    "batch_size": [None, 2, 3],
+    "batch_size": [
+        None,
+        2,
+        3,
+        {"from": 2, "to": 4, "over": 64, "by": 2},
+        {"from": 2, "to": 4, "over": 64, "by": 1},
+        {"from": 2, "to": 4, "over": 128, "by": 2},
+    ],
     "packing": [None, "concat", "pad"],
     "document_mask": [None, False],
     "seed": [None, 1, 1234],
@@ -176,7 +183,7 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     said = stage.config
     fade = stage.mixture.fade if stage.mixture.fade.rows else None
     out = stage.mixture.out
-    if out is not None and (step + 1 - (stage.start or 0)) * stage.batch_size <= out.first:
+    if out is not None and stage.rows_before(step + 1) <= out.first:
         out = None  # the next mixture has not begun
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
     what = (

@@ -28,6 +28,7 @@ from trivium.report.page import page_data, page_html, write_plan, write_report
 from trivium.report.plan_part import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import ShownRun, shown_runs
+from trivium.run.decisions import BatchResized
 from trivium.run.events import Sampled, Skipped
 from trivium.run.folder import RunFolder
 
@@ -79,22 +80,40 @@ def test_planned_shares_follow_the_mixture_row_by_row(plan: Any, shape: str) -> 
         assert abs(rows - given) < 1  # a wrong fade of 12 steps would be off by several rows
 
 
+RAMPS = [f"stages.{number}.batch_size={{ from = 2, to = 8, over = 1920, by = 2 }}" for number in (0, 1)]
+
+
+def test_a_planned_batch_size_is_drawn_with_its_changes(plan: Any) -> None:
+    ramp = make_plan(load_config("run.toml", [RAMPS[0]]), decisions=[BatchResized(step=50, size=3)])
+    page = page_data([ShownRun("small", json.loads(json.dumps(plan_json(ramp))))])
+    drawn = points(charts_of(page)["plan-batch"], "batch size")
+    sizes = [ramp.settings_at(step).batch_size for step in range(ramp.known_steps)]
+    changes = [step for step in range(1, len(sizes)) if sizes[step] != sizes[step - 1] or step == 40]
+    assert drawn == {
+        edge: sizes[edge - 1]
+        for step in [0, *changes, len(sizes)]
+        for edge in (step, step + 1)
+        if 0 < edge <= len(sizes)
+    }
+
+
+@pytest.mark.parametrize("ramps", [[], RAMPS], ids=["one size", "ramps"])
 @pytest.mark.parametrize("shape", ["linear", "cosine", "sigmoid"])
-def test_planned_shares_of_a_centred_fade_begin_in_the_stage_before(plan: Any, shape: str) -> None:
-    faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}", "stages.1.fade.center=true"]))
+def test_planned_shares_of_a_centred_fade_begin_in_the_stage_before(plan: Any, shape: str, ramps: list[str]) -> None:
+    faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}", "stages.1.fade.center=true", *ramps]))
     points = share_points(json.loads(json.dumps(plan_json(faded))))
     steps = [step for step, _ in points]
-    assert steps == [0, *range(34, 47), 70]
+    assert ramps or steps == [0, *range(34, 47), 70]
     rows = {"web": 0.0, "code": 0.0}
     for stage in faded.stages:
         assert stage.mixture is not None
         counted = dict.fromkeys(rows, 0.0)
         for taken in range(stage.steps or 0):
             shares = points[bisect_left(steps, (stage.start or 0) + taken + 1)][1]
-            counted = {name: rows + stage.batch_size * shares.get(name, 0.0) for name, rows in counted.items()}
-            given = dict(
-                zip(stage.mixture.names, stage.mixture.count((taken + 1) * stage.batch_size).tolist(), strict=True)
-            )
+            size = stage.batches.size_at(taken)
+            counted = {name: rows + size * shares.get(name, 0.0) for name, rows in counted.items()}
+            counts = stage.mixture.count(stage.batches.rows_before(taken + 1)).tolist()
+            given = dict(zip(stage.mixture.names, counts, strict=True))
             assert all(abs(given.get(name, 0) - rows) < 1 for name, rows in counted.items())
 
 

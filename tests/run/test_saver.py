@@ -61,7 +61,9 @@ def test_the_last_ones_boundaries_milestones_the_best_and_the_final_one_stay() -
 
 def test_what_need_not_stay_is_deleted_here_and_in_the_second_place(engine: Any, tmp_path: Path) -> None:
     failures: list[str] = []
-    mirror = Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(why))
+    mirror = Mirror(
+        RunFolder(tmp_path / "first"), RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(why)
+    )
     saver, _ = new_saver(tmp_path / "first", mirror=mirror)
     saver.best_step = 2
     for step in (1, 2, 3, 4, 5, 6):
@@ -76,7 +78,9 @@ def test_the_second_place_keeps_what_a_lost_folder_had(engine: Any, tmp_path: Pa
     retention = Retention(keep=2, boundaries=frozenset({3}), total_steps=10, milestones=4)
 
     def second() -> Mirror:
-        return Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(why))
+        return Mirror(
+            RunFolder(tmp_path / "first"), RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(why)
+        )
 
     saver, _ = new_saver(tmp_path / "first", retention, mirror=second())
     for step in (1, 2, 3, 4, 5, 6):
@@ -105,7 +109,11 @@ def test_a_checkpoint_that_retention_removed_before_its_copy_is_no_failure(engin
     saver.folder.keep_only({1, 3})  # as a later save does while the copies are under way
     (checkpoints[0].path / "state.json").unlink()
     failures: list[int] = []
-    mirror = Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: failures.append(checkpoint.step))
+    mirror = Mirror(
+        RunFolder(tmp_path / "first"),
+        RunFolder(tmp_path / "second"),
+        lambda checkpoint, why: failures.append(checkpoint.step),
+    )
     mirror.copy(checkpoints[1:], set)
     mirror.wait()
     assert (steps(tmp_path / "second"), failures) == ([3], [])
@@ -118,7 +126,7 @@ def test_the_second_place_keeps_later_steps_than_the_run_has(engine: Any, tmp_pa
     for step in (1, 2, 9):
         saver, _ = new_saver(tmp_path / "second")
         saver.save(engine, step, {}, "cadence")
-    mirror = Mirror(RunFolder(tmp_path / "second"), lambda checkpoint, why: None)
+    mirror = Mirror(RunFolder(tmp_path / "first"), RunFolder(tmp_path / "second"), lambda checkpoint, why: None)
     saver, _ = new_saver(tmp_path / "first", mirror=mirror)
     for step in (3, 4, 5):
         saver.save(engine, step, {}, "cadence")

@@ -20,7 +20,7 @@ def rehearsed(*memories: int) -> list[Rehearsed]:
     plan = plan_of(*({"steps": 3600, "name": f"stage-{number}"} for number in range(len(memories))))
     stages = [CompleteStage.of(stage) for stage in plan.stages]
     return [
-        Rehearsed(stage, 0.5, 1.0, 2.0, 3.0, memory * 10**9)
+        Rehearsed(stage, stage.batch_size, 0.5, 1.0, 2.0, 3.0, memory * 10**9)
         for stage, memory in zip(stages, memories, strict=True)
         if stage is not None
     ]
@@ -31,6 +31,15 @@ def test_the_tightest_stage_the_hours_and_the_cost_of_the_run() -> None:
         "tightest: stage-1, 60.00 GB of 85.0 GB",
         "whole run: 1.5 hours of steps, 12 device hours, about $30.00 at $2.50 an hour",
     ]
+
+
+def test_hours_of_a_size_that_changes_are_by_rows() -> None:
+    plan = plan_of({"steps": 100, "batch_size": {"from": 2, "to": 4, "over": 1600, "by": 2}})
+    stage = CompleteStage.of(plan.stages[0])
+    assert stage is not None
+    largest = stage.largest_since(0)
+    assert (largest.step, largest.size) == (50, 4)
+    assert Rehearsed(stage, largest.size, 2.0, 0, 0, 0, 0).seconds == 50 * 2.0 + 50 * 1.0
 
 
 def test_a_process_without_a_device_has_hours_alone() -> None:

@@ -32,22 +32,26 @@ def inspect(
     from trivium.loader.show import show_hits, show_places
     from trivium.loader.trace import places_of, why_not_read
     from trivium.plan.make import make_plan
+    from trivium.run.decisions import run_decisions, run_places
+    from trivium.run.folder import RunFolder
     from trivium.text.tokenizer import open_tokenizer
 
     if [step, document, find].count(None) != 2 or find == "":
         raise UsageError('inspect: give one of --step 41337, --document web:1234 and --find "some text".')
-    config = config / "config.toml" if config.is_dir() else config
+    run = RunFolder(config) if config.is_dir() else None
+    config = config if run is None else config / "config.toml"
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
     with loaded.places.named():
-        made = make_plan(loaded.config)
+        places = run_places(loaded.config) if run is None else (run,)
+        made = make_plan(loaded.config, decisions=run_decisions(*places))
         if document is not None:
             name, number = _document_address(document)
             _refuse_gaps(made, name)
-            places = places_of(made, name, number)
+            found = places_of(made, name, number)
             origin = made.sources[name].origin_of(number)
             if origin is not None:
                 echo_line(f"document {number:,} of {name} is {origin}.")
-            show_places(name, number, places, "" if places else why_not_read(made, name, number), terminal())
+            show_places(name, number, found, "" if found else why_not_read(made, name, number), terminal())
         elif find is not None:
             opened = open_tokenizer(made.config.tokenizer)
             if opened is None:
@@ -68,7 +72,7 @@ def _inspect_step(plan: "Plan", step: int, row: int | None, source: str | None, 
     rows = [each for each in rows_of(plan, step) if row in (None, each.row) and source in (None, each.source)]
     if not rows:
         names = ", ".join(sorted(name for name, use in stage.uses.items() if use.rows))
-        limits = f"rows 0 to {stage.batch_size - 1:,} of {names}"
+        limits = f"rows 0 to {stage.size_at(step) - 1:,} of {names}"
         options = {"--row": row, "--source": source}
         asked = " and ".join(f"{option} {value}" for option, value in options.items() if value is not None)
         raise UsageError(f"inspect: step {step:,} of stage {stage.name} has {limits}: none matches {asked}.")

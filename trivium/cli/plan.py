@@ -36,6 +36,7 @@ def plan(
     from trivium.config.load import load
     from trivium.plan.export import plan_json
     from trivium.plan.make import make_plan
+    from trivium.run.decisions import run_decisions, run_places
 
     machine = make_machine(on, memory, flops, price)
     if mfu is not None and machine is None:
@@ -43,7 +44,7 @@ def plan(
     ranks = world_size or (None if machine is None else machine.count)
     loaded = load(config, overrides or (), dialect=dialect, world_size=ranks)
     with loaded.places.named():
-        made = make_plan(loaded.config, prepare=prepare)
+        made = make_plan(loaded.config, prepare=prepare, decisions=run_decisions(*run_places(loaded.config)))
     exported = plan_json(made, loaded)
     forecast = None
     if machine is not None:
@@ -82,10 +83,11 @@ def check(
     from trivium.forecast.layout import check_layout
     from trivium.forecast.show import show_check
     from trivium.plan.make import make_plan
+    from trivium.run.decisions import run_decisions, run_places
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=ranks)
     with loaded.places.named():
-        made = make_plan(loaded.config)
+        made = make_plan(loaded.config, decisions=run_decisions(*run_places(loaded.config)))
     mesh, found = check_layout(made, ranks)
     if json:
         names = [stage.name for stage in made.stages]

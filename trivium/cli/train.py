@@ -26,6 +26,10 @@ def train(
     until: Annotated[
         str | None, typer.Option("--until", metavar="STAGE", help="End before this stage's first step, or this step.")
     ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Resume with this many rows in a step, to the end of the stage. The run keeps it."),
+    ] = None,
     dialect: Dialect = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -34,7 +38,15 @@ def train(
         from trivium.plan.show import show_plan
         from trivium.train.trainer import Trainer
 
-        trainer = Trainer(config, overrides or (), dialect=dialect, world_size=world_size, dry_run=dry_run, until=until)
+        trainer = Trainer(
+            config,
+            overrides or (),
+            dialect=dialect,
+            world_size=world_size,
+            dry_run=dry_run,
+            until=until,
+            batch_size=batch_size,
+        )
         if trainer.ranks.is_main:
             show_plan(trainer.plan, terminal(), trainer.loaded)
         trainer.run()

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_serializer
 
+from trivium.config.batches import Batches
 from trivium.config.fields import (
     Epochs,
     Extent,
@@ -36,6 +37,71 @@ EITHER = (
     ("mixture", "weights", "sources"),
     ("batch_size", "batch_tokens"),
 )
+
+
+Rows = Annotated[Count, Field(le=MOST_ROWS)]
+
+
+class BatchSize(Table):
+    """Rows in a step, on all ranks: one number, or a ramp that goes up with the tokens read."""
+
+    size: Rows | None = Field(None, examples=[256])
+    """Rows of every step; batch_size = 256 is the same."""
+    first: Rows | None = Field(None, alias="from", examples=[3072])
+    """Rows of the stage's first step."""
+    to: Rows | None = Field(None, examples=[15360])
+    """Rows of a step once the ramp is over."""
+    over: Count | None = Field(None, examples=["469B"])
+    """Tokens of the stage over which the size goes up, linearly and rounded down: each size has an equal part of it."""
+    by: Rows | None = Field(None, examples=[256])
+    """Rows by which the size goes up: at the first step before which the tokens of the next size have been read."""
+
+    @model_serializer
+    def as_written(self) -> int | dict[str, int]:
+        """As a config has it."""
+        keys = {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
+        given = {key: value for key, value in keys.items() if value is not None}
+        return given["size"] if list(given) == ["size"] else given
+
+    @property
+    def is_ramp(self) -> bool:
+        return self.size is None
+
+    def batches(self, seq_len: int, unit: int = 1) -> Batches:
+        """The rows of every step of a checked stage; a row is `unit` of what sizes are counted in."""
+        if self.size is not None:
+            return Batches.constant(max(1, self.size // unit))
+        first, last, by = (max(1, (count or 0) // unit) for count in (self.first, self.to, self.by))
+        return Batches.ramp(first, last, by, self.over or 0, seq_len)
+
+
+class BatchTokens(BatchSize):
+    """Tokens in a step, on all ranks: one number, or a ramp that goes up with the tokens read."""
+
+    size: Count | None = Field(None, examples=["512Ki"])
+    """Tokens of every step; batch_tokens = "512Ki" is the same."""
+    first: Count | None = Field(None, alias="from", examples=["16Mi"])
+    """Tokens of the stage's first step."""
+    to: Count | None = Field(None, examples=["64Mi"])
+    """Tokens of a step once the ramp is over."""
+    by: Count | None = Field(None, examples=["1Mi"])
+    """Tokens by which a step goes up: at the first one before which the tokens of the next size have been read."""
+
+
+class TokenBudget(Table):
+    """A stage's length in tokens: a number, or one for each parameter of the model."""
+
+    count: Count | None = Field(None, examples=["2B"])
+    """Tokens; tokens = "2B" is the same."""
+    per_parameter: Positive | None = Field(None, examples=[20])
+    """Tokens for each weight of the layers' matrices and the output head; embeddings and norms do not count."""
+
+    @model_serializer
+    def as_written(self) -> int | dict[str, float]:
+        """As a config has it."""
+        if self.per_parameter is None:
+            return self.count or 0
+        return {"per_parameter": self.per_parameter}
 
 
 class Fade(Table):
@@ -151,10 +217,14 @@ class StageDefaults(Table):
     """Tokens over which the shares change from those of the stage before."""
     seq_len: Annotated[Count, Field(le=MOST_SLOTS)] = Field(2048, examples=[2048])
     """Row length in tokens."""
-    batch_size: Annotated[Count, Field(le=MOST_ROWS)] = Field(256, examples=[256])
-    """Rows in a step, on all ranks."""
-    batch_tokens: Count | None = Field(None, examples=["512Ki"])
-    """Tokens in a step, on all ranks, instead of rows: a multiple of seq_len."""
+    batch_size: Annotated[BatchSize, short_form("size", Rows | BatchSize)] = Field(
+        BatchSize.model_construct(size=256), examples=[256]
+    )
+    """Rows in a step, on all ranks; or a ramp, such as { from = 3072, to = 15360, over = "469B", by = 256 }."""
+    batch_tokens: Annotated[BatchTokens, short_form("size", Count | BatchTokens)] | None = Field(
+        None, examples=["512Ki"]
+    )
+    """Tokens in a step, on all ranks, instead of rows, or a ramp of them: multiples of seq_len."""
     packing: Packing = "bestfit"
     """How documents are laid into rows."""
     document_mask: bool = True
@@ -188,20 +258,22 @@ class Stage(StageDefaults):
     """The stage's name in plans, events and overrides; not a number."""
     steps: Count | None = Field(None, examples=[4000])
     """Length in optimizer steps."""
-    tokens: Count | None = Field(None, examples=["2B"])
-    """Length in tokens, padding included; rounded up to whole steps."""
+    tokens: Annotated[TokenBudget, short_form("count", Count | TokenBudget)] | None = Field(None, examples=["2B"])
+    """Length in tokens, padding included; rounded up to whole steps. Or { per_parameter = 20 }."""
     epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
     """Length in epochs: a number, or sources with the least number of epochs of each."""
 
     @property
-    def rows_of_step(self) -> int:
-        """Rows in one step, on all ranks."""
-        return self.batch_size if self.batch_tokens is None else self.batch_tokens // self.seq_len
+    def batches(self) -> Batches:
+        """Rows of every step, on all ranks, as the config has them."""
+        if self.batch_tokens is None:
+            return self.batch_size.batches(self.seq_len)
+        return self.batch_tokens.batches(self.seq_len, unit=self.seq_len)
 
     @property
-    def tokens_of_step(self) -> int:
-        """Tokens in one step, padding included."""
-        return self.rows_of_step * self.seq_len
+    def budget_tokens(self) -> int | None:
+        """Length in tokens; None where it is in another unit, or for each parameter of a model that is not known."""
+        return None if self.tokens is None else self.tokens.count
 
 
 class Anneal(Table):

@@ -23,6 +23,7 @@ class Layout:
 
     mesh: MeshShape
     settings: EngineSettings
+    since: int = 0  # steps before this one are taken
 
     @classmethod
     def of(cls, plan: Plan, config: Config, ranks: int) -> "Layout":
@@ -34,17 +35,16 @@ class Layout:
             raise ConfigError([Problem("engine.name", what)])
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
         refuse_stage_meshes(mesh, [stage.config for stage in plan.stages])
-        refuse_uneven(plan, 0, ranks, mesh)
+        refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
-        return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE))
+        return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE), plan.decided_from)
 
     def step(self, stage: PlannedStage) -> Measured:
-        """A step of a stage; of two equal ones one is measured."""
+        """The largest step of a stage that is yet to be taken; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
         entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
-        return Measured(
-            self.settings, entered, stage.batch_size // stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
-        )
+        readers = stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
+        return Measured(self.settings, entered, stage.largest_since(self.since).size // readers)
 
     def peaks(self, stages: Iterable[PlannedStage]) -> list[Parts]:
         """A rank's memory in each stage; the first rank holds as much of everything as any other."""

@@ -40,7 +40,8 @@ class Loader:
     """Batches of one rank: `batch` for any step, `batches` for all of them from a step on.
 
     Close it when done, or use it in a `with` statement: a stream has threads of its own. With a `mesh`, ranks that
-    share rows or matrices get the same rows; without one every rank gets its own.
+    share rows or matrices get the same rows; without one every rank gets its own. Ranks must be able to share every
+    batch from step `start` on.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class Loader:
         world_size: int = 1,
         *,
         mesh: MeshShape | None = None,
+        start: int = 0,
         prefetch: int | None = None,
         workers: int | None = None,
     ) -> None:
         self.plan = plan = plan.readable()
-        refuse_uneven(plan, rank, world_size, mesh)
+        refuse_uneven(plan, rank, world_size, mesh, start)
         self.mesh = mesh
         self.rank = rank
         self.world_size = world_size
@@ -179,12 +181,15 @@ class Loader:
             found = self.rows_in_memory(step)
             if found is None:
                 reader = self._reader(self.plan.stage_at(step))
-                number, readers = self.reader_in(self.plan.stage_at(step))
-                size = reader.batch_size // readers
+                number, readers = self.reader_in(reader.stage)
+                rows = reader.stage.size_at(step)
+                size, rest = divmod(rows, readers)
+                if rest:  # of a step before `start`
+                    raise PlanError(_uneven(reader.stage, readers, step - reader.stage.start))
                 shard = slice(number * size, (number + 1) * size)
                 steps = 1
                 if step == self._last_step + 1:
-                    steps = min(AHEAD_STEPS, max(1, AHEAD_ROWS // reader.batch_size), reader.end - step)
+                    steps = min(AHEAD_STEPS, max(1, AHEAD_ROWS // rows), reader.end_of_size(step) - step)
                 try:
                     found = reader.find(step, steps, shard)
                 except SourceError as error:
@@ -238,19 +243,36 @@ def _reader_in(stage: PlannedStage, rank: int, world_size: int, mesh: MeshShape 
     return mesh.reader(rank, world_size), mesh.readers(world_size)
 
 
-def refuse_uneven(plan: Plan, rank: int, world_size: int, mesh: MeshShape | None = None) -> None:
-    """Every rank gets the same number of rows, in every stage."""
+def refuse_uneven(plan: Plan, rank: int, world_size: int, mesh: MeshShape | None = None, start: int = 0) -> None:
+    """Every rank gets the same number of rows, in every step from `start` on."""
     if world_size < 1:
         raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])
     if not 0 <= rank < world_size:
         raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
     problems = []
     for stage in plan.stages:
-        _, readers = _reader_in(stage, rank, world_size, mesh)
-        if stage.batch_size % readers:
-            lower = stage.batch_size // readers * readers
-            near = " or ".join(f"{size:,}" for size in (lower, lower + readers) if size)
-            what = f"is {stage.batch_size:,} rows, which {readers} ranks cannot share evenly. Write {near}."
-            problems.append(Problem(f"stages[{stage.index}].batch_size", what))
+        if stage.start is None or stage.end is None or stage.end > start:
+            _, readers = _reader_in(stage, rank, world_size, mesh)
+            problems += _uneven(stage, readers, max(0, start - (stage.start or 0)))
     if problems:
         raise PlanError(problems)
+
+
+def _uneven(stage: PlannedStage, readers: int, since: int) -> list[Problem]:
+    """The first size of a stage's steps that readers cannot share, from a step of the stage on."""
+    reached = [piece for piece in stage.batches.since(since) if stage.steps is None or piece.step < stage.steps]
+    piece = next((piece for piece in reached if piece.size % readers), None)
+    if piece is None:
+        return []
+    config, where = stage.config, f"stages[{stage.index}].batch_size"
+    lower = piece.size // readers * readers
+    near = " or ".join(f"{size:,}" for size in (lower, lower + readers) if size)
+    at, fix = "", f"Write {near}."
+    if piece.size != config.batches.size_at(piece.step):
+        at, fix = f" at step {(stage.start or 0) + piece.step:,}, as was decided there", f"Give --batch-size {near}."
+    elif config.batch_tokens is not None and config.batch_tokens.is_ramp:
+        at, where = f" at step {piece.step:,} of the stage", f"stages[{stage.index}].batch_tokens"
+        fix = f"Write multiples of {readers * stage.seq_len:,} for from, to and by."
+    elif config.batch_tokens is None and config.batch_size.is_ramp:
+        at, fix = f" at step {piece.step:,} of the stage", f"Write multiples of {readers:,} for from, to and by."
+    return [Problem(where, f"is {piece.size:,} rows{at}, which {readers} ranks cannot share evenly. {fix}")]

@@ -21,7 +21,9 @@ def show_rows(
     step: int, stage: PlannedStage, rows: list[RowAddress], decoder: Tokenizer | None, console: Console, *, full: bool
 ) -> None:
     """Print rows with source, documents, spans and text; what does not count in the loss is dim."""
-    head = f"step {step:,}: stage {stage.name}, {stage.batch_size:,} rows of {stage.seq_len:,}, {stage.config.packing}"
+    head = (
+        f"step {step:,}: stage {stage.name}, {stage.size_at(step):,} rows of {stage.seq_len:,}, {stage.config.packing}"
+    )
     console.print(Text(head, style="bold"), highlight=False)
     tasks = Counter(piece.task for row in rows for piece in row.pieces if piece.task is not None)
     if tasks:

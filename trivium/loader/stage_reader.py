@@ -135,9 +135,8 @@ class StageReader:
     def __init__(
         self, stage: CompleteStage, names: tuple[str, ...], streams: Streams, vocabs: Mapping[str, int]
     ) -> None:
-        # Every batch asks for these.
-        self.start, self.end, self.batch_size, self.seq_len = stage.start, stage.end, stage.batch_size, stage.seq_len
-        self.mixture = stage.mixture
+        self.stage = stage
+        self.mixture = stage.mixture  # every batch asks for it
         segments = {name: stage.uses[name].segment for name in self.mixture.names}
         self.givers = [_giver(stage.uses[name], streams.lanes.get(name), vocabs[name]) for name in self.mixture.names]
         number_of = {name: number for number, name in enumerate(names)}
@@ -150,10 +149,15 @@ class StageReader:
         self._loaded: tuple[LoadedWindow, ...] = ()
         self._lock = threading.Lock()
 
+    def end_of_size(self, step: int) -> int:
+        """The first step after this one that has another size, or is not the stage's."""
+        start, end = self.stage.start, self.stage.end
+        until = self.stage.batches.end_of_size(step - start)
+        return end if until is None else min(end, start + until)
+
     def find(self, step: int, num_steps: int, shard: slice) -> FoundRows:
-        """The rows of some steps, those of a shard only."""
-        batch_size = self.batch_size
-        first_row = (step - self.start) * batch_size
+        """The rows of some steps of one size, those of a shard only."""
+        batch_size, first_row = self.stage.size_at(step), self.stage.rows_before(step)
         sources, source_rows = self.mixture.deal(first_row, num_steps * batch_size)
         if shard != slice(0, batch_size):
             sources = np.ascontiguousarray(sources.reshape(-1, batch_size)[:, shard]).reshape(-1)
@@ -173,7 +177,7 @@ class StageReader:
             step,
             step + num_steps,
             shard.stop - shard.start,
-            self.seq_len,
+            self.stage.seq_len,
             self._source_index[sources],
             rows,
             loaded,

@@ -43,7 +43,7 @@ class Streams:
     def positions(self, step: int) -> dict[str, int]:
         """How many rows each stream has given before a step."""
         stage = self.plan.stage_at(min(step, self.plan.total_steps - 1))
-        counts = stage.mixture.count((step - stage.start) * stage.batch_size).tolist()
+        counts = stage.mixture.count(stage.rows_before(step)).tolist()
         within = dict(zip(stage.mixture.names, counts, strict=True))
         return {name: start + within.get(name, 0) for name, start in self.starts(stage).items()}
 

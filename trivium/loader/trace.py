@@ -157,7 +157,7 @@ def _row_finders(loader: Loader, step: int) -> Iterator[tuple[int, str, Callable
     in_memory = loader.rows_in_memory(step)
     streamed = [each.stream for each in (() if in_memory is None else in_memory.loaded) if each.stream is not None]
     starts = loader.streams.starts(stage)
-    sources, source_rows = stage.mixture.deal((step - stage.start) * stage.batch_size, stage.batch_size)
+    sources, source_rows = stage.mixture.deal(stage.rows_before(step), stage.size_at(step))
     for row, (source, source_row) in enumerate(zip(sources.tolist(), source_rows.tolist(), strict=True)):
         name = stage.mixture.names[source]
         if name in starts:
@@ -280,7 +280,7 @@ def _in_stage(stage: CompleteStage, source: str, document: int, segment: Segment
             if 0 <= stage_rows < rows:
                 row = stage.mixture.first_row_reaching(source, stage_rows + 1)
                 assert row is not None, "the stage gives this row"
-                step, row = divmod(row - 1, stage.batch_size)
+                step, row = stage.batches.place_of(row - 1)
                 begin = int(offsets[piece]) - start
                 epoch = reading.place(number)[0]
                 yield Occurrence(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))

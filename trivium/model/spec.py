@@ -86,10 +86,14 @@ class ModelSpec:
         embeddings = self.vocab * self.width * (1 if self.tied_embeddings else 2)
         return self.layers * (self.layer_matrices + norms) + self.width + embeddings
 
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights that a token is multiplied by: the layers' matrices and the output head; no embeddings, no norms."""
+        return self.layers * self.layer_matrices + self.vocab * self.width
+
     def forward_flops(self, keys: float) -> float:
         """FLOPs of one token's forward pass when its queries meet `keys` keys."""
-        matrices = self.layers * self.layer_matrices + self.vocab * self.width
-        return 2 * matrices + 4 * self.layers * self.heads * self.head_dim * keys
+        return 2 * self.matrix_parameters + 4 * self.layers * self.heads * self.head_dim * keys
 
     def flops(self, seq_len: int) -> float:
         """FLOPs of learning one token in a row of this length: forward and backward."""

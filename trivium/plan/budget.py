@@ -1,31 +1,91 @@
 """Steps, tokens, epochs -> steps; shares as written -> exact shares."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
+from trivium.config.batches import Batches
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config
 from trivium.config.stages import Fade as FadeConfig
 from trivium.config.stages import Stage
+from trivium.errors import Problem
+from trivium.model.spec import ModelSpec
 from trivium.plan.curve import exact
+from trivium.plan.stage import PlannedStage
 from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
+from trivium.run.decisions import BatchResized, Decision, in_force
 from trivium.sources.open import OpenSource
 
 
-def steps_of(stage: Stage, mixture: StageMixture | None, rows_to_read: Mapping[str, int]) -> int | None:
-    """A stage's length in steps, rounded up; None where it counts epochs of a source of unknown size.
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A stage's length: steps, or the rows that it must have read, rounded up to whole steps."""
+
+    steps: int | None = None
+    rows: int | None = None
+
+    def in_steps(self, batches: Batches) -> int:
+        """The length in steps of these sizes."""
+        if self.steps is not None:
+            return self.steps
+        assert self.rows is not None, "a length has one unit"
+        return batches.steps_for(self.rows)
+
+
+def asked_length(stage: Stage) -> Length | None:
+    """A stage's length in steps or tokens; None where it is in epochs, or for each parameter of an unknown model."""
+    if stage.steps is not None:
+        return Length(steps=stage.steps)
+    tokens = stage.budget_tokens
+    return None if tokens is None else Length(rows=-(-tokens // stage.seq_len))
+
+
+def epochs_length(mixture: StageMixture | None, rows_to_read: Mapping[str, int]) -> Length | None:
+    """The length of a stage that counts epochs; None where they are of a source of unknown size.
 
     `rows_to_read` has, for each source that the budget counts, the rows after which it has been read that often.
     """
-    if stage.steps is not None:
-        return stage.steps
-    if stage.tokens is not None:
-        return -(-stage.tokens // stage.tokens_of_step)
     if mixture is None or not rows_to_read:
         return None
     reached = [mixture.first_row_reaching(name, rows) for name, rows in rows_to_read.items()]
-    return -(-max(row for row in reached if row is not None) // stage.rows_of_step)
+    return Length(rows=max(row for row in reached if row is not None))
+
+
+def decided_batches(stage: Stage, start: int | None, length: Length | None, decisions: Iterable[Decision]) -> Batches:
+    """The rows of a stage's steps: the config's, changed from the step on at which that was decided."""
+    batches = stage.batches
+    if start is None or length is None:
+        return batches
+    for decision in in_force(decisions, BatchResized):
+        if start <= decision.step < start + length.in_steps(batches):
+            batches = batches.changed(decision.step - start, decision.size)
+    return batches
+
+
+def endless_ramp(stage: PlannedStage) -> Problem | None:
+    """What is wrong with a ramp of the batch size that does not end within its stage."""
+    config = stage.config
+    key, given = (
+        ("batch_size", config.batch_size) if config.batch_tokens is None else ("batch_tokens", config.batch_tokens)
+    )
+    if given.over is None or stage.rows is None or stage.batches != config.batches:
+        return None
+    if stage.batches.pieces[-1].row < stage.rows:
+        return None
+    length = show_count(stage.rows * stage.seq_len)
+    what = f"is {show_count(given.over)} tokens, and no step of the stage of {length} has the last size."
+    return Problem(f"stages[{stage.index}].{key}.over", f"{what} Shorten it, or lengthen the stage.")
+
+
+def with_parameters_counted(stage: Stage, spec: ModelSpec | None) -> Stage:
+    """The stage with its tokens for each parameter as a number of tokens, where the model is known."""
+    budget = stage.tokens
+    if budget is None or budget.per_parameter is None or spec is None:
+        return stage
+    tokens = ceil(exact(budget.per_parameter) * spec.matrix_parameters)
+    return stage.model_copy(update={"tokens": budget.model_copy(update={"count": max(1, tokens)})})
 
 
 def own_sources(stage: Stage, config: Config) -> list[str]:
@@ -83,41 +143,45 @@ class Following:
     shares: Mapping[str, Fraction]
     fade: FadeConfig
 
-    def out_of(self, stage: Stage, num_rows: int) -> FadeOut:
-        """The fade as a stage of `num_rows` rows sees it: the first half of it, in its own rows."""
-        fade = _fade(self.fade, stage)
-        first = num_rows - fade.before
-        if first < 0:
+    def out_of(self, stage: Stage, batches: Batches, steps: int) -> FadeOut:
+        """The fade as a stage of these steps sees it: the first half of it, in its own last rows."""
+        num_rows = batches.rows_before(steps)
+        if self.fade.tokens is not None:
+            before = -(-self.fade.tokens // (2 * stage.seq_len))
+        else:
+            assert self.fade.steps is not None, "a fade has one unit"
+            first, half = divmod(2 * steps - self.fade.steps, 2)
+            size = batches.size_at(max(0, first))
+            first_row = batches.rows_before(first) if first >= 0 else first * size
+            before = num_rows - first_row - (size // 2 if half else 0)
+        if before > num_rows:
             length = num_rows * stage.seq_len
-            what = f"the next stage's fade begins {show_count(fade.before * stage.seq_len)} tokens before its boundary"
+            what = f"the next stage's fade begins {show_count(before * stage.seq_len)} tokens before its boundary"
             raise ValueError(f"{what}, and this stage has {show_count(length)}. Shorten the fade.")
-        return FadeOut(Mixture.from_shares(self.shares), first, fade)
+        fade = Fade(2 * before, before, self.fade.shape, self.fade.steepness)
+        return FadeOut(Mixture.from_shares(self.shares), num_rows - before, fade)
 
 
 def mixture_of(
-    stage: Stage, shares: Mapping[str, Fraction], before: Before | None, following: Following | None = None
+    stage: Stage, shares: Mapping[str, Fraction], before: Before | None, out: FadeOut | None = None
 ) -> StageMixture:
     """The stage's mixture, with its fade from the one before and the centred fade of the one after it."""
     new = Mixture.from_shares(shares)
-    rows = None if following is None else known_rows(stage)
-    out = None if following is None or rows is None else following.out_of(stage, rows)
     if stage.fade is None or before is None:
         return StageMixture(new, out=out)
     return StageMixture(new, before.mixture, before.rows, _fade(stage.fade, stage), before.new_rows, out)
 
 
-def known_rows(stage: Stage) -> int | None:
-    """A stage's rows where its length is in steps or tokens; None where it is in epochs."""
-    steps = steps_of(stage, None, {})
-    return None if steps is None else steps * stage.rows_of_step
-
-
 def _fade(fade: FadeConfig, stage: Stage) -> Fade:
-    """A fade in rows of a stage, rounded up; of a centred one half of them are on either side of the boundary."""
+    """A fade in rows of its stage, rounded up; of a centred one half of them are on either side of the boundary.
+
+    Steps have the sizes that the config gives them: a size that is changed within the fade leaves its rows as they are.
+    """
     sides = 2 if fade.center else 1
     if fade.tokens is not None:
         rows = -(-fade.tokens // (sides * stage.seq_len))
     else:
         assert fade.steps is not None, "a fade has one unit"
-        rows = -(-fade.steps * stage.rows_of_step // sides)
+        whole, half = divmod(fade.steps, sides)
+        rows = stage.batches.rows_before(whole) + (-(-stage.batches.size_at(whole) // 2) if half else 0)
     return Fade(sides * rows, rows if fade.center else 0, fade.shape, fade.steepness)

@@ -12,6 +12,7 @@ from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
+MOST_SHOWN_SIZES = 4  # of a batch size that changes
 CURVE_POINTS = 128  # of a piece of the learning rate that is not a line
 
 
@@ -35,6 +36,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
             | {"tasks": [task._asdict() for task in plan.sources[name].tasks] if name in plan.sources else None}
             for name, source in plan.config.sources.items()
         },
+        "decisions": [decision.line() for decision in plan.decisions],
         "inherited": {"from": plan.inherited.base, "keys": taken} if taken else None,
         "differs": [str(note) for note in notes.differs],
         "decides_nothing": [str(note) for note in notes.decides_nothing],
@@ -68,7 +70,10 @@ def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
 def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     """One stage: its length, its rows, its objective, its learning rate, and what it reads."""
     first, last = plan.lr_ends(stage)
-    asked = {key: value for key in ("steps", "tokens") if (value := getattr(stage.config, key)) is not None}
+    budgets = {"steps": stage.config.steps, "tokens": stage.config.budget_tokens}
+    asked: dict[str, Any] = {key: value for key, value in budgets.items() if value is not None}
+    if stage.config.tokens is not None and stage.config.tokens.per_parameter is not None:
+        asked["per_parameter"] = stage.config.tokens.per_parameter
     if stage.config.epochs is not None:
         asked = {"epochs": stage.config.epochs.as_written()}
     return {
@@ -81,6 +86,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "flops_per_token": plan.flops_per_token(stage),
         "seq_len": stage.seq_len,
         "batch_size": stage.batch_size,
+        "batches": [[piece.step, piece.size] for piece in stage.batch_pieces],
         "packing": stage.config.packing,
         "document_mask": stage.config.document_mask,
         "rope": None if stage.rope is None else stage.rope.deciding(),
@@ -106,12 +112,15 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
 
 
 def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`chat: kl 0.1, loss on assistant`: what stages of a plan's JSON have beside their rows; rope where it changes."""
+    """`chat: kl 0.1, loss on assistant`: what stages of a plan's JSON have beside their rows; rope where it changes.
+
+    A batch size that changes has the steps of the run at which it does.
+    """
     lines: list[str] = []
     before = None
     for stage in stages:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
-        parts = []
+        parts = _batch_parts(stage)
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
             theta = f"theta {rope['theta']:,g}"
             scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
@@ -129,6 +138,18 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")
     return lines
+
+
+def _batch_parts(stage: Mapping[str, Any]) -> list[str]:
+    """`8,192 rows in a step, 7,680 from step 4,000`; of many sizes the first and the last ones."""
+    sizes, start = stage.get("batches") or [], stage["start"]
+    if len(sizes) < 2:
+        return []
+    of = " of the stage" if start is None else ""
+    shown = [f"{size:,} from step {(start or 0) + step:,}{of}" for step, size in sizes]
+    middle = [f"and so on in {len(sizes):,} sizes"] if len(sizes) > MOST_SHOWN_SIZES else []
+    first, last = (shown[1:2], shown[-1:]) if middle else (shown[1:], [])
+    return [", ".join([f"{sizes[0][1]:,} rows in a step", *first, *middle, *last])]
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

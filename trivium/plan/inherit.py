@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.config.schema import Config, Tokenizer
-from trivium.config.stages import Stage, merged_stages
+from trivium.config.stages import BatchSize, Stage, merged_stages
 from trivium.errors import Problem, ResumeError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.run.folder import find_checkpoint
@@ -85,7 +85,13 @@ def _rows(config: Config, state: Mapping[str, Any]) -> dict[str, Any]:
     lacks_length = any("seq_len" not in each.model_fields_set | given for each in config.stages)
     lacks_size = any(not {"batch_size", "batch_tokens"} & (each.model_fields_set | given) for each in config.stages)
     taken: dict[str, Any] = {"defaults.seq_len": stages[-1].seq_len} if lacks_length else {}
-    return taken | ({"defaults.batch_size": stages[-1].rows_of_step} if lacks_size else {})
+    return taken | ({"defaults.batch_size": _last_size(state)} if lacks_size else {})
+
+
+def _last_size(state: Mapping[str, Any]) -> BatchSize:
+    """Rows in the last step that a checkpoint's run has taken; its record has each size and the step it began at."""
+    recorded = [value for key, value in state["loader"]["record"].items() if key.endswith(".batch_size")][-1]
+    return BatchSize(size=recorded[-1][-1] if isinstance(recorded, list) else recorded)
 
 
 def _optimizer(config: Config, base: Config) -> dict[str, Any]:

@@ -1,18 +1,32 @@
 """Config + what is on disk -> Plan, or every reason why it cannot be."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, zip_longest
 from math import ceil, floor, log10
 from typing import Any
 
+from trivium.config.batches import Batches
 from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Schedule
-from trivium.config.stages import Reference, Stage, StageLr, merged_stages
+from trivium.config.stages import BatchSize, Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
-from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
+from trivium.plan.budget import (
+    Before,
+    Following,
+    Length,
+    asked_length,
+    decided_batches,
+    endless_ramp,
+    epochs_length,
+    mixture_of,
+    own_sources,
+    shares_of,
+    with_parameters_counted,
+)
 from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
@@ -22,6 +36,7 @@ from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_ra
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
+from trivium.run.decisions import Decision
 from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
 
@@ -35,18 +50,19 @@ def make_plan(
     *,
     prepare: bool = False,
     own: Mapping[str, Any] | None = None,
+    decisions: Sequence[Decision] = (),
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
     `sources` are opened where they are not given. Text that is not tokenised yet, and datasets that are not fetched,
     are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
-    Trainer overrides, for the record.
+    Trainer overrides, for the record; `decisions` are those made while the run went on.
     """
     taken = inherited(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
-        made = Builder(taken.config, opened.sources, opened.gaps, taken).plan()
-        return replace(made, own=dict(own or {}))
+        made = Builder(taken.config, opened.sources, opened.gaps, taken, tuple(decisions)).plan()
+        return replace(made, own=dict(own or {}), decisions=tuple(decisions))
     except PlanError as error:
         raise PlanError([*([] if taken.gap is None else [taken.gap]), *error.problems]) from None
 
@@ -64,6 +80,7 @@ class Builder:
     sources: Mapping[str, OpenSource]
     source_gaps: Mapping[str, Gap]
     inherited: Inherited
+    decisions: tuple[Decision, ...] = ()
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
@@ -74,6 +91,7 @@ class Builder:
         model = self._model(planned)
         stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
+        self.problems += filter(None, map(endless_ramp, stages))
         self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
@@ -93,13 +111,21 @@ class Builder:
 
     def stage_configs(self) -> list[Stage]:
         """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
-        return self._with_anneal(list(merged_stages(self.config.stages, self.config.defaults)))
+        stages = list(merged_stages(self.config.stages, self.config.defaults))
+        if any(stage.tokens is not None and stage.tokens.per_parameter is not None for stage in stages):
+            with suppress(ConfigError):  # told once, when the stages' positions are planned
+                spec = self._planned_model(stages).spec
+                stages = [with_parameters_counted(stage, spec) for stage in stages]
+        return self._with_anneal(stages)
+
+    def _planned_model(self, stages: Sequence[Stage]) -> PlannedModel:
+        largest_id = max((source.largest_id for source in self.sources.values()), default=0)
+        return plan_model(self.config, stages, self.inherited.weights, largest_id)
 
     def _model(self, stages: Sequence[PlannedStage]) -> PlannedModel:
         """The model's shape and each stage's rotary positions."""
-        largest_id = max((source.largest_id for source in self.sources.values()), default=0)
         try:
-            model = plan_model(self.config, [stage.config for stage in stages], self.inherited.weights, largest_id)
+            model = self._planned_model([stage.config for stage in stages])
         except ConfigError as error:
             self.problems.extend(error.problems)
             return PlannedModel(None)
@@ -121,36 +147,44 @@ class Builder:
         start: int | None = 0
         before: Before | None = None
         for index, stage in enumerate(stages):
-            mixture = self._mixture(index, stages, before)
+            length = asked_length(stage)
+            batches = decided_batches(stage, start, length, self.decisions)
+            mixture = self._mixture(index, stages, before, batches, length)
             seed = self.config.run.seed if stage.seed is None else stage.seed
             settings = RowSettings(stage.seq_len, stage.packing, seed)
-            to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
-            steps = steps_of(stage, mixture, to_read)
-            rows = None if steps is None else steps * stage.rows_of_step
+            if stage.epochs is not None:
+                to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
+                length = epochs_length(mixture, to_read)
+                batches = decided_batches(stage, start, length, self.decisions)
+            steps = None if length is None else length.in_steps(batches)
+            rows = None if steps is None else batches.rows_before(steps)
             uses: dict[str, SourceUse] = {}
             if mixture is not None and rows is not None and start is not None:
                 try:
                     uses = ledger.give(stage, settings, mixture, rows)
                 except SourceError as error:
                     raise PlanError([*self.problems, Problem("sources", str(error))]) from None
-            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses))
+            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses, batches))
             start = planned[-1].end
             before = None
             if mixture is not None and rows is not None:
                 before = Before(mixture.new, mixture.new_rows(rows), mixture.next_rows(rows))
         return tuple(planned)
 
-    def _mixture(self, index: int, stages: Sequence[Stage], before: Before | None) -> StageMixture | None:
+    def _mixture(
+        self, index: int, stages: Sequence[Stage], before: Before | None, batches: Batches, length: Length | None
+    ) -> StageMixture | None:
         """A stage's mixture; None where its shares, or those that fade into its last rows, are not known."""
         try:
             shares = shares_of(stages[index], self.config, self.sources)
-            following = None
+            out = None
             if index + 1 < len(stages) and (fade := stages[index + 1].fade) is not None and fade.center:
                 next_shares = shares_of(stages[index + 1], self.config, self.sources)
                 if next_shares is None:
                     return None
-                following = Following(next_shares, fade)
-            return None if shares is None else mixture_of(stages[index], shares, before, following)
+                if length is not None:
+                    out = Following(next_shares, fade).out_of(stages[index], batches, length.in_steps(batches))
+            return None if shares is None else mixture_of(stages[index], shares, before, out)
         except ValueError as reason:
             self.problems.append(Problem(f"stages[{index}]", str(reason)))
             return None
@@ -182,6 +216,8 @@ class Builder:
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
         fresh: dict[str, object] = {"fade": None, "lr": None, "reset_optimizer": False, "evaluate": False}
         fresh["name"] = anneal.name
+        # It continues with the size that the stage has there, also where that was changed while the run went on.
+        fresh |= {"batch_size": BatchSize(size=planned[-1].size_at(begin)), "batch_tokens": None}
         if stages[-1].kl is not None and stages[-1].kl.reference is None:
             # The reference stays the model as it was when the whole stage began.
             fresh["kl"] = stages[-1].kl.model_copy(update={"reference": Reference(stage=stages[-1].name)})
@@ -228,7 +264,7 @@ class Builder:
         if lr is not None:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
-            lengths = self._lengths(path, lr, decay, steps, lambda tokens: -(-tokens // stage.step_tokens))
+            lengths = self._lengths(path, lr, decay, steps, stage.steps_for)
         return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
 
     def _lengths(
@@ -263,7 +299,7 @@ class Builder:
         for stage in stages:
             if stage.mixture is None or stage.rows is None:
                 continue
-            fade, out = stage.mixture.fade, stage.mixture.out
+            fade, out, first_step = stage.mixture.fade, stage.mixture.out, stage.batches.size_at(0) * stage.seq_len
             length, here = stage.rows * stage.seq_len, (fade.rows - fade.before) * stage.seq_len
             if fade.rows - fade.before > stage.rows:
                 what = f"is {show_count(here)} tokens, longer than its stage of {show_count(length)}."
@@ -273,8 +309,8 @@ class Builder:
                 what = f"ends after {show_count(here)} tokens of its stage, and the next stage's begins after"
                 what = f"{what} {show_count(out.first * stage.seq_len)}. Shorten one of them."
                 self.problems.append(Problem(f"stages[{stage.index}].fade", what))
-            elif (asked := stage.config.fade) and asked.tokens is not None and asked.tokens < stage.step_tokens:
-                what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(stage.step_tokens)}."
+            elif (asked := stage.config.fade) and asked.tokens is not None and asked.tokens < first_step:
+                what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(first_step)}."
                 what = f"{what} For steps write fade = {{ steps = 100 }}."
                 self.warnings.append(Problem(f"stages[{stage.index}].fade", what))
 
@@ -350,7 +386,10 @@ class Builder:
             if stage.mixture is None:
                 what = "shares are in proportion to sizes that are not known."
                 self.gaps.append(Problem(f"stages[{stage.index}]", what))
-            if stage.steps is None:
+            if stage.steps is None and stage.config.epochs is None:
+                what = "counts parameters of a model that is not known yet: where this stage ends is not known."
+                self.gaps.append(Problem(f"stages[{stage.index}].tokens", what))
+            elif stage.steps is None:
                 what = "counts epochs of a source of unknown size: where this stage ends is not known."
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
 
@@ -370,4 +409,4 @@ def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:
             break
         tokens -= whole
         steps += stage.steps or 0
-    return steps + -(-tokens // stage.step_tokens)
+    return steps + stage.steps_for(tokens)

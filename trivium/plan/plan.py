@@ -17,6 +17,7 @@ from trivium.plan.inherit import Inherited
 from trivium.plan.rates import peak_lr
 from trivium.plan.record import Record, fingerprint, record
 from trivium.plan.stage import CompleteStage, PlannedStage
+from trivium.run.decisions import Decision
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
 
@@ -35,6 +36,7 @@ class Plan:
     inherited: Inherited
     model: ModelSpec | None  # None where its vocabulary or the weights that it starts from are not known
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
+    decisions: tuple[Decision, ...] = ()  # made while the run went on
 
     @property
     def total_steps(self) -> int | None:
@@ -70,13 +72,18 @@ class Plan:
     def _ends(self) -> list[int]:
         return [stage.end for stage in self.stages if stage.end is not None]
 
+    @property
+    def decided_from(self) -> int:
+        """The step at which something was decided last, so that those before it are taken; 0 where nothing was."""
+        return self.decisions[-1].step if self.decisions else 0
+
     def tokens_before(self, step: int) -> int:
         """Tokens of all steps before this one, padding included; the run's last end is allowed."""
         total = 0
         for stage in self.stages:
             if stage.start is None or stage.end is None or stage.start >= step:
                 break
-            total += (min(step, stage.end) - stage.start) * stage.step_tokens
+            total += stage.rows_before(min(step, stage.end)) * stage.seq_len
         return total
 
     def lr_multiplier(self, step: int) -> float:
@@ -100,7 +107,7 @@ class Plan:
             step=step,
             stage=stage.index,
             seq_len=stage.seq_len,
-            batch_size=stage.batch_size,
+            batch_size=stage.size_at(step),
             tokens_before=self.tokens_before(step),
             lr_multiplier=multiplier,
             lr={group: multiplier * peak for group, peak in self.peak_lr.items()},
@@ -141,7 +148,7 @@ class Plan:
         for stage in self.stages:
             if stage.start is None or stage.end is None or stage.start >= step or stage.mixture is None:
                 break
-            rows = (min(step, stage.end) - stage.start) * stage.batch_size
+            rows = stage.rows_before(min(step, stage.end))
             counts = dict(zip(stage.mixture.names, stage.mixture.count(rows).tolist(), strict=True))
             for name, use in stage.uses.items():
                 if use.epochs is not None and use.rows:

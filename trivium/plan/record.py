@@ -70,6 +70,7 @@ def record(
     read = {stage.index: _sources_read(stage, step) for stage in taken}
     for stage in taken:
         entries |= _stage_entries(stage, read[stage.index], [each.name for each in stages])
+        entries |= _batch_entries(stage, step)
         entries |= _fade_out_entries(stage, step)
     skipped = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
     if skipped:
@@ -89,8 +90,8 @@ def _sources_read(stage: PlannedStage, step: int) -> frozenset[str]:
     """The sources of which a stage has read a row before a step: what it reads later decides nothing yet."""
     if stage.mixture is None or stage.start is None:
         return frozenset()
-    steps = step - stage.start if stage.steps is None else min(step - stage.start, stage.steps)
-    counts = stage.mixture.count(steps * stage.batch_size).tolist()
+    end = step if stage.end is None else min(step, stage.end)
+    counts = stage.mixture.count(stage.rows_before(end)).tolist()
     return frozenset(name for name, count in zip(stage.mixture.names, counts, strict=True) if count)
 
 
@@ -134,7 +135,6 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
     path = f"stages[{stage.index}]"
     config = stage.config
     entries: Record = {f"{path}.start": stage.start, f"{path}.seed": stage.seed}
-    entries[f"{path}.batch_size"] = stage.batch_size
     entries |= {f"{path}.{key}": getattr(config, key) for key in STAGE_KEYS}
     entries[f"{path}.reset_optimizer"] = config.reset_optimizer and stage.start != 0  # at step 0 it is fresh anyway
     if stage.rope is not None:
@@ -155,12 +155,20 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
     return entries
 
 
+def _batch_entries(stage: PlannedStage, step: int) -> Record:
+    """Rows in a step, as one number; where they have changed, each size with the stage's step that it began at."""
+    assert stage.start is not None, "the stage has begun"
+    pieces = stage.batches.until(step - stage.start)
+    sizes = pieces[0].size if len(pieces) == 1 else [[piece.step, piece.size] for piece in pieces]
+    return {f"stages[{stage.index}].batch_size": sizes}
+
+
 def _fade_out_entries(stage: PlannedStage, step: int) -> Record:
     """The next stage's centred fade, once rows of this stage have come from it."""
     if stage.mixture is None or stage.mixture.out is None or stage.start is None:
         return {}
     out, path = stage.mixture.out, f"stages[{stage.index}].fade_out"
-    if (step - stage.start) * stage.batch_size <= out.first:
+    if stage.rows_before(step) <= out.first:
         return {}
     shares = zip(out.mixture.names, out.mixture.shares, strict=True)
     entries = {f"{path}.{name}": _decimal(share) for name, share in shares if share}

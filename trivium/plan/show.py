@@ -26,7 +26,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     parts += [Text(), stage_table(plan)]
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
-    parts += [Text(line) for line in (*roundings(plan), *inherited_lines(plan, console.width))]
+    parts += [Text(line) for line in (*roundings(plan), *decision_lines(plan), *inherited_lines(plan, console.width))]
     notes, warnings, gaps = Notes(), plan.warnings, plan.gaps
     if loaded is not None:
         notes, warnings = loaded.notes, (*loaded.warnings, *map(loaded.places.name, plan.warnings))
@@ -87,10 +87,16 @@ def stage_table(plan: Plan) -> Table:
     table = plain_table("stage", "steps", "tokens", "rows x length", "packing", "learning rate")
     for stage in plan.stages:
         first, end = (UNKNOWN if step is None else f"{step:,}" for step in (stage.start, stage.end))
-        shape = f"{stage.batch_size:,} x {stage.seq_len:,}"
+        shape = f"{_sizes(stage)} x {stage.seq_len:,}"
         rest = shape, stage.config.packing, _lr(plan, stage)
         _add(table, stage.name, f"[{first}, {end})", _count(stage.tokens), *rest)
     return table
+
+
+def _sizes(stage: PlannedStage) -> str:
+    """Rows in a step: `256`, or of a stage whose size changes the smallest and the largest."""
+    sizes = [piece.size for piece in stage.batch_pieces]
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{min(sizes):,}-{max(sizes):,}"
 
 
 def source_table(plan: Plan) -> Table:
@@ -118,13 +124,27 @@ def source_table(plan: Plan) -> Table:
 
 
 def roundings(plan: Plan) -> list[str]:
-    """Budgets in tokens that are not a whole number of steps: what was asked and what is taken."""
+    """Budgets in tokens that are not a whole number of steps, or for each parameter: what is asked and what is taken.
+
+    A size that was changed while the run went on leaves a budget in tokens its tokens, and one in steps its steps.
+    """
     lines = []
     for stage in plan.stages:
-        asked, taken = stage.config.tokens, stage.tokens
-        if asked is not None and taken is not None and asked != taken:
-            lines.append(f"{stage.name}: {asked:,} tokens requested, {taken:,} planned ({stage.steps:,} steps).")
+        asked, taken, budget = stage.config.budget_tokens, stage.tokens, stage.config.tokens
+        if asked is None or taken is None or budget is None:
+            continue
+        planned = f"{asked:,} tokens requested, {taken:,} planned ({stage.steps:,} steps)."
+        if budget.per_parameter is not None and plan.model is not None:
+            counted = f"{show_count(plan.model.matrix_parameters)} parameters (matrices of layers and output head)"
+            lines.append(f"{stage.name}: {budget.per_parameter:g} tokens for each of {counted}: {planned}")
+        elif asked != taken:
+            lines.append(f"{stage.name}: {planned}")
     return [] if not lines else ["", *lines]
+
+
+def decision_lines(plan: Plan) -> list[str]:
+    """What was decided while the run went on, and so is not in its config."""
+    return ["", *(f"decided {decision.line()}" for decision in plan.decisions)] if plan.decisions else []
 
 
 def inherited_lines(plan: Plan, width: int) -> list[str]:

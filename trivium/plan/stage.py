@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from trivium.config.batches import Batches, BatchPiece
 from trivium.config.stages import Stage
 from trivium.model.spec import RopeSpec
 from trivium.rows.figures import Figures
@@ -49,6 +50,7 @@ class PlannedStage:
     steps: int | None
     mixture: StageMixture | None
     uses: Mapping[str, SourceUse]
+    batches: Batches  # rows of its steps, counted from its first
     rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
 
     @property
@@ -63,8 +65,32 @@ class PlannedStage:
 
     @property
     def batch_size(self) -> int:
-        """Rows in a step, on all ranks."""
-        return self.config.rows_of_step
+        """Rows in a step, on all ranks; of a stage whose size changes, those of its largest step."""
+        return max(piece.size for piece in self.batch_pieces)
+
+    @property
+    def batch_pieces(self) -> tuple[BatchPiece, ...]:
+        """The pieces of `batches` that the stage reaches; all where its length is not known."""
+        return self.batches.pieces if self.steps is None else self.batches.until(self.steps)
+
+    def largest_since(self, step: int) -> BatchPiece:
+        """The first piece of the largest size from a step of the run on; of all where the stage has none from there."""
+        within = max(0, step - (self.start or 0))
+        to_come = [piece for piece in self.batches.since(within) if self.steps is None or piece.step < self.steps]
+        return max(to_come or self.batch_pieces, key=lambda piece: piece.size)
+
+    def size_at(self, step: int) -> int:
+        """Rows in a step of the run that is the stage's, on all ranks."""
+        return self.batches.size_at(step - self._start)
+
+    def rows_before(self, step: int) -> int:
+        """Rows of the stage before a step of the run."""
+        return self.batches.rows_before(step - self._start)
+
+    @property
+    def _start(self) -> int:
+        assert self.start is not None, "a step is asked of a stage whose start is known"
+        return self.start
 
     @property
     def seq_len(self) -> int:
@@ -75,20 +101,19 @@ class PlannedStage:
         """What decides how its rows are made."""
         return RowSettings(self.seq_len, self.config.packing, self.seed)
 
-    @property
-    def step_tokens(self) -> int:
-        """Tokens in a step, padding included."""
-        return self.config.tokens_of_step
+    def steps_for(self, tokens: int) -> int:
+        """The fewest steps of the stage that have this many tokens."""
+        return self.batches.steps_for(-(-tokens // self.seq_len))
 
     @property
     def rows(self) -> int | None:
         """Rows of the whole stage."""
-        return None if self.steps is None else self.steps * self.batch_size
+        return None if self.steps is None else self.batches.rows_before(self.steps)
 
     @property
     def tokens(self) -> int | None:
         """Tokens of the whole stage, padding included."""
-        return None if self.steps is None else self.steps * self.step_tokens
+        return None if self.rows is None else self.rows * self.seq_len
 
     @property
     def shares(self) -> Mapping[str, Fraction] | None:
@@ -113,7 +138,7 @@ class CompleteStage(PlannedStage):
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
         known = stage.start, stage.steps, stage.mixture
-        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.rope)
+        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.batches, stage.rope)
 
     @property
     def end(self) -> int:
@@ -121,7 +146,7 @@ class CompleteStage(PlannedStage):
 
     @property
     def rows(self) -> int:
-        return self.steps * self.batch_size
+        return self.batches.rows_before(self.steps)
 
     @property
     def shares(self) -> Mapping[str, Fraction]:

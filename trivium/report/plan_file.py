@@ -1,12 +1,17 @@
 """plan.json as far as pages read it: checked when it is read, so that a page is made of what a run wrote."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
+from trivium.config.batches import Batches
+
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e18, le=1e18)]
 Whole = Annotated[int, Field(ge=0, le=2**63)]
+MOST_PIECES = 8192  # of a stage's batch size
+BatchPieceFile = Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=2, max_length=2)]
 PLAIN = ConfigDict(strict=True)
 
 
@@ -44,6 +49,7 @@ class StageFile(TypedDict):
     tokens: Whole | None
     seq_len: Annotated[int, Field(ge=1, le=2**40)]
     batch_size: Annotated[int, Field(ge=1, le=2**40)]
+    batches: NotRequired[Annotated[list[BatchPieceFile], Field(min_length=1, max_length=MOST_PIECES)]]
     packing: str
     shares: dict[str, Number] | None
     fade_rows: Whole | None
@@ -112,9 +118,18 @@ class PlanFile(TypedDict):
     lr_curve: NotRequired[list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None]
     stages: list[StageFile]
     sources: dict[str, SourceFile]
+    decisions: NotRequired[list[str] | None]
     warnings: NotRequired[list[str] | None]
     unknown: NotRequired[list[str] | None]
     forecast: NotRequired[ForecastFile]
+
+
+def batches_of(stage: Mapping[str, Any]) -> Batches:
+    """The rows of a stage's steps, as a plan's file has them."""
+    batches = Batches.constant(stage["batch_size"])
+    for step, size in stage.get("batches", ()):
+        batches = batches.changed(step, max(1, size))
+    return batches
 
 
 def refuse_other_plan(plan: dict[str, Any]) -> None:

@@ -4,19 +4,23 @@ A step is drawn where it is taken: the plan's value for step 0 is drawn at 1, wh
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from trivium.config.batches import Batches
 from trivium.config.numbers import show_count
 from trivium.config.stages import CROPPING
 from trivium.forecast.show import advice_lines, headline, memory_rows, time_rows
 from trivium.plan.export import objective_lines
 from trivium.report.charts import Block, Chart, PageTable, Panel, Section, Series, Text, percent
+from trivium.report.plan_file import batches_of
 from trivium.report.run import ShownRun
 
 Record = dict[str, Any]
 UNKNOWN = "?"
 PLAN_TEXTS = {
-    "objectives": "Positions and objectives",
+    "decisions": "Decided while it ran",
+    "objectives": "Batch sizes that change, positions and objectives",
     "differs": "Differs from theirs",
     "decides_nothing": "Decides nothing here",
     "warnings": "Warnings",
@@ -30,8 +34,8 @@ def plan_section(runs: list[ShownRun]) -> Section:
     charts = [shares_chart(run, several=len(runs) > 1) for run in runs]
     charts += [
         Chart("plan-lr", "Learning rate", _lr_series(runs), scale="zero", small=True),
-        Chart("plan-rows", "Row length (tokens)", _stepped(runs, "row length", "seq_len"), scale="zero", small=True),
-        Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", "batch_size"), scale="zero", small=True),
+        Chart("plan-rows", "Row length (tokens)", _stepped(runs, "row length", _lengths), scale="zero", small=True),
+        Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", _sizes), scale="zero", small=True),
     ]
     lead = "What each step reads and its learning rate, as planned before the first step."
     note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage"
@@ -145,30 +149,33 @@ def share_points(plan: Record) -> list[tuple[int, dict[str, float]]]:
         )
         if not points:
             points.append((stage["start"], own))
-        for step in _fade_steps(stage):
-            old, new = _parts(stage, stages[number + 1] if stage.get("fade_out_rows") else None, step)
+        batches, following = batches_of(stage), stages[number + 1] if stage.get("fade_out_rows") else None
+        for step in _fade_steps(stage, batches):
+            old, new = _parts(stage, batches, following, step)
             points.append((stage["start"] + step, faded(faded(own, before or own, old), after or own, new)))
     return points
 
 
-def _fade_steps(stage: Record) -> list[int]:
+def _fade_steps(stage: Record, batches: Batches) -> list[int]:
     """The steps of a stage, counted from 1, after which its shares change; the last one is always among them."""
-    steps, batch = stage["steps"], stage["batch_size"]
-    ends = -(-((stage["fade_rows"] or 0) - stage.get("fade_rows_before", 0)) // batch)
-    begins = -(-stage.get("fade_out_rows", 0) // batch)
+    steps = stage["steps"]
+    ends = batches.steps_for((stage["fade_rows"] or 0) - stage.get("fade_rows_before", 0))
+    begins = steps - batches.place_of(max(0, batches.rows_before(steps) - stage.get("fade_out_rows", 0)))[0]
     fade_in = range(0, min(steps, ends) + 1, max(1, ends // FADE_POINTS))
     fade_out = range(steps, max(0, steps - begins), -max(1, begins // FADE_POINTS))
     return sorted({*fade_in, min(steps, ends), max(0, steps - begins), *fade_out, steps} - {0})
 
 
-def _parts(stage: Record, following: Record | None, step: int) -> tuple[float, float]:
+def _parts(stage: Record, batches: Batches, following: Record | None, step: int) -> tuple[float, float]:
     """The parts of a step's rows that come from the mixture before, and from the next stage's."""
-    batch, rows = stage["batch_size"], stage["fade_rows"] or 0
-    here = [_new_rows(each * batch + stage.get("fade_rows_before", 0), rows, stage) for each in (step - 1, step)]
+    rows = stage["fade_rows"] or 0
+    around = [batches.rows_before(each) for each in (step - 1, step)]
+    batch = around[1] - around[0]
+    here = [_new_rows(each + stage.get("fade_rows_before", 0), rows, stage) for each in around]
     if following is None:
         return 1 - (here[1] - here[0]) / batch, 0.0
     out = stage["fade_out_rows"]
-    past = [max(0, each * batch - stage["steps"] * batch + out) for each in (step - 1, step)]
+    past = [max(0, each - batches.rows_before(stage["steps"]) + out) for each in around]
     there = [_new_rows(each, 2 * out, following) for each in past]
     return 1 - (here[1] - here[0]) / batch, (there[1] - there[0]) / batch
 
@@ -204,14 +211,29 @@ def _lr_series(runs: list[ShownRun]) -> list[Series]:
     return found
 
 
-def _stepped(runs: list[ShownRun], label: str, key: str) -> list[Series]:
+def _stepped(runs: list[ShownRun], label: str, values: Callable[[Record], list[tuple[int, int]]]) -> list[Series]:
+    """A value that holds from a step of a stage on, at the first and the last step that have it."""
     found = []
     for run in runs:
-        stages = known_stages(run.plan)
-        steps = [step for stage in stages for step in (stage["start"] + 1, stage["end"])]
-        values = [stage[key] for stage in stages for _ in range(2)]
-        found.append(Series.of(run.label_of(label), steps, values, style="stepped", run=run.number))
+        steps, shown = [], []
+        for stage in known_stages(run.plan):
+            pieces = values(stage)
+            ends = [*(step for step, _ in pieces[1:]), stage["end"] - stage["start"]]
+            for (first, value), end in zip(pieces, ends, strict=True):
+                steps += [stage["start"] + first + 1, stage["start"] + end]
+                shown += [value, value]
+        found.append(Series.of(run.label_of(label), steps, shown, style="stepped", run=run.number))
     return found
+
+
+def _lengths(stage: Record) -> list[tuple[int, int]]:
+    return [(0, stage["seq_len"])]
+
+
+def _sizes(stage: Record) -> list[tuple[int, int]]:
+    """Each batch size with the stage's step that it begins at."""
+    reached = batches_of(stage).until(max(1, stage["end"] - stage["start"]))
+    return [(piece.step, piece.size) for piece in reached]
 
 
 def _stage_row(plan: Record, stage: Record) -> list[str]:
@@ -222,10 +244,16 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
         stage["name"],
         f"[{ends[0]}, {ends[1]})",
         _count(stage["tokens"]),
-        f"{stage['batch_size']:,} x {stage['seq_len']:,}",
+        f"{_rows_shown(stage)} x {stage['seq_len']:,}",
         stage["packing"],
         rates[0] if rates[0] == rates[1] else f"{rates[0]} to {rates[1]}",
     ]
+
+
+def _rows_shown(stage: Record) -> str:
+    """Rows in a step; of a stage whose size changes the smallest and the largest."""
+    sizes = sorted({piece.size for piece in batches_of(stage).pieces})
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,}-{sizes[-1]:,}"
 
 
 def _use_rows(stage: Record) -> list[list[str]]:

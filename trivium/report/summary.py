@@ -8,6 +8,7 @@ import numpy as np
 from trivium.config.keys import flat_keys
 from trivium.config.numbers import show_count
 from trivium.report.charts import PageTable, Section, duration
+from trivium.report.plan_file import batches_of
 from trivium.report.run import ShownRun
 from trivium.run.events import Evaluated, Scored
 
@@ -62,8 +63,9 @@ def tokens_before(plan: Record, step: int) -> int:
     """Tokens of the steps before this one, padding included."""
     known = (stage for stage in plan["stages"] if stage["start"] is not None)
     return sum(
-        max(0, min(step, step if stage["end"] is None else stage["end"]) - stage["start"])
-        * stage["batch_size"]
+        batches_of(stage).rows_before(
+            max(0, min(step, step if stage["end"] is None else stage["end"]) - stage["start"])
+        )
         * stage["seq_len"]
         for stage in known
     )

@@ -1,7 +1,7 @@
 """A run's folder: its config, plan, events and checkpoints; one launch at a time.
 
     runs/small/
-      config.toml  plan.json  events.jsonl
+      config.toml  plan.json  events.jsonl  decisions.jsonl
       checkpoints/
         step-00004000/  engine/  state.json  COMPLETE
 
@@ -122,6 +122,10 @@ class RunFolder:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def decisions(self) -> Path:
+        return self.path / "decisions.jsonl"
 
     @property
     def checkpoints_folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""A second place for a run's checkpoints, copied there in the background.
+"""A second place for a run's checkpoints and decisions, copied there in the background.
 
 Copies are whole or absent, as the originals are. The second place has the retention of the run's own, over the copies
 that it holds: milestones and boundaries stay there when the run's own folder is lost. The oldest are copied first, so
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from trivium.errors import ResumeError
+from trivium.run.decisions import copy_decisions
 from trivium.run.folder import COMPLETE, Checkpoint, RunFolder
 
 Kept = Callable[[list[int]], set[int]]  # of a folder's steps, those that stay
@@ -18,7 +19,8 @@ Kept = Callable[[list[int]], set[int]]  # of a folder's steps, those that stay
 class Mirror:
     """Copies checkpoints to a second run folder."""
 
-    def __init__(self, target: RunFolder, failed: Callable[[Checkpoint, str], None]) -> None:
+    def __init__(self, folder: RunFolder, target: RunFolder, failed: Callable[[Checkpoint, str], None]) -> None:
+        self.folder = folder
         self.target = target
         self._failed = failed
         self._wanted: tuple[list[Checkpoint], Kept] | None = None
@@ -55,6 +57,7 @@ class Mirror:
             if not self._is_clear:
                 self.target.clear_up()  # what an earlier launch that was killed has left there
                 self._is_clear = True
+            copy_decisions(self.folder, self.target)
             for current in checkpoints:
                 self._copy(current)
             self._prune(current.step, kept)

@@ -1,9 +1,9 @@
 """Another run from a checkpoint, with another future: the ablation in mid-training.
 
-The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to) and a `lineage.json`
-that names the run and step it came from. What differs in the past is refused by key, as a resume would. Where the new
-run has another engine, the copies hold the weights alone, and the optimizer starts fresh. All of it is written to a
-draft beside the new folder and renamed: a fork is whole or absent.
+The new run's folder gets a copy of the checkpoint (and of those that its KL stages refer to), a `lineage.json` that
+names the run and step it came from, and what was decided before that step. What differs in the past is refused by
+key, as a resume would. Where the new run has another engine, the copies hold the weights alone, and the optimizer
+starts fresh. All of it is written to a draft beside the new folder and renamed: a fork is whole or absent.
 """
 
 import json
@@ -16,6 +16,7 @@ from trivium.config.load import load
 from trivium.errors import ResumeError
 from trivium.model.folder import is_saved, saved_by
 from trivium.plan.make import make_plan
+from trivium.run.decisions import checkpoint_decisions, keep_decisions
 from trivium.run.folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
 from trivium.train.references import References
 from trivium.train.resume import refuse_other_past
@@ -40,8 +41,9 @@ def fork_run(
     asked = loaded.config
     # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
     kept = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
+    decisions = [each for each in checkpoint_decisions(checkpoint) if each.step < checkpoint.step]
     with loaded.places.named():
-        plan = make_plan(asked, prepare=True, own=kept).complete()
+        plan = make_plan(asked, prepare=True, own=kept, decisions=decisions).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
     own = _run_of(run, checkpoint)
     if new.path.resolve() == own.resolve() or new.is_begun:
@@ -62,6 +64,7 @@ def fork_run(
         how = ", its weights alone, with a fresh optimizer"
     with written_to(new.path), new.whole() as unfinished:
         (unfinished.path / LINEAGE).write_text(json.dumps(lineage, indent=1))
+        keep_decisions(unfinished, decisions)
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take
             take(unfinished, each)

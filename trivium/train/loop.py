@@ -57,6 +57,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
                 trainer.stopping = True
                 return
             session.meter.got_batch()
+            if loop.resizes_at(step):
+                loop.expect_compilation()
             flags = loop.flags if loop.flags_go_with_steps else None
             now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit, flags=flags)
             stats = trainer.train_step(batch, now)
@@ -125,8 +127,17 @@ class Loop:
         session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
         session.compared.enter(stage.index)
         session.entered = stage.index
-        session.ranks.limit_waits(FIRST_STEP_MINUTES)
-        session.first_step = True
+        self.expect_compilation()
+
+    def resizes_at(self, step: int) -> bool:
+        """Whether a step has another batch size than the one before it in its stage."""
+        stage = self.trainer.plan.stage_at(step)
+        return step > stage.start and stage.size_at(step) != stage.size_at(step - 1)
+
+    def expect_compilation(self) -> None:
+        """Let devices wait longer for the next step: an engine may compile it."""
+        self.session.ranks.limit_waits(FIRST_STEP_MINUTES)
+        self.session.first_step = True
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
@@ -300,7 +311,7 @@ def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tupl
     for key in STAGE_CHANGES:
         old, new = (getattr(each.config, key) for each in (before, stage))
         if key == "batch_size":
-            old, new = before.batch_size, stage.batch_size
+            old, new = before.size_at(before.end - 1), stage.size_at(stage.start)
         if old != new:
             changes[key] = (_plain(old), _plain(new))
     if before.rope is not None and stage.rope is not None and before.rope != stage.rope:

@@ -62,7 +62,8 @@ class Meter:
         """Count a step; returns its event."""
         seconds = time.perf_counter() - self._mark
         stage = self.plan.stage_at(step)
-        work = (self.plan.flops_per_token(stage) or 0.0) * stage.step_tokens
+        tokens = now.batch_size * now.seq_len
+        work = (self.plan.flops_per_token(stage) or 0.0) * tokens
         if self.makes_own_model:
             work = 0.0
         self.flops += work
@@ -80,14 +81,14 @@ class Meter:
             lr=dict(now.lr),
             lr_multiplier=now.lr_multiplier,
             grad_norm=stats.grad_norm,
-            tokens=stage.step_tokens,
+            tokens=tokens,
             loss_tokens=stats.loss_tokens,
-            loss_by_source={name: nats[name] / tokens for name, tokens in by_source.items() if tokens},
+            loss_by_source={name: nats[name] / count for name, count in by_source.items() if count},
             loss_tokens_by_source=by_source,
             epochs=self.plan.epochs_before(step + 1),
             seconds=seconds,
             waited=self._waited,
-            tokens_per_second=stage.step_tokens / seconds,
+            tokens_per_second=tokens / seconds,
             flops_per_second=work / seconds,
             mfu=self._mfu(work / seconds),
             flops=self.flops,

@@ -27,6 +27,7 @@ class Rehearsed:
     """What a stage took; memory is what tensors held on the device where there is one, else the process' so far."""
 
     stage: CompleteStage
+    size: int  # rows of the steps that were taken
     step_seconds: float  # of the last step: the first one warms up
     evaluation: float
     save: float
@@ -38,8 +39,8 @@ class Rehearsed:
 
     @property
     def seconds(self) -> float:
-        """Of all the stage's steps."""
-        return self.step_seconds * self.stage.steps
+        """Of all the stage's steps, by their rows."""
+        return self.step_seconds * self.stage.rows / self.size
 
 
 def rehearse_run(
@@ -78,11 +79,13 @@ def rehearse_run(
 
 def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> Rehearsed:
     trainer = loop.trainer
+    largest = stage.largest_since(trainer.plan.decided_from)
+    first = stage.start + largest.step
     trainer.step = stage.start
-    trainer.loader.streams.jump(stage.start)
+    trainer.loader.streams.jump(first)
     loop.begin_stage(stage.start)
     device_memory(reset=True)  # of steps alone
-    for step in range(stage.start, min(stage.end, stage.start + REHEARSED_STEPS)):
+    for step in range(first, min(stage.end, first + REHEARSED_STEPS)):
         started = time.perf_counter()
         trainer.train_step(trainer.loader.batch(step), trainer.settings_at(step))
         step_seconds = time.perf_counter() - started
@@ -92,7 +95,7 @@ def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> Rehearsed
     load = _timed(lambda: trainer.engine.load(folder))
     own = [peak_memory(), 0, 0] if device is None else [device.active, device.reserved, device.retries]
     memory, reserved, retries = map(max, zip(*trainer.ranks.gather(own), strict=True))
-    return Rehearsed(stage, step_seconds, evaluation, save, load, memory, reserved, retries)
+    return Rehearsed(stage, largest.size, step_seconds, evaluation, save, load, memory, reserved, retries)
 
 
 def _timed(act: Callable[[], object]) -> float:
@@ -117,7 +120,7 @@ def show_rehearsed(
     for header in headers:
         table.add_column(header, justify="left" if header == "stage" else "right")
     for each in found:
-        shape = f"{each.stage.batch_size:,} x {each.stage.seq_len:,}"
+        shape = f"{each.size:,} x {each.stage.seq_len:,}"
         times = (f"{seconds:.3f}" for seconds in (each.step_seconds, each.evaluation, each.save, each.load))
         more = [] if device is None else [f"{each.reserved / GB:.2f} GB", f"{each.retries:,}"]
         table.add_row(each.stage.name, shape, *times, f"{each.memory / GB:.2f} GB", *more, *_prediction(each))

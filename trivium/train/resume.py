@@ -29,6 +29,7 @@ from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan
 from trivium.plan.record import Difference, first_difference
+from trivium.run.decisions import as_plain, keep_decisions
 from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
@@ -57,6 +58,7 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
             for name, source in trainer.plan.sources.items()
         },
         "config": raw_config(trainer.config),
+        "decisions": as_plain(trainer.plan.decisions),
         "total_steps": trainer.plan.total_steps,
         "references": deepcopy(session.references.found),  # a save in the background writes it later
         "meter": session.meter.state(),
@@ -112,12 +114,14 @@ def restore(trainer: "Trainer", session: "Session") -> None:
     if checkpoint is None:
         load_initial_weights(trainer, session)
     with ranks.as_one():
+        _refuse_late_decision(trainer, 0 if checkpoint is None else checkpoint.step)
         changes = {} if checkpoint is None else load_checkpoint(trainer, session, checkpoint)
         if second is not None and ranks.is_main:
             fetch_references(session.folder, second, [step for step in boundaries if step < trainer.step], session.say)
     with ranks.as_one():
         session.references.check(trainer.step)
         if ranks.is_main:
+            keep_decisions(session.folder, trainer.plan.decisions)
             session.folder.write_plan(
                 tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded)
             )
@@ -130,10 +134,29 @@ def restore(trainer: "Trainer", session: "Session") -> None:
             world_size=ranks.size,
             versions=versions(),
             settings=bit_settings(trainer),
-            changes=changes,
+            changes=changes | _decided(trainer),
             lineage=session.folder.lineage,
         )
     )
+
+
+def _refuse_late_decision(trainer: "Trainer", step: int) -> None:
+    """A decision is for the step that a launch resumes at: refused where that is not the one that was planned with."""
+    if trainer.decides and trainer.planned_from != step:
+        what = f"--batch-size: is planned from step {trainer.planned_from:,} on, and the run resumes at step {step:,}"
+        raise ResumeError(
+            f"{what}: its last checkpoint is another one by now. Start it again, and it is decided there."
+        )
+
+
+def _decided(trainer: "Trainer") -> dict[str, str]:
+    """What this launch has decided, as a change of its stage's batch size."""
+    if not trainer.decides:
+        return {}
+    step = trainer.planned_from
+    stage = trainer.plan.stage_at(step)
+    before = stage.size_at(step - 1) if step > stage.start else stage.config.batches.size_at(0)
+    return {f"stages[{stage.index}].batch_size": f"{before} -> {stage.size_at(step)} (--batch-size)"}
 
 
 def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoint) -> dict[str, str]:
@@ -232,8 +255,12 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
         advice = f'Put the method back, or start a new run from the checkpoint: model.init = "{run}".'
     elif difference is not None and difference.key.endswith(".validation"):
         advice = "Put it back. To evaluate on more documents, add a source with validation_only = true."
+    elif difference is not None and difference.key.endswith(".batch_size"):
+        advice = f"Put it back, and give --batch-size to change it from step {step:,} on."
     elif difference is not None and difference.key.startswith(("learning rate", "momentum")):
         keys = ", ".join(_rate_keys(state, plan))
+        if not keys and state.get("total_steps", total) != total:  # tokens keep their number, and so steps do not
+            keys = f"the run had {state['total_steps']:,} steps and now has {total:,}"
         found = f"{keys}, which changes the {difference.key} on" if keys else f"the {difference.key} on changed"
         kept = dict(_keeping_rates(state, plan))
         if kept:
@@ -262,7 +289,7 @@ def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[tup
     for key, extent in extents.items():
         config = plan.config.model_copy(update={"schedule": schedule.model_copy(update={key: extent})})
         with suppress(PlanError):
-            other = make_plan(config, plan.sources, own=plan.own).complete()
+            other = make_plan(config, plan.sources, own=plan.own, decisions=plan.decisions).complete()
             if other.fingerprint(step) == state["loader"]["fingerprint"]:
                 written = f"schedule.{key} = {{ steps = {extent.steps} }}"
                 ends_at_zero = any(other.lr_multiplier(stage.end - 1) == 0 for stage in other.stages)

@@ -54,7 +54,7 @@ class Session:
     sinks: Sinks
     say: Callable[[str], None]  # tell the user something
     entered: int = -1  # the stage that the engine is in
-    first_step: bool = False  # whether the next one is the stage's first of this launch, and may compile
+    first_step: bool = False  # whether the next one is the first of its shape in this launch, and may compile
     evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
     scored_at: int = -1  # the step at which tasks were last scored
     saves_now: bool = False  # a save has failed and is due again, or enough minutes are over
@@ -134,7 +134,7 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         meter=Meter(plan, None if peak is None else peak * trainer.mesh.size),
         scoring=Scoring(plan, engine, ranks, trainer.loader.reader_in),
         references=references,
-        saver=Saver(folder, retention, sinks.write, _mirror(trainer, sinks), ranks),
+        saver=Saver(folder, retention, sinks.write, _mirror(trainer, folder, sinks), ranks),
         cadence=Cadence(config.checkpoint.every),
         guard=Guard(config.guard),
         profiler=Profiler(_traced_steps(trainer), folder.path / "profile", engine, say),
@@ -184,7 +184,7 @@ def _folder(trainer: "Trainer") -> Iterator[RunFolder]:
         yield RunFolder(Path(trainer.ranks.share(path) or ""))
 
 
-def _mirror(trainer: "Trainer", sinks: Sinks) -> Mirror | None:
+def _mirror(trainer: "Trainer", folder: RunFolder, sinks: Sinks) -> Mirror | None:
     """The second place for checkpoints, where the config names one."""
     target = trainer.config.checkpoint.copy_to
     if target is None or trainer.dry_run:
@@ -193,4 +193,4 @@ def _mirror(trainer: "Trainer", sinks: Sinks) -> Mirror | None:
     def failed(checkpoint: Checkpoint, why: str) -> None:
         sinks.write(Notice(step=checkpoint.step, text=f"not copied to {target}: {why}"))
 
-    return Mirror(RunFolder(Path(target) / (trainer.config.run.name or "run")), failed)
+    return Mirror(folder, RunFolder(Path(target) / (trainer.config.run.name or "run")), failed)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from trivium.config.keys import nearest
 from trivium.config.schema import Config
+from trivium.config.stages import MOST_ROWS
 from trivium.engine.base import (
     Engine,
     EngineSettings,
@@ -25,8 +26,9 @@ from trivium.engine.own import name_of, source_hash
 from trivium.engine.ranks import Ranks
 from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.plan.plan import CompletePlan
+from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.settings import engine_settings
+from trivium.run.decisions import BatchResized, Decision, run_decisions, run_places
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
 
@@ -127,6 +129,35 @@ def _with_name(config: Config, table: str, key: str, name: str) -> Config:
     if name not in known:
         raise UsageError(f'Trainer.{table}() returned "{name}", which is not known. {nearest(name, known)}')
     return config.model_copy(update={table: own.model_copy(update={key: name})})
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a run's folders have of it before a launch opens them: the step it resumes at, and what was decided."""
+
+    step: int | None
+    decisions: tuple[Decision, ...]
+
+    @classmethod
+    def of(cls, config: Config) -> "Begun":
+        """Of a config's run; its second place is looked into where its own folder has no checkpoint."""
+        places = run_places(config)
+        steps = (place.last_step() for place in places)
+        return cls(next((step for step in steps if step is not None), None), run_decisions(*places))
+
+    def resized(self, plan: Plan, size: int) -> BatchResized | None:
+        """The decision that steps have another size from here to the stage's end; None where they have it already."""
+        if self.step is None:
+            instead = f"Write it in the config, or as stages.{plan.stages[0].name}.batch_size={size}."
+            raise UsageError(f"--batch-size: changes a run that resumes, and this one has no checkpoint. {instead}")
+        if not 1 <= size <= MOST_ROWS:
+            raise UsageError(f"--batch-size: is {size:,}. Give 1 to {MOST_ROWS:,} rows.")
+        if self.step >= plan.known_steps:
+            raise UsageError(f"--batch-size: all {plan.known_steps:,} steps of the run are taken. Leave it out.")
+        stage = plan.stage_at(self.step)
+        assert stage.start is not None, "it has a step"
+        within = [piece for piece in stage.batches.since(self.step - stage.start) if piece.step < (stage.steps or 0)]
+        return None if {piece.size for piece in within} == {size} else BatchResized(step=self.step, size=size)
 
 
 def run_engine(plan: CompletePlan, own: Own, mesh: MeshShape = ONE_RANK) -> Engine:

@@ -25,12 +25,13 @@ from trivium.plan.settings import mesh_shape, refuse_stage_meshes
 from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
+from trivium.run.decisions import as_plain, from_plain
 from trivium.run.events import Evaluated
 from trivium.run.folder import RunFolder
 from trivium.train.loop import train
 from trivium.train.resume import restore, save_checkpoint
 from trivium.train.session import Session, open_session
-from trivium.train.setup import GivenOptimizer, GivenSchedule, Own
+from trivium.train.setup import Begun, GivenOptimizer, GivenSchedule, Own
 from trivium.train.validation import (
     ValidationSet,
     evaluate,
@@ -55,9 +56,14 @@ class Trainer:
         world_size: int | None = None,
         dry_run: bool = False,
         until: str | int | None = None,
+        batch_size: int | None = None,
         show: bool = True,
     ) -> None:
-        """`until` names a stage or a step before which this launch ends."""
+        """`until` names a stage or a step before which this launch ends.
+
+        `batch_size` changes the size of a run that resumes, from its next step to the stage's end: it is a decision,
+        which the run's folder keeps.
+        """
         # What decides how ranks are joined is read before any of them may refuse the config.
         engine = config.engine if isinstance(config, Config) else peek_engine(config, overrides)
         self.ranks = join_ranks(engine.name, engine.device)
@@ -68,10 +74,10 @@ class Trainer:
                 self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
-        self._plan(self.own.configured(config))
+        self.dry_run = dry_run
+        self._plan(self.own.configured(config), batch_size)
         with self.ranks.as_one():
             self.until = None if until is None else self.plan.step_of(str(until))
-        self.dry_run = dry_run
         self.show = show
         self.step = 0
         self.stopping = False
@@ -79,22 +85,35 @@ class Trainer:
         self._session: Session | None = None
         self._ahead: Iterator[tuple[int, Batch]] | None = None
 
-    def _plan(self, asked: Config) -> None:
+    def _plan(self, asked: Config, batch_size: int | None) -> None:
         """Rank 0 prepares, hashes and plans; the others make the same plan of what it has found out."""
         ranks, own, made = self.ranks, self.own.record(), None
+        begun, decided = Begun(None, ()), None  # what this launch decides
         with ranks.as_one(), self._named():
             local_devices = ranks.local_devices if asked.engine.name == "jax" else None
             self.mesh = mesh_shape(asked.engine.parallel, ranks.size, local_devices)
             if ranks.is_main:
-                made = make_plan(asked, prepare=True, own=own)
+                if batch_size is not None and self.dry_run:
+                    raise UsageError("--batch-size: changes a run that resumes; a dry run starts over. Leave one out.")
+                begun = Begun.of(asked)
+                made = make_plan(asked, prepare=True, own=own, decisions=begun.decisions)
+                decided = None if batch_size is None else begun.resized(made, batch_size)
+                if decided is not None:
+                    made = make_plan(asked, made.sources, own=own, decisions=[*begun.decisions, decided])
         found = ranks.share(None if made is None or ranks.size == 1 else found_out(made))
+        self.planned_from = int(ranks.share(0 if begun.step is None or self.dry_run else begun.step))
+        self.decides = bool(ranks.share(decided is not None))  # whether the plan's last decision is this launch's
+        decisions = from_plain(ranks.share(as_plain(() if made is None else made.decisions)), "rank 0")
         with ranks.as_one(), self._named():
-            self.plan = (made or make_plan(asked, known_sources(asked, found or {}), own=own)).complete()
+            if made is None:
+                made = make_plan(asked, known_sources(asked, found or {}), own=own, decisions=decisions)
+            self.plan = made.complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_rates(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)
-            self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh)
+            start = max(self.planned_from, self.plan.decided_from)
+            self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start)
 
     def _named(self) -> AbstractContextManager[None]:
         """Problems with keys of a config that came from a file name the file and line."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import evaluate, model, sources, stages
+from trivium.config.rules import batches, evaluate, model, sources, stages
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -27,7 +27,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     stages.name_rules,
     stages.budget_rules,
     stages.mixture_rules,
-    stages.shape_rules,
+    batches.batch_rules,
     stages.fade_rules,
     stages.lr_rules,
     stages.rope_rules,

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 
+from trivium.config.batches import Batches
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
+from trivium.config.rules.batches import known_batches
 from trivium.config.rules.model import shape_keys
 from trivium.config.rules.shares import known_rules, names_rules, shares_rules
-from trivium.config.rules.view import Finding, View
+from trivium.config.rules.view import Finding, View, one_way
 from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
 from trivium.config.stages import Fade, Rope, Stage
 
 BUDGETS = ("steps", "tokens", "epochs")
 WAYS = ("mixture", "weights", "sources")
-BATCH_SIZES = ("batch_size", "batch_tokens")
 MAX_ROWS = 10**15
 BY_PARTS = ("yarn", "ntk-by-parts")
 ROPE_KEYS = {  # and the scalings that have them
@@ -69,15 +70,29 @@ def budget_rules(view: View) -> Iterator[Finding]:
         elif all(view.absent("stages", number, key) for key in BUDGETS):
             what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
             yield view.problem(("stages", number), what)
-        if not view.unsound(number, *BATCH_SIZES, "seq_len"):
-            yield from _row_rules(view, number, stage)
+        yield from _token_rules(view, number, stage)
+        batches = known_batches(view, number)
+        if batches is not None:
+            yield from _row_rules(view, number, stage, batches)
         if stage.epochs is not None:
             yield from _epoch_rules(view, number, stage)
 
 
-def _row_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+def _token_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """Tokens are a number of them, or of tokens for each parameter."""
+    path = ("stages", number, "tokens")
+    if stage.tokens is None:
+        return
+    is_double = None not in (stage.tokens.count, stage.tokens.per_parameter)
+    if is_double or not (view.written(*path) or stage.tokens.count):
+        what = "has count and per_parameter, but needs exactly one of them" if is_double else "is empty"
+        yield view.problem(path, f'{what}. Write tokens = "2B" or tokens = {{ per_parameter = 20 }}.')
+
+
+def _row_rules(view: View, number: int, stage: Stage, batches: Batches) -> Iterator[Finding]:
     """Rows are counted in 64 bits, with room to spare."""
-    rows_by = {"steps": (stage.steps or 0) * stage.rows_of_step, "tokens": (stage.tokens or 0) // stage.seq_len}
+    tokens = stage.budget_tokens or 0
+    rows_by = {"steps": batches.rows_before(stage.steps or 0), "tokens": tokens // stage.seq_len}
     for key, rows in rows_by.items():
         if rows > MAX_ROWS:
             what = f"makes {rows:,} rows, over the {MAX_ROWS:,} that a stage may have. Lower it."
@@ -144,9 +159,9 @@ def own_sources(view: View, stage: Stage) -> list[str]:
 
 def mixture_rules(view: View) -> Iterator[Finding]:
     """Shares that add up, weights that are not all zero, and one of the two."""
-    yield from _one_way(view, ("defaults",), WAYS)
+    yield from one_way(view, ("defaults",), WAYS)
     for number, stage in enumerate(view.stages):
-        if found := list(_one_way(view, ("stages", number), WAYS)):
+        if found := list(one_way(view, ("stages", number), WAYS)):
             yield from found
         elif stage.mixture is not None:
             yield from shares_rules(view, view.stage_path(number, "mixture"), stage.mixture)
@@ -178,13 +193,6 @@ def _replay_rules(view: View, number: int, stage: Stage, replay: Mapping[str, fl
     if not 0 < total < 1 and set(view.written(*path)) == set(replay):
         what = f"adds up to {total:.9g}: it must be over 0, and leave something for the stage's own sources."
         yield view.problem(path, f"{what} Write for example replay = {{ web = 0.2 }}.")
-
-
-def _one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:
-    """Of several keys that decide one thing, a table has one."""
-    given = [key for key in ways if view.given(*path, key)]
-    if len(given) > 1:
-        yield view.problem(path, f"has {listed(given)}, but needs one of them at most. Keep one.")
 
 
 def _temperature_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
@@ -219,23 +227,6 @@ def _proportional_rules(view: View, number: int, stage: Stage) -> Iterator[Findi
         yield view.problem(("stages", number), what)
 
 
-def shape_rules(view: View) -> Iterator[Finding]:
-    """A batch size is given once, and is whole rows."""
-    yield from _one_way(view, ("defaults",), BATCH_SIZES)
-    for number, stage in enumerate(view.stages):
-        yield from _one_way(view, ("stages", number), BATCH_SIZES)
-        if view.unsound(number, "seq_len"):
-            continue
-        if stage.batch_tokens is not None and stage.batch_tokens % stage.seq_len:
-            rows = stage.batch_tokens / stage.seq_len
-            near = sorted({max(1, int(rows)) * stage.seq_len, (int(rows) + 1) * stage.seq_len})
-            what = (
-                f"is {stage.batch_tokens:,}, which is {rows:.6g} rows of {stage.seq_len:,}. "
-                f"Write {' or '.join(f'batch_tokens = {count}' for count in near)}."
-            )
-            yield view.problem(view.stage_path(number, "batch_tokens"), what)
-
-
 def fade_rules(view: View) -> Iterator[Finding]:
     """A fade comes from a stage before, and ends before its stage does."""
     for number, stage in enumerate(view.stages):
@@ -246,20 +237,22 @@ def fade_rules(view: View) -> Iterator[Finding]:
         if number == 0 and path[0] == "stages":
             what = "there is no stage before the first to fade from. Leave it out."
             yield view.problem(path, what)
-        if number == 0 or view.unsound(number, "seq_len", "batch_size", "batch_tokens"):
+        batches = known_batches(view, number)
+        if number == 0 or batches is None:
             continue
-        yield from _fade_length(view, path, stage.fade, stage)
+        yield from _fade_length(view, path, stage.fade, stage, batches)
         before = view.stages[number - 1]
         if stage.fade.center and before.epochs is not None:
             what = "begins before its stage, at a row that is known only where the stage before has steps or tokens."
             yield view.problem((*path, "center"), f"{what} Give that one steps instead of epochs, or leave center out.")
 
 
-def _fade_length(view: View, path: Path, fade: Fade, stage: Stage) -> Iterator[Finding]:
-    steps = stage.steps if stage.tokens is None else -(-stage.tokens // stage.tokens_of_step)
+def _fade_length(view: View, path: Path, fade: Fade, stage: Stage, batches: Batches) -> Iterator[Finding]:
+    tokens = stage.budget_tokens
+    steps = stage.steps if tokens is None else batches.steps_for(-(-tokens // stage.seq_len))
     if steps is None or (fade.tokens is not None and fade.steps is not None):
         return
-    length = steps * stage.tokens_of_step
+    length = batches.rows_before(steps) * stage.seq_len
     sides, center, more = (2, ", center = true", " and as many of the one before") if fade.center else (1, "", "")
     if fade.tokens is not None and fade.tokens > sides * length:
         what = f"is {show_count(fade.tokens)} tokens, longer than its stage of {show_count(length)}{more}"
@@ -398,7 +391,7 @@ def anneal_rules(view: View) -> Iterator[Finding]:
     elif anneal.name in [stage.name for stage in view.stages]:
         what = f'{show_value(anneal.name)} is the name of a stage already. Write name = "cooldown".'
         yield view.problem((*path, "name"), what)
-    if found := list(_one_way(view, path, ("mixture", "weights"))):
+    if found := list(one_way(view, path, ("mixture", "weights"))):
         yield from found
     elif anneal.mixture is not None:
         yield from shares_rules(view, (*path, "mixture"), anneal.mixture)

@@ -91,4 +91,11 @@ class View:
             yield self.problem(path, f"is empty. Write {choices}.")
 
 
+def one_way(view: View, path: Path, ways: tuple[str, ...]) -> Iterator[Finding]:
+    """Of several keys that decide one thing, a table has one."""
+    given = [key for key in ways if view.given(*path, key)]
+    if len(given) > 1:
+        yield view.problem(path, f"has {listed(given)}, but needs one of them at most. Keep one.")
+
+
 EXTENT_EXAMPLES = {"steps": "2000", "tokens": '"1B"', "fraction": "0.01"}
