@@ -8,7 +8,7 @@ from trivium.config.numbers import show_count
 from trivium.config.schema import Config
 from trivium.config.stages import Fade as FadeConfig
 from trivium.config.stages import Stage
-from trivium.plan.curve import exact
+from trivium.plan.lr.curve import exact
 from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
 from trivium.sources.open import OpenSource
 

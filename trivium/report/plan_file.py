@@ -8,6 +8,7 @@ from typing_extensions import TypedDict  # pydantic cannot check typing's before
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e18, le=1e18)]
 Whole = Annotated[int, Field(ge=0, le=2**63)]
 PLAIN = ConfigDict(strict=True)
+CurveFile = list[Annotated[list[Number], Field(min_length=2, max_length=2)]]  # steps with their multipliers
 
 
 @with_config(PLAIN)
@@ -109,7 +110,9 @@ class PlanFile(TypedDict):
     total_steps: NotRequired[Whole | None]
     total_tokens: NotRequired[Whole | None]
     peak_lr: NotRequired[dict[str, Number]]
-    lr_curve: NotRequired[list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None]
+    lr_curve: NotRequired[CurveFile | None]
+    group_lr_curves: NotRequired[dict[str, CurveFile | None]]
+    learning_rates: NotRequired[list[str]]
     stages: list[StageFile]
     sources: dict[str, SourceFile]
     warnings: NotRequired[list[str] | None]
