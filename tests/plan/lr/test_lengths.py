@@ -18,8 +18,8 @@ COSINE = {"shape": "cosine", "horizon": {"steps": 20}}
             {**COSINE, "extend": {"at": {"steps": 20}, "to": {"steps": 15}}},
             [
                 (
-                    "schedule.extend.at: is step 20, and the schedule ends at step 20: there is nothing left to stretch. "
-                    "Write an earlier one."
+                    "schedule.extend.at: is step 20, and the schedule ends at step 20: there is nothing left to "
+                    "stretch. Write an earlier one."
                 ),
                 "schedule.extend.to: is step 15, not after step 20, where the extension begins. Write a later one.",
             ],
@@ -84,8 +84,8 @@ def test_points_that_end_at_zero_are_warned_about() -> None:
     run, own = plan_of({"steps": 8}, schedule={"points": points}), plan_of({"steps": 8, "lr": {"points": points}})
     assert [str(warning) for warning in run.warnings] == [
         (
-            "stages[0]: the learning rate is 0 at its last 3 steps: schedule.points end at step 5. Raise the last point, "
-            'or give the stage its own rate: lr = { shape = "linear" }.'
+            "stages[0]: the learning rate is 0 at its last 3 steps: schedule.points end at step 5. Raise the last "
+            'point, or give the stage its own rate: lr = { shape = "linear" }.'
         )
     ]
     assert [str(warning) for warning in own.warnings] == [
