@@ -59,6 +59,8 @@ def lr_rules(view: View) -> Iterator[Finding]:
 def stage_lr_rules(view: View, path: Path, lr: StageLr) -> Iterator[Finding]:
     """The rules of one stage's learning rate, wherever it is in the run."""
     yield from curve_rules(view, path, lr)
+    if look_up(view.raw, (*path, "scale")) == {}:
+        yield view.problem((*path, "scale"), "is empty. Write scale = 0.5, or scale = { matrix = 0.5 }.")
     if lr.start is not None and view.absent(*path, "shape") and view.absent(*path, "points"):
         what = 'needs a curve that starts there. Write shape = "linear" too, or shape = "constant".'
         yield view.problem((*path, "from"), what)
