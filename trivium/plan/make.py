@@ -16,11 +16,11 @@ from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
-from trivium.plan.lr.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.lr.shapes import Lengths
 from trivium.plan.model import PlannedModel, plan_model
 from trivium.plan.plan import Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP
+from trivium.plan.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
