@@ -41,15 +41,13 @@ def lengths_of(
     """A shape's lengths in steps; with problems, lengths that fit instead."""
     if shaped.points:
         return _placed(path, shaped.points, span, steps_for_tokens)
-    decay = shaped.decay if shaped.decay is not None else Extent(fraction=DEFAULT_DECAY)
-    rise = resolve(shaped.warmup, span, steps_for_tokens)
-    fall = resolve(decay, span, steps_for_tokens) if shaped.shape == "wsd" else 0
-    bounded = shaped.shape not in ENDLESS or path != "schedule"
-    there = "there are"
-    room = span
-    if shaped.shape == "wsd" and shaped.cycle is not None:
-        fall, room, there = shaped.cycle.decay or 0, shaped.cycle.steps or 0, "of a cycle"
+    rise, fall = resolve(shaped.warmup, span, steps_for_tokens), _decay_steps(shaped, span, steps_for_tokens)
     problems: list[Problem] = []
+    room, there = span, "there are"
+    if shaped.cycle is not None:
+        problems += _too_many(path, shaped.cycle, span)
+        room, there = shaped.cycle.steps or 0, "of a cycle"
+    bounded = shaped.shape not in ENDLESS or path != "schedule"
     if bounded and rise + fall > room:
         parts = f"a warm-up of {rise:,}" + (f" and a decay of {fall:,}" if fall else "")
         what = f"{parts} steps {'are' if fall else 'is'} longer than the {room:,} steps {there}. Shorten it."
@@ -58,11 +56,18 @@ def lengths_of(
     if shaped.half_life is not None and not half_life:
         what = f"is less than half a step of the {span:,} there are. Write half_life = {{ steps = 1 }} or more."
         problems.append(Problem(f"{path}.half_life", what))
-    if shaped.cycle is not None:
-        problems += _too_many(path, shaped.cycle, span)
     if problems:
         return Lengths(span), problems
     return Lengths(span, rise, fall, shaped.warmup_from, max(1, half_life)), problems
+
+
+def _decay_steps(shaped: Schedule | StageLr, span: int, steps_for_tokens: StepsForTokens) -> int:
+    """The steps of a wsd's decay, or of that of each of its cycles; no other shape has one."""
+    if shaped.shape != "wsd":
+        return 0
+    if shaped.cycle is not None:
+        return shaped.cycle.decay or 0
+    return resolve(shaped.decay or Extent(fraction=DEFAULT_DECAY), span, steps_for_tokens)
 
 
 def _too_many(path: str, cycle: Cycle, span: int) -> list[Problem]:
