@@ -1,5 +1,6 @@
 """Every config in examples/patterns/ is trained to its end, does what it is for, and stands on its page."""
 
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,39 @@ def test_schedule(train: Train) -> None:
     assert rates[4:16] == [1.0] * 12
     assert rates[:5] == sorted(rates[:5])
     assert rates[16:] == sorted(rates[16:], reverse=True)
+
+
+def rates_of(name: str) -> list[float]:
+    """The learning rate of the layers' matrices at every step, as a multiple of its peak."""
+    return [event["lr_multiplier"] for event in steps_taken(Path(f"runs/{name}/events.jsonl")).values()]
+
+
+def test_points(train: Train) -> None:
+    train("points")
+    rates = rates_of("points")
+    assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert rates[4:17] == [1.0] * 13
+    assert rates[20] == pytest.approx(0.55)  # the middle of the cosine
+    assert rates[24:] == [0.1] * 4 + [0.0332] * 4
+
+
+def test_stretch(train: Train) -> None:
+    train("stretch")
+    rates = rates_of("stretch")
+    assert rates[10] == pytest.approx(0.55)
+    assert rates[:24] == sorted(rates[:24], reverse=True)
+    cosine = [0.1 + 0.9 * (1 + math.cos(math.pi * (0.5 + 0.5 * (step - 10) / 30))) / 2 for step in range(10, 25)]
+    assert rates[10:25] == pytest.approx(cosine)  # the last stage starts where the schedule stands
+    assert rates[24:] == pytest.approx([cosine[-1] * (1 - step / 8) for step in range(8)])
+    last = steps_taken(Path("runs/stretch/events.jsonl"))[32]["lr"]
+    assert last["embedding"] == pytest.approx(0.1 * last["matrix"])
+
+
+def test_cycles(train: Train) -> None:
+    train("cycles")
+    fall, longer = [1.0, 0.55], [1.0, 0.7, 0.4]
+    expected = [0.5, *[1.0] * 3, *fall, *[1.0] * 4, *fall, *[1.0] * 9, *longer]
+    assert rates_of("cycles") == pytest.approx(expected)
 
 
 def test_kl(train: Train) -> None:

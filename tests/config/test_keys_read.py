@@ -129,9 +129,13 @@ path = "ranks.tiktoken"
 kind = "text"
 path = "pages"
 
-[[stages]]
-name = "only"
-epochs = { pages = 1 }
+[schedule]
+shape = "cosine"
+warmup = { fraction = 0.1 }
+horizon = { steps = 50 }
+extend = { at = { steps = 20 }, to = { steps = 100 } }
+
+[defaults]
 mixture = { pages = 1 }
 seq_len = 64
 batch_tokens = 128
@@ -141,6 +145,25 @@ name = "ramp"
 tokens = { per_parameter = 0.01 }
 seq_len = 64
 batch_size = { from = 1, to = 2, over = 64, by = 1 }
+
+[[stages]]
+name = "counted"
+epochs = { pages = 1 }
+
+[[stages]]
+name = "cycles"
+steps = 40
+lr = { shape = "wsd", cycle = { steps = 10, decay = 2, warmup = 2 }, decay_shape = "cosine" }
+
+[[stages]]
+name = "points"
+steps = 10
+lr = { from = "here", points = [{ steps = 0, lr = 1.0 }, { tokens = 640, lr = 0.5, shape = "cosine" }] }
+
+[[stages]]
+name = "falls"
+steps = 100
+lr = { shape = "power", exponent = 2 }
 """
 # Keys that these two runs do not come to, and the modules that read them.
 ELSEWHERE = {

@@ -117,7 +117,7 @@ def test_overrides_reach_every_table_and_make_those_that_are_not_there(file: Pat
     assert config.schedule.warmup.steps == 10
     assert config.sources["web"].path == ("a", "b")  # type: ignore[union-attr]
     assert config.stages[1].lr is not None
-    assert config.stages[1].lr.scale == 0.5
+    assert config.stages[1].lr.scale.rest == 0.5
     assert config.checkpoint.background is False
 
 
@@ -335,9 +335,9 @@ def test_defaults_merge_tables_whole(file: Path) -> None:
     config = load_config(file, ["defaults.lr={ scale = 0.5, shape = 'linear', to = 0.1 }", "stages.1.lr.scale=2"])
     first, second = merged_stages(config.stages, config.defaults)
     assert first.lr is not None
-    assert (first.lr.scale, first.lr.shape, first.lr.to) == (0.5, "linear", 0.1)
+    assert (first.lr.scale.rest, first.lr.shape, first.lr.to) == (0.5, "linear", 0.1)
     assert second.lr is not None
-    assert (second.lr.scale, second.lr.shape, second.lr.to) == (2.0, None, 0.0)
+    assert (second.lr.scale.rest, second.lr.shape, second.lr.to) == (2.0, None, 0.0)
 
 
 def test_a_stage_that_says_one_way_does_not_take_the_other_from_defaults(file: Path) -> None:

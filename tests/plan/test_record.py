@@ -27,6 +27,16 @@ STAGE_LRS = [
     {"shape": "cosine", "to": 0.5},
     {"shape": "wsd", "decay": {"fraction": 0.5}, "decay_shape": "1-sqrt"},
     {"shape": "inverse-sqrt", "warmup": {"steps": 1}},
+    {"shape": "power", "exponent": 2.0},
+    {"shape": "exponential", "half_life": {"steps": 3}},
+    {"shape": "wsd", "cycle": {"steps": 2, "decay": 1}, "to": 0.5},
+    {"points": [{"steps": 0, "lr": 1.0}, {"steps": 2, "lr": 0.5}, {"steps": 2, "lr": 0.25}]},
+    {"scale": {"embedding": 0.5}},
+    {"scale": {"rest": 0.5, "embedding": 1.0}},
+    {"from": "here", "shape": "constant"},
+    {"from": "here", "shape": "linear", "to": 0.5},
+    {"from": "here", "shape": "cosine", "to": 0.5, "scale": {"matrix": 0.5}},
+    {"from": "here", "shape": "linear", "warmup": {"steps": 1}},
 ]
 SCHEDULES = [
     {},
@@ -43,6 +53,20 @@ SCHEDULES = [
     {"shape": "wsd", "decay": {"steps": 3}, "decay_shape": "sqrt"},
     {"shape": "wsd", "decay": {"steps": 3}, "decay_shape": "cosine"},
     {"shape": "inverse-sqrt", "warmup": {"steps": 2}},
+    {"shape": "sqrt", "horizon": {"steps": 30}},
+    {"shape": "power", "exponent": 0.5, "horizon": {"steps": 30}},
+    {"shape": "power", "exponent": 1.0, "horizon": {"steps": 30}},
+    {"shape": "exponential", "half_life": {"steps": 3}},
+    {"shape": "wsd", "decay_shape": "exponential", "half_life": {"steps": 3}, "decay": {"steps": 4}},
+    {"shape": "wsd", "cycle": {"steps": 4, "decay": 2}},
+    {"shape": "wsd", "cycle": {"steps": 4, "decay": 2, "warmup": 1}, "to": 0.5},
+    {"shape": "wsd", "cycle": {"steps": 6, "decay": 2, "warmup": 2}, "decay_shape": "cosine"},
+    {"shape": "cosine", "horizon": {"steps": 24}, "extend": {"at": {"steps": 5}, "to": {"steps": 40}}},
+    {"shape": "cosine", "horizon": {"steps": 24}, "extend": {"at": {"steps": 12}, "to": {"steps": 40}}},
+    {"shape": "linear", "horizon": {"steps": 30}, "extend": {"at": {"steps": 4}, "to": {"steps": 50}}},
+    {"shape": "wsd", "horizon": {"steps": 12}, "extend": {"at": {"steps": 11}, "to": {"steps": 17}}},
+    {"points": [{"steps": 0, "lr": 1.0}, {"steps": 6, "lr": 0.5}, {"tokens": 700, "lr": 0.25, "shape": "cosine"}]},
+    {"points": [{"steps": 0, "lr": 1.0}, {"steps": 3, "lr": 1.0}, {"steps": 3, "lr": 0.5}]},
 ]
 # For each key of a stage that decides its steps, values to choose from; None is absence.
 STAGE_KEYS: dict[str, list[Any]] = {
@@ -210,7 +234,7 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
         ),
     )
     momentum = now.momentum if optimizer.name == "muon" else 0.0
-    return what, [now.lr_multiplier, momentum]
+    return what, [now.lr_multiplier, *now.lr.values(), momentum]
 
 
 def alike(one: Plan, other: Plan, step: int) -> bool:

@@ -66,6 +66,23 @@ def test_the_planned_pictures_are_the_plan(plan: Any) -> None:
     assert points(charts["plan-batch"], "batch size") == {1: 8, 40: 8, 41: 5, 70: 5}
 
 
+def test_groups_with_a_curve_of_their_own_are_drawn_beside_the_matrices(plan: Any) -> None:
+    scaled = [
+        "stages.1.lr={ from = 'here', shape = 'linear', scale = { embedding = 0.1 } }",
+        "optimizer.lr={ rest = 0.01, embedding = 1 }",
+    ]
+    other = make_plan(load_config("run.toml", scaled))
+    page = page_data([ShownRun("small", json.loads(json.dumps(plan_json(other))))])
+    charts = charts_of(page)
+    labels = [series["label"] for series in charts["plan-lr"]["series"]]
+    assert labels == ["learning rate", "learning rate of embedding"]
+    for label, group in (("learning rate", "matrix"), ("learning rate of embedding", "embedding")):
+        for taken, rate in points(charts["plan-lr"], label).items():
+            assert rate == pytest.approx(other.settings_at(taken - 1).lr[group], rel=1e-6)
+    told = "two: learning rate linear, from where it stands, matrix x 1, embedding x 0.1, unembedding x 1, rest x 1"
+    assert told in json.dumps(page)
+
+
 @pytest.mark.parametrize("shape", ["linear", "cosine", "sigmoid"])
 def test_planned_shares_follow_the_mixture_row_by_row(plan: Any, shape: str) -> None:
     faded = make_plan(load_config("run.toml", [f"stages.1.fade.shape={shape}"]))

@@ -222,7 +222,8 @@ def test_a_schedule_that_keeps_the_past_and_ends_at_0_is_advised_with_a_warning(
     kept = "schedule.horizon = { steps = 19 }"
     assert str(error.value).endswith(
         f"Put it back, or write {kept}, which keeps the rates of the steps taken. With {kept} the learning rate is 0 "
-        'from step 19 on: put those steps into a stage with its own rate, lr = { shape = "linear" }.'
+        "from step 19 on: stretch the rest of it, schedule.extend = { at = { steps = 9 }, to = { steps = 55 } }, "
+        'or put those steps into a stage with its own rate, lr = { shape = "linear" }.'
     )
 
 

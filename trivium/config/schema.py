@@ -14,8 +14,6 @@ from trivium.config.engine import Engine
 from trivium.config.fields import (
     BelowOne,
     Betas,
-    Extent,
-    Fraction,
     FrozenDict,
     Name,
     Names,
@@ -34,8 +32,9 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
+from trivium.config.rates import Schedule
 from trivium.config.sources import Source, ViewSource
-from trivium.config.stages import Anneal, DecayShape, Rope, Shape, Stage, StageDefaults
+from trivium.config.stages import Anneal, Rope, Stage, StageDefaults
 
 
 class Run(Table):
@@ -214,25 +213,6 @@ class Optimizer(Table):
     """Clip the norm of the gradient to this; absent: no clipping."""
 
 
-class Schedule(Table):
-    """The learning rate over the whole run, as a multiplier of optimizer.lr."""
-
-    shape: Shape = "constant"
-    """constant, linear, cosine, wsd (warm-up, stable, decay) or inverse-sqrt."""
-    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
-    """The length of the rise from zero at the run's start."""
-    warmup_from: Fraction | None = Field(None, examples=[0.01])
-    """The learning rate of the warm-up's first step, as a fraction of the peak; absent: one step above zero."""
-    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
-    """With wsd: the length of the decay at the horizon's end; absent: a fifth."""
-    decay_shape: DecayShape = "linear"
-    """With wsd, at fraction p of the decay: 1 - p, (1 + cos(pi p)) / 2, 1 - sqrt(p) (1-sqrt), sqrt(1 - p) (sqrt)."""
-    to: Fraction = Field(0.0, examples=[0.1])
-    """The learning rate at the schedule's end, as a fraction of the peak."""
-    horizon: Extent | None = Field(None, examples=[{"tokens": "100B"}])
-    """The span that the schedule covers; absent: the run's steps."""
-
-
 class LoaderSettings(Table):
     """How batches get to the engine; no key here changes their content."""
 
@@ -385,6 +365,9 @@ REQUIRED = {
     "Stage": ["name"],
     "Anneal": ["start"],
     "Kl": ["beta"],
+    "LrPoint": ["lr"],
+    "Cycle": ["steps", "decay"],
+    "Extend": ["at", "to"],
     "TokensSource": ["kind", "path"],
     "TextSource": ["kind", "path"],
     "HuggingFaceSource": ["kind", "dataset"],

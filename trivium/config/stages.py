@@ -8,8 +8,6 @@ from pydantic import Field, model_serializer
 from trivium.config.batches import Batches
 from trivium.config.fields import (
     Epochs,
-    Extent,
-    Fraction,
     Name,
     Names,
     OpenFraction,
@@ -21,9 +19,8 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
+from trivium.config.rates import StageLr
 
-Shape = Literal["constant", "linear", "cosine", "wsd", "inverse-sqrt"]
-DecayShape = Literal["linear", "cosine", "1-sqrt", "sqrt"]
 Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
 CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
@@ -117,25 +114,6 @@ class Fade(Table):
     """With shape = "sigmoid": four times the slope in the middle, by the fade's length; at 10 it starts at 0.7%."""
     center: bool = False
     """Center the fade on the stage's start: its first half is in the last rows of the stage before."""
-
-
-class StageLr(Table):
-    """What a stage does to the learning rate."""
-
-    scale: Positive = Field(1.0, examples=[0.3])
-    """Multiply the run's schedule, or the start of this stage's own shape, by this."""
-    shape: Shape | None = None
-    """The stage's own shape, which replaces the run's schedule; absent: the run's schedule."""
-    to: Fraction = Field(0.0, examples=[0.1])
-    """The learning rate at the stage's end, as a fraction of its start."""
-    warmup: Extent | None = Field(None, examples=[{"steps": 2000}])
-    """Warm up again from zero at the stage's start."""
-    warmup_from: Fraction | None = Field(None, examples=[0.01])
-    """The learning rate of the warm-up's first step, as a fraction of its end; absent: one step above zero."""
-    decay: Extent | None = Field(None, examples=[{"fraction": 0.2}])
-    """With shape = "wsd": the length of the decay at the stage's end."""
-    decay_shape: DecayShape = "linear"
-    """With shape = "wsd": the form of the decay, as in `[schedule]`."""
 
 
 class Rope(Table):

@@ -12,7 +12,7 @@ from trivium.config.stages import Fade as FadeConfig
 from trivium.config.stages import Stage
 from trivium.errors import Problem
 from trivium.model.spec import ModelSpec
-from trivium.plan.curve import exact
+from trivium.plan.lr.curve import exact
 from trivium.plan.stage import PlannedStage
 from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
 from trivium.run.decisions import BatchResized, Decision, in_force

@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.model.spec import DEFAULT_THETA
+from trivium.plan.lr.curve import Curve
+from trivium.plan.lr.words import rate_lines
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
@@ -28,7 +30,9 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "fingerprint": plan.fingerprint(plan.known_steps),
         "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
         "peak_lr": plan.peak_lr,
-        "lr_curve": _lr_curve(plan),
+        "lr_curve": None if plan.learning_rate is None else _lr_curve(plan, plan.learning_rate),
+        "group_lr_curves": {group: _lr_curve(plan, curve) for group, curve in plan.group_learning_rates.items()},
+        "learning_rates": rate_lines(plan),
         "stages": [stage_json(plan, stage) for stage in plan.stages],
         "sources": {
             name: {"kind": source.kind}
@@ -53,18 +57,18 @@ def inherited_values(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _lr_curve(plan: Plan) -> list[tuple[int, float]] | None:
+def _lr_curve(plan: Plan, curve: Curve) -> list[tuple[int, float]] | None:
     """Steps with the learning rate's multiplier, close enough that the curve looks straight between them."""
-    if plan.learning_rate is None or not plan.known_steps:
+    if not plan.known_steps:
         return None
-    pieces = plan.learning_rate.until(plan.known_steps)
+    pieces = curve.until(plan.known_steps)
     ends = [*(piece.start for piece in pieces[1:]), plan.known_steps]
     steps: set[int] = set()
     for piece, end in zip(pieces, ends, strict=True):
         steps |= {piece.start, end - 1}
         if piece.line(end - piece.start) is None:
             steps |= set(range(piece.start, end, max(1, (end - piece.start) // CURVE_POINTS)))
-    return [(step, plan.lr_multiplier(step)) for step in sorted(steps)]
+    return [(step, curve.at(step)) for step in sorted(steps)]
 
 
 def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         **_fade_json(stage),
+        "lr": None if stage.config.lr is None else stage.config.lr.model_dump(mode="json", exclude_unset=True),
         "lr_multiplier": {"first": first, "last": last},
         "uses": {
             name: {

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 
 from trivium.config.stages import Stage
-from trivium.plan.curve import exact
+from trivium.plan.lr.curve import exact
 from trivium.plan.stage import Segment, SourceUse
 from trivium.rows.figures import Figures
 from trivium.rows.mixture import StageMixture

@@ -9,10 +9,9 @@ from math import ceil, floor, log10
 from typing import Any
 
 from trivium.config.batches import Batches
-from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config, Schedule
-from trivium.config.stages import BatchSize, Reference, Stage, StageLr, merged_stages
+from trivium.config.schema import Config
+from trivium.config.stages import BatchSize, Reference, Stage, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import (
     Before,
@@ -27,12 +26,15 @@ from trivium.plan.budget import (
     shares_of,
     with_parameters_counted,
 )
-from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
+from trivium.plan.lr.curve import Curve, exact
+from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
+from trivium.plan.lr.shapes import Lengths
 from trivium.plan.model import PlannedModel, plan_model
 from trivium.plan.plan import Plan
-from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
+from trivium.plan.rates import GROUPS, MAIN_GROUP
+from trivium.plan.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
@@ -97,7 +99,7 @@ class Builder:
         self._check_epochs(stages)
         self._check_muon()
         self._note_gaps(stages)
-        curves = self._curves(stages)
+        curve, momenta, group_curves = self._curves(stages)
         if model.gap is not None:
             self.gaps.append(model.gap)
         if self.inherited.warning is not None:
@@ -107,7 +109,8 @@ class Builder:
         if self.problems:
             raise PlanError(self.problems)
         notes = tuple(self.warnings), tuple(self.gaps)
-        return Plan(self.config, self.sources, stages, *curves, *notes, self.inherited, model.spec)
+        facts = self.config, self.sources, stages, curve, momenta
+        return Plan(*facts, *notes, self.inherited, model.spec, group_learning_rates=group_curves)
 
     def stage_configs(self) -> list[Stage]:
         """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
@@ -224,9 +227,9 @@ class Builder:
         tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | own)
         return [*stages[:-1], last, tail]
 
-    def _curves(self, stages: tuple[PlannedStage, ...]) -> tuple[Curve | None, Curve]:
-        """Learning rate and momentum over the stages whose place is known."""
-        schedule = self.config.schedule
+    def _curves(self, stages: tuple[PlannedStage, ...]) -> tuple[Curve | None, Curve, dict[str, Curve]]:
+        """Learning rate and momentum over the stages whose place is known; rates of groups that have another."""
+        schedule, known = self.config.schedule, len(self.problems)
         spans = [
             self._span(stage, stage.start, stage.steps)
             for stage in stages
@@ -234,57 +237,61 @@ class Builder:
         ]
         total = stages[-1].end
         momenta = momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
-        open_ended = schedule.shape in ("constant", "inverse-sqrt")
-        by_fraction = schedule.warmup is not None and schedule.warmup.fraction is not None
-        if total is None and schedule.horizon is None and (not open_ended or by_fraction):
+        if total is None and schedule.horizon is None and needs_length(schedule):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
-            return None, momenta
-        steps_for_tokens = partial(_steps_for_tokens, stages)
-        horizon = total or 0 if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
-        decay = schedule.decay if schedule.decay is not None else Extent(fraction=DEFAULT_DECAY)
-        lengths = self._lengths("schedule", schedule, decay, horizon, steps_for_tokens)
-        curve = learning_rate(schedule, lengths, spans)
-        self._warn_of_zero_rates(curve, stages, horizon)
-        return curve, momenta
+            return None, momenta, {}
+        lengths = self._run_lengths(partial(_steps_for_tokens, stages), total or 0)
+        if len(self.problems) > known:  # lengths that do not fit make no curve
+            return None, momenta, {}
+        curves = {group: learning_rate(schedule, lengths, spans, group) for group in GROUPS}
+        curve = curves[MAIN_GROUP]
+        self._check_zero_rates(curve, stages, lengths.extension.end if lengths.extension else lengths.span)
+        return curve, momenta, {group: each for group, each in curves.items() if each != curve}
 
-    def _warn_of_zero_rates(self, curve: Curve, stages: tuple[PlannedStage, ...], horizon: int) -> None:
-        """A stage whose steps come after the schedule's end, at a learning rate of 0, learns nothing there."""
+    def _run_lengths(self, steps_for_tokens: Callable[[int], int], total: int) -> Lengths:
+        """The lengths of the run's schedule, over its horizon or the run's steps."""
+        schedule = self.config.schedule
+        horizon = total if schedule.horizon is None else resolve(schedule.horizon, 0, steps_for_tokens)
+        lengths, problems = lengths_of("schedule", schedule, horizon, steps_for_tokens)
+        if schedule.extend is not None:
+            extension, more = extension_of(schedule.extend, horizon, steps_for_tokens)
+            lengths, problems = replace(lengths, extension=extension), [*problems, *more]
+        self.problems.extend(problems)
+        return lengths
+
+    def _check_zero_rates(self, curve: Curve, stages: tuple[PlannedStage, ...], horizon: int) -> None:
+        """A stage whose last steps are at a learning rate of 0 learns nothing there; one that starts so, never."""
         for stage in stages:
             if stage.start is None or stage.end is None:
                 continue
-            zero = next((piece.start for piece in curve.between(stage.start, stage.end) if piece.is_zero), stage.end)
-            if zero < stage.end:
-                which = "all of its steps" if zero == stage.start else f"its last {stage.end - zero:,} steps"
-                what = f"the learning rate is 0 at {which}: schedule.horizon ends at step {horizon:,}. "
-                what += 'Write a larger horizon, or give the stage its own rate: lr = { shape = "linear" }.'
+            pieces = [*curve.between(stage.start, stage.end)]
+            zero = stage.end
+            while pieces and pieces[-1].is_zero:
+                zero = pieces.pop().start
+            if zero == stage.end:
+                continue
+            which = "all of its steps" if zero == stage.start else f"its last {stage.end - zero:,} steps"
+            what, lr = f"the learning rate is 0 at {which}", stage.config.lr
+            if lr is not None and lr.start is not None and zero == stage.start:
+                what = "starts where the learning rate stands, which is 0: the stage would learn nothing"
+                fix = "Leave it out, or let the stage before end above 0"
+                self.problems.append(Problem(f"stages[{stage.index}].lr.from", f"{what}. {fix}."))
+            elif lr is not None and lr.points:
+                self.warnings.append(Problem(f"stages[{stage.index}].lr.points", f"{what}. Raise the last point."))
+            else:
+                last = self.config.schedule.points[-1:]
+                ends = f"points end at step {zero:,}. Raise the last point" if last else ""
+                ends = ends or f"horizon ends at step {horizon:,}. Write a larger horizon"
+                what += f': schedule.{ends}, or give the stage its own rate: lr = {{ shape = "linear" }}.'
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
 
     def _span(self, stage: PlannedStage, start: int, steps: int) -> StageSpan:
         lr, lengths = stage.config.lr, Lengths(steps)
         if lr is not None:
-            decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
-            lengths = self._lengths(path, lr, decay, steps, stage.steps_for)
+            lengths, problems = lengths_of(path, lr, steps, stage.steps_for)
+            self.problems.extend(problems)
         return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
-
-    def _lengths(
-        self,
-        path: str,
-        shaped: Schedule | StageLr,
-        decay: Extent,
-        span: int,
-        steps_for_tokens: Callable[[int], int],
-    ) -> Lengths:
-        """A shape's lengths in steps; they must fit the span that the shape has."""
-        rise = resolve(shaped.warmup, span, steps_for_tokens)
-        fall = resolve(decay, span, steps_for_tokens) if shaped.shape == "wsd" else 0
-        bounded = shaped.shape in ("linear", "cosine", "wsd") or path != "schedule"
-        if bounded and rise + fall > span:
-            parts = f"a warm-up of {rise:,}" + (f" and a decay of {fall:,}" if fall else "")
-            what = f"{parts} steps {'are' if fall else 'is'} longer than the {span:,} steps there are. Shorten it."
-            self.problems.append(Problem(path, what))
-            return Lengths(span)
-        return Lengths(span, rise, fall, shaped.warmup_from)
 
     def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token counts in the loss teaches nothing."""

@@ -12,10 +12,10 @@ from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec
-from trivium.plan.curve import Curve
 from trivium.plan.inherit import Inherited
-from trivium.plan.rates import peak_lr
-from trivium.plan.record import Record, fingerprint, record
+from trivium.plan.lr.curve import Curve
+from trivium.plan.rates import MAIN_GROUP, peak_lr
+from trivium.plan.record import Record, fingerprint, group_rate_entries, record
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.run.decisions import Decision
 from trivium.sources.open import OpenSource
@@ -37,6 +37,7 @@ class Plan:
     model: ModelSpec | None  # None where its vocabulary or the weights that it starts from are not known
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
     decisions: tuple[Decision, ...] = ()  # made while the run went on
+    group_learning_rates: Mapping[str, Curve] = field(default_factory=dict)  # of groups that a stage scales by itself
 
     @property
     def total_steps(self) -> int | None:
@@ -86,11 +87,11 @@ class Plan:
             total += stage.rows_before(min(step, stage.end)) * stage.seq_len
         return total
 
-    def lr_multiplier(self, step: int) -> float:
-        """The schedule's multiplier of `optimizer.lr` at a step."""
+    def lr_multiplier(self, step: int, group: str = MAIN_GROUP) -> float:
+        """What a group's peak learning rate is multiplied by at a step; the layers' matrices', if none is named."""
         if self.learning_rate is None:
             raise PlanError([*self.gaps, Problem("", "the learning rate is not known before the run's length is.")])
-        return self.learning_rate.at(step)
+        return self.group_learning_rates.get(group, self.learning_rate).at(step)
 
     def flops_per_token(self, stage: PlannedStage) -> float | None:
         """FLOPs of learning one token of a stage, its reference's pass included; None where the model is not known."""
@@ -110,7 +111,7 @@ class Plan:
             batch_size=stage.size_at(step),
             tokens_before=self.tokens_before(step),
             lr_multiplier=multiplier,
-            lr={group: multiplier * peak for group, peak in self.peak_lr.items()},
+            lr={group: self.lr_multiplier(step, group) * peak for group, peak in self.peak_lr.items()},
             momentum=self.momentum.at(step),
             weight_decay=self.config.optimizer.weight_decay,
         )
@@ -125,6 +126,8 @@ class Plan:
         curves = self.learning_rate, self.momentum
         facts = self.config, self.model, self.sources, self.stages
         entries = record(*facts, *curves, step, self._stream_tokenizer)
+        if step and self.learning_rate is not None:
+            entries |= group_rate_entries(self.learning_rate, self.group_learning_rates, step)
         return {**entries, **self.own} if step else entries
 
     @cached_property

@@ -3,6 +3,7 @@
 from trivium.config.schema import Optimizer
 
 GROUPS = ("matrix", "embedding", "unembedding", "rest")
+MAIN_GROUP = "matrix"  # most parameters are in it: its learning rate is the one that is shown
 SCALED = ("embedding", "unembedding")
 SCALED_FROM = 768  # the width at which rates are as they were given
 

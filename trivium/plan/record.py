@@ -19,7 +19,7 @@ from trivium.config.schema import Config
 from trivium.config.sources import StreamSource, ViewSource
 from trivium.model.folder import SHAPE_KEYS
 from trivium.model.spec import ModelSpec
-from trivium.plan.curve import Curve
+from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import peak_lr
 from trivium.plan.stage import PlannedStage
 from trivium.rows.order import ORDER_VERSION
@@ -84,6 +84,16 @@ def record(
             for start, formula, ramp in curve.identity(step):
                 entries[f"{name} from step {start}"] = [formula, ramp] if ramp else formula
     return entries
+
+
+def group_rate_entries(main: Curve, groups: Mapping[str, Curve], step: int) -> Record:
+    """The learning rates of groups of parameters that had others than the layers' matrices."""
+    own = {group: found for group, curve in groups.items() if (found := curve.identity(step)) != main.identity(step)}
+    return {
+        f"learning rate of {group} from step {start}": [formula, ramp] if ramp else formula
+        for group, pieces in own.items()
+        for start, formula, ramp in pieces
+    }
 
 
 def _sources_read(stage: PlannedStage, step: int) -> frozenset[str]:

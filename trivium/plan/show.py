@@ -12,8 +12,9 @@ from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.stages import CROPPING
 from trivium.plan.export import inherited_values, objective_lines, stage_json
+from trivium.plan.lr.words import rate_lines
 from trivium.plan.plan import Plan
-from trivium.plan.rates import SCALED
+from trivium.plan.rates import MAIN_GROUP, SCALED
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.screen import one_line
 
@@ -24,6 +25,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     """Print the plan: stages, what each reads, totals, notes, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), *rates_line(plan)]
     parts += [Text(), stage_table(plan)]
+    parts += [Text(fill(one_line(line), console.width, subsequent_indent="  ")) for line in rate_lines(plan)]
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *decision_lines(plan), *inherited_lines(plan, console.width))]
@@ -217,6 +219,6 @@ def _percent(part: int, whole: int) -> str:
 def _lr(plan: Plan, stage: PlannedStage) -> str:
     """From the first step to the last, for the group that most parameters are in."""
     first, last = plan.lr_ends(stage)
-    peak = plan.peak_lr["matrix"]
+    peak = plan.peak_lr[MAIN_GROUP]
     shown = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in (first, last)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

@@ -13,6 +13,7 @@ Whole = Annotated[int, Field(ge=0, le=2**63)]
 MOST_PIECES = 8192  # of a stage's batch size
 BatchPieceFile = Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=2, max_length=2)]
 PLAIN = ConfigDict(strict=True)
+CurveFile = list[Annotated[list[Number], Field(min_length=2, max_length=2)]]  # steps with their multipliers
 
 
 @with_config(PLAIN)
@@ -115,7 +116,9 @@ class PlanFile(TypedDict):
     total_steps: NotRequired[Whole | None]
     total_tokens: NotRequired[Whole | None]
     peak_lr: NotRequired[dict[str, Number]]
-    lr_curve: NotRequired[list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None]
+    lr_curve: NotRequired[CurveFile | None]
+    group_lr_curves: NotRequired[dict[str, CurveFile | None]]
+    learning_rates: NotRequired[list[str]]
     stages: list[StageFile]
     sources: dict[str, SourceFile]
     decisions: NotRequired[list[str] | None]

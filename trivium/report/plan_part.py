@@ -20,6 +20,7 @@ Record = dict[str, Any]
 UNKNOWN = "?"
 PLAN_TEXTS = {
     "decisions": "Decided while it ran",
+    "learning_rates": "Learning rates",
     "objectives": "Batch sizes that change, positions and objectives",
     "differs": "Differs from theirs",
     "decides_nothing": "Decides nothing here",
@@ -201,13 +202,16 @@ def faded(before: dict[str, float], after: dict[str, float], part: float) -> dic
 
 
 def _lr_series(runs: list[ShownRun]) -> list[Series]:
-    """The planned learning rate of the layers' matrices."""
+    """The planned learning rate of the layers' matrices, and of each group that has another curve."""
     found = []
     for run in runs:
-        curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
-        if curve:
-            steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
-            found.append(Series.of(run.label_of("learning rate"), steps, values, run=run.number))
+        curves = {"matrix": run.plan.get("lr_curve"), **(run.plan.get("group_lr_curves") or {})}
+        for group, curve in curves.items():
+            if curve:
+                peak = run.plan.get("peak_lr", {}).get(group, 1.0)
+                steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
+                label = "learning rate" if group == "matrix" else f"learning rate of {group}"
+                found.append(Series.of(run.label_of(label), steps, values, run=run.number))
     return found
 
 

@@ -283,6 +283,8 @@ def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[tup
     Each with a warning where later steps would then learn nothing.
     """
     step, schedule = int(state["step"]), plan.config.schedule
+    if schedule.points or schedule.cycle is not None:
+        return  # they have neither a horizon nor a decay
     extents = {"horizon": Extent(steps=state.get("total_steps", 0))}
     if schedule.shape == "wsd":
         extents["decay"] = Extent(steps=plan.total_steps - step)
@@ -293,9 +295,11 @@ def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[tup
             if other.fingerprint(step) == state["loader"]["fingerprint"]:
                 written = f"schedule.{key} = {{ steps = {extent.steps} }}"
                 ends_at_zero = any(other.lr_multiplier(stage.end - 1) == 0 for stage in other.stages)
+                extend = f"schedule.extend = {{ at = {{ steps = {step} }}, to = {{ steps = {plan.total_steps} }} }}"
                 warning = (
-                    f"With {written} the learning rate is 0 from step {extent.steps:,} on: put those steps into a "
-                    'stage with its own rate, lr = { shape = "linear" }.'
+                    f"With {written} the learning rate is 0 from step {extent.steps:,} on: "
+                    f"stretch the rest of it, {extend}, "
+                    'or put those steps into a stage with its own rate, lr = { shape = "linear" }.'
                 )
                 yield written, warning if ends_at_zero else ""
 

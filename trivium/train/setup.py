@@ -71,7 +71,7 @@ class Own:
         """The config with an optimizer and a schedule that are given by name."""
         if isinstance(self.optimizer, str):
             config = _with_name(config, "optimizer", "name", self.optimizer)
-        return _with_name(config, "schedule", "shape", self.schedule) if isinstance(self.schedule, str) else config
+        return _with_shape(config, self.schedule) if isinstance(self.schedule, str) else config
 
     def record(self) -> dict[str, Any]:
         """For the plan's record: settings by key, other objects by name and hash; names are in the config."""
@@ -109,6 +109,13 @@ class Own:
         rates = {group: multiplier * peak for group, peak in plan.peak_lr.items()}
         return replace(now, lr_multiplier=multiplier, lr=rates)
 
+    def refuse_groups(self, plan: CompletePlan) -> None:
+        """An optimizer of the user's own has groups of its own, which no stage scales one by one."""
+        built_in = self.optimizer is None or isinstance(self.optimizer, str | OptimizerSettings)
+        if plan.group_learning_rates and not built_in:
+            what = "Trainer.optimizer() returned an optimizer with groups of its own, and a stage's lr.scale names ours"
+            raise UsageError(f"{what}. Write one number for all: lr = {{ scale = 0.5 }}.")
+
     def refuse_rates(self, plan: CompletePlan) -> None:
         """A schedule that gives learning rates, as optax's do, would be multiplied by the learning rate once more."""
         peak = max(plan.peak_lr.values())
@@ -120,6 +127,17 @@ class Own:
             what = f"the function of Trainer.schedule() gives {highest:g} at most, where optimizer.lr is {peak:g}"
             instead = "return 1 at its peak, or set optimizer.lr = 1.0 and return rates"
             raise UsageError(f"{what}. It multiplies the learning rate: {instead}.")
+
+
+def _with_shape(config: Config, shape: str) -> Config:
+    """The config with a schedule of another shape, without what only the config's own has."""
+    config = _with_name(config, "schedule", "shape", shape)
+    for named, key in (("power", "exponent"), ("exponential", "half_life")):
+        if shape == named and getattr(config.schedule, key) is None:
+            what = f'Trainer.schedule() returned "{shape}", which needs {key}'
+            raise UsageError(f"{what}. Write the shape and {key} in [schedule], and return None.")
+    own = {"points": (), "cycle": None, "extend": None}
+    return config.model_copy(update={"schedule": config.schedule.model_copy(update=own)})
 
 
 def _with_name(config: Config, table: str, key: str, name: str) -> Config:

@@ -109,6 +109,7 @@ class Trainer:
                 made = make_plan(asked, known_sources(asked, found or {}), own=own, decisions=decisions)
             self.plan = made.complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
+            self.own.refuse_groups(self.plan)
             self.own.refuse_rates(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)

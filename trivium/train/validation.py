@@ -21,7 +21,7 @@ from trivium.config.schema import Config
 from trivium.engine.base import POSITIONS, EvalStats, SourceFigures
 from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.stage_reader import RowReader
-from trivium.plan.curve import exact
+from trivium.plan.lr.curve import exact
 from trivium.plan.plan import CompletePlan
 from trivium.rows.batch import IGNORED, Batch
 from trivium.rows.blocks import Blocks

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import batches, evaluate, model, sources, stages
+from trivium.config.rules import batches, evaluate, model, rates, sources, stages
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -18,7 +18,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     model.model_rules,
     model.tokenizer_rules,
     model.optimizer_rules,
-    model.schedule_rules,
+    rates.schedule_rules,
     model.engine_rules,
     model.cadence_rules,
     model.guard_rules,
@@ -29,7 +29,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     stages.mixture_rules,
     batches.batch_rules,
     stages.fade_rules,
-    stages.lr_rules,
+    rates.lr_rules,
     stages.rope_rules,
     stages.objective_rules,
     stages.anneal_rules,

@@ -1,8 +1,7 @@
-"""Rules about the tables that are there once: run, model, tokenizer, optimizer, schedule, engine, checkpoint, guard."""
+"""Rules about the tables that are there once: run, model, tokenizer, optimizer, engine, checkpoint, guard."""
 
 from collections.abc import Iterator
 
-from trivium.config.fields import Extent
 from trivium.config.keys import Path, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
@@ -102,43 +101,6 @@ def optimizer_rules(view: View) -> Iterator[Finding]:
         needed = ", ".join([*missing, "rest"])
         what = f"has no value for {needed}. Write rest = 3e-4, which counts for every group not given."
         yield view.problem(("optimizer", "lr"), what)
-
-
-def schedule_rules(view: View) -> Iterator[Finding]:
-    """Lengths are given once and where the shape has them."""
-    schedule = view.config.schedule
-    yield from view.extent_rules(("schedule", "warmup"), schedule.warmup)
-    yield from view.extent_rules(("schedule", "decay"), schedule.decay)
-    yield from view.extent_rules(("schedule", "horizon"), schedule.horizon, fraction=False)
-    if schedule.horizon is not None and schedule.horizon.steps == 0:
-        what = "is { steps = 0 }: there is nothing to schedule. Write horizon = { steps = 2000 }, or leave it out."
-        yield view.problem(("schedule", "horizon"), what)
-    yield from shape_keys(view, ("schedule",), schedule.shape, schedule.warmup)
-
-
-def shape_keys(view: View, path: Path, shape: str | None, warmup: Extent | None) -> Iterator[Finding]:
-    """Keys that a shape of the learning rate does not have; used for the run and for a stage."""
-    if look_up(view.raw, (*path, "shape"), shape) != shape:
-        return  # no shape at all, which was reported already
-    if shape != "wsd":
-        for key in ("decay", "decay_shape"):
-            if view.given(*path, key):
-                now = f"the shape is {show_value(shape)}" if shape else "no shape is given"
-                what = f'belongs to shape = "wsd", but {now}. Leave it out, or write shape = "wsd".'
-                yield view.problem((*path, key), what)
-    if shape in (None, "constant", "inverse-sqrt") and view.given(*path, "to"):
-        now = f"shape = {show_value(shape)}" if shape else "a stage without a shape"
-        what = f'has no meaning with {now}. Leave it out, or write shape = "linear".'
-        yield view.problem((*path, "to"), what)
-    if view.given(*path, "warmup_from") and view.absent(*path, "warmup"):
-        what = "needs a warm-up to be the start of. Write warmup = { steps = 2000 } too, or leave it out."
-        yield view.problem((*path, "warmup_from"), what)
-    if shape == "inverse-sqrt" and view.absent(*path, "warmup"):
-        what = "is missing: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
-        yield view.problem((*path, "warmup"), what)
-    if shape == "inverse-sqrt" and warmup is not None and 0 in (warmup.steps, warmup.fraction):
-        what = "is zero: inverse-sqrt falls from the end of its warm-up. Write warmup = { steps = 2000 }."
-        yield view.problem((*path, "warmup"), what)
 
 
 def cadence_rules(view: View) -> Iterator[Finding]:

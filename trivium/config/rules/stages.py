@@ -1,4 +1,4 @@
-"""Rules about stages: names, lengths, mixtures, row and batch sizes, fades, learning rates, objectives."""
+"""Rules about stages: names, lengths, mixtures, row and batch sizes, fades, objectives."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +7,7 @@ from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.rules.batches import known_batches
-from trivium.config.rules.model import shape_keys
+from trivium.config.rules.rates import stage_lr_rules
 from trivium.config.rules.shares import known_rules, names_rules, shares_rules
 from trivium.config.rules.view import Finding, View, one_way
 from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
@@ -273,17 +273,6 @@ def _fade_unit(view: View, path: Path, fade: Fade) -> Iterator[Finding]:
         yield view.problem((*path, "steepness"), what)
 
 
-def lr_rules(view: View) -> Iterator[Finding]:
-    """A stage's own learning rate has only the keys of its shape."""
-    for number, stage in enumerate(view.stages):
-        if stage.lr is None:
-            continue
-        path = view.stage_path(number, "lr")
-        yield from view.extent_rules((*path, "warmup"), stage.lr.warmup)
-        yield from view.extent_rules((*path, "decay"), stage.lr.decay)
-        yield from shape_keys(view, path, stage.lr.shape, stage.lr.warmup)
-
-
 def rope_rules(view: View) -> Iterator[Finding]:
     """Rows are no longer than the model allows; scaling and its factor come together."""
     model = view.config.model
@@ -408,9 +397,7 @@ def anneal_rules(view: View) -> Iterator[Finding]:
     if anneal.fade is not None:
         yield from _fade_unit(view, (*path, "fade"), anneal.fade)
     if anneal.lr is not None:
-        yield from shape_keys(view, (*path, "lr"), anneal.lr.shape, anneal.lr.warmup)
-        yield from view.extent_rules((*path, "lr", "warmup"), anneal.lr.warmup)
-        yield from view.extent_rules((*path, "lr", "decay"), anneal.lr.decay)
+        yield from stage_lr_rules(view, (*path, "lr"), anneal.lr)
 
 
 def use_rules(view: View) -> Iterator[Finding]:

@@ -84,7 +84,8 @@ class View:
         written = [unit for unit in EXTENT_EXAMPLES if self.given(*path, unit)]
         choices = listed([f"{{ {unit} = {EXTENT_EXAMPLES[unit]} }}" for unit in units], "or")
         if written == ["fraction"] and not fraction:
-            yield self.problem(path, f"cannot be a fraction of itself. Write {choices}.")
+            of_itself = " of itself" if path[-1] == "horizon" else ""
+            yield self.problem(path, f"cannot be a fraction{of_itself}. Write {choices}.")
         elif len(written) > 1:
             yield self.problem(path, f"has {listed(written)}, but needs exactly one of them. Write {choices}.")
         elif not self.written(*path):
