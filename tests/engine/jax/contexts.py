@@ -128,7 +128,8 @@ def collectives(mesh: MeshShape, method: Any = "gather") -> dict[str, int]:
     given = DeviceBatch.of(batch, None, engine.mesh), np.zeros(2, np.uint32), 1, StepRates.of(settings_at())
     with jax.set_mesh(engine.mesh):
         text = engine.program.train_step.lower(engine.state, *given, engine.terms, 3).compile().as_text()
-    found = re.findall(r"= (\S+\[[\d,]*\])\S* (all-gather|all-to-all|reduce-scatter|collective-permute)\(", text)
+    kinds = "all-gather|all-to-all|reduce-scatter|collective-permute"
+    found = re.findall(rf"= \(?(\w+\[[\d,]*\])[^=]*? ({kinds})\(", text or "")
     return Counter(f"{kind} {shape}" for shape, kind in found)
 
 
