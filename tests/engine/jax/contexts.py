@@ -31,7 +31,6 @@ from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.optim import StepRates
 from trivium.engine.jax.step import DeviceBatch
 from trivium.engine.mesh import MeshShape
-from trivium.errors import ConfigError
 
 SHORT, LONG = 16, 42
 ROWS = {SHORT: ((5, 7, 4), (16,), (3, 6), (10, 2, 1)), LONG: ((20, 22), (42,), (3, 6, 30), (30, 2))}
@@ -133,17 +132,6 @@ def collectives(mesh: MeshShape, method: Any = "gather") -> dict[str, int]:
     return Counter(f"{kind} {shape}" for shape, kind in found)
 
 
-def refusals() -> list[str]:
-    """What an engine says to layouts that cannot be."""
-    found = []
-    for mesh, others in ((MeshShape(context=8), {"context_method": "ulysses"}), (FOUR, {"make_model": print})):
-        try:
-            make(mesh, draw=False, **others)
-        except ConfigError as error:
-            found.append(str(error))
-    return found
-
-
 def main(folder: Path) -> dict[str, Any]:
     """Every layout takes the same two stages."""
     context.MAX_BLOCK = 4
@@ -163,7 +151,6 @@ def main(folder: Path) -> dict[str, Any]:
         "written": [written(muon), written(cube)],
         "own": [with_own_loss(mesh) for mesh in (MeshShape(), FOUR)],
         "collectives": {method: collectives(FOUR, method) for method in ("gather", "ulysses")},
-        "refusals": refusals(),
     }
 
 

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.batches import TINY
 from tests.support.scripts import ROOT
+from trivium.engine.base import EngineSettings, StageSettings, refuse_misfits
+from trivium.engine.mesh import MeshShape
+from trivium.errors import ConfigError
 
 pytestmark = pytest.mark.slow  # programs are compiled
 
@@ -83,10 +87,18 @@ def test_ulysses_gathers_no_keys(found: dict[str, Any]) -> None:
     assert sum(count for name, count in kinds.items() if name.startswith("all-to-all")) == 8  # there and back
 
 
-def test_layouts_that_cannot_be_are_refused_with_the_sizes(found: dict[str, Any]) -> None:
-    by_heads, own = found["refusals"]
-    assert "is 8, which does not divide the kv_heads 4 that" in by_heads
-    assert "is 4, but only the decoder attends over several ranks, and print makes the model. Set it to 1." in own
+@pytest.mark.parametrize(
+    ("others", "what"),
+    [
+        ({"context_method": "ulysses"}, "is 4, which does not divide the kv_heads 2 that "),
+        ({"make_model": print}, "is 4, but only the decoder attends over several ranks, and print makes the model."),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused_with_the_sizes(others: dict[str, Any], what: str) -> None:
+    settings = EngineSettings(TINY, mesh=MeshShape(shard=4, context=2), **others)
+    with pytest.raises(ConfigError) as refusal:
+        refuse_misfits(settings, StageSettings(16, context=4))
+    assert what in str(refusal.value)
 
 
 def same_weights(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

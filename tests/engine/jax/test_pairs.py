@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from tests.engine.jax.test_attention import LENGTHS, plain
+from tests.engine.jax.plain import LENGTHS, plain
 from tests.support.batches import make_batch
 from trivium.engine.jax.context import MAX_BLOCK, head_tail, shared_slots
 from trivium.engine.jax.pairs import attend_pairs, pairs_of, stored_places
