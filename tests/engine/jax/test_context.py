@@ -72,7 +72,7 @@ def test_the_same_is_written_where_rows_are_shared(found: dict[str, Any]) -> Non
 
 def test_a_layer_gathers_keys_and_values_once_and_never_hidden_states(found: dict[str, Any]) -> None:
     kinds = found["collectives"]["gather"]
-    # 12 blocks of 4 slots, 2 rows of a device, 4 heads of 8; each device keeps its own three for the gradients.
+    # 16 blocks of 3 slots, 2 rows of a device, 4 heads of 8; each device is left with the gradients of its own four.
     exchanged = {name: count for name, count in kinds.items() if name.count(",") > 1}
     assert exchanged == {
         "all-gather f32[16,2,4,3,8]": 2,
