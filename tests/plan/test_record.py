@@ -84,7 +84,7 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "document_mask": [None, False],
     "seed": [None, 1, 1234],
     "lr": [None, *STAGE_LRS],
-    "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}, {"scaling": "yarn", "factor": 4.0}],
+    "rope": [None, {"theta": 500_000}, {"theta": 1_000_000}, {"scaling": "yarn", "factor": 4.0}, {"drop_layers": [1]}],
     "kl": [None, {"beta": 0.1}, {"beta": 0.2}, {"beta": 0.1, "direction": "reverse"}],
     "z_loss": [None, 1e-4],
     "loss_on": [None, "all", "assistant"],
@@ -117,7 +117,6 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
     ("model", "norm_eps"): [None, 1e-5],
-    ("model", "no_rope_every"): [None, 2],
 }
 IDLE_RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("run", "name"): ["test", "other"],

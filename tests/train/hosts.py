@@ -35,7 +35,8 @@ ASKED = (
     'evaluate.prompts=["Spell", "How"]',
 )
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16, 17]]  # of few shapes to compile
-WRITERS = ("one", "two")
+WRITERS = ("one", "two", "shared")
+SHARED = ("stages.1.engine={ context = 2 }",)  # both processes have half of each row of the second stage
 WRITING = Writing(6, stop=frozenset(range(0, 512, 4)))
 
 
@@ -56,7 +57,8 @@ def run(name: str, stop_at: int = 100, victim: int = -1, at: int = -1, how: str 
     """One process of one launch; what a user can mend is printed, as the command line does."""
     try:
         asked = ASKED if name in WRITERS else ()
-        trainer = Struck("run.toml", [*KNOWN, f"run.name={name}", *asked], show=False)
+        layout = SHARED if name == "shared" else ()
+        trainer = Struck("run.toml", [*KNOWN, f"run.name={name}", *asked, *layout], show=False)
         trainer.stop_at, trainer.victim, trainer.at, trainer.how = stop_at, victim, at, how
         trainer.run()
         if name in WRITERS:
@@ -92,6 +94,7 @@ def main() -> dict[str, Any]:
     """A run on one process, on two, from two to one, and on two of which one is killed."""
     write_arc(Path("arc"), 5)
     codes = {"one": launch(1, lambda: run("one")), "two": launch(2, lambda: run("two"))}
+    codes["shared"] = launch(2, lambda: run("shared"))
     codes["first half"] = launch(2, lambda: run("parts", stop_at=4))
     codes["second half"] = launch(1, lambda: run("parts"))
     codes["killed"] = launch(2, lambda: run("killed", victim=1, at=7, how="killed"))
@@ -102,7 +105,7 @@ def main() -> dict[str, Any]:
     return {
         "codes": codes,
         "faults": left,
-        "figures": {name: figures(name) for name in ("one", "two", "parts")},
+        "figures": {name: figures(name) for name in (*WRITERS, "parts")},
         "written": {name: json.loads(Path("runs", name, "written.json").read_text()) for name in WRITERS},
         "asked": {name: asked(name) for name in WRITERS},
         "bits": {name: outcome(Path("runs", name)) for name in ("two", "killed")},

@@ -93,21 +93,22 @@ def test_killed_at_random_points_a_run_ends_with_the_same_bits(folder: Path, dev
 def test_two_processes_train_as_one_and_end_when_one_is_gone(folder: Path) -> None:
     found = play(folder, "tests.train.hosts", str(folder))
     codes, figures = found["codes"], found["figures"]
-    assert [codes[name] for name in ("one", "two", "first half", "second half", "goes on")] == [
-        [0], [0, 0], [0, 0], [0], [0, 0],
+    assert [codes[name] for name in ("one", "two", "shared", "first half", "second half", "goes on")] == [
+        [0], [0, 0], [0, 0], [0, 0], [0], [0, 0],
     ]  # fmt: skip
-    for name in ("two", "parts"):
-        assert figures[name]["rows"] == figures["one"]["rows"]
+    for name in ("two", "parts", "shared"):
+        if name != "shared":
+            assert figures[name]["rows"] == figures["one"]["rows"]
         theirs, ours = (figures[each]["losses"] for each in ("one", name))
         assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-5)
     assert figures["parts"]["started"][1] == [4, 1, {"layout.shard": "2 -> 1", "world_size": "2 -> 1"}]
-    assert found["written"]["two"] == found["written"]["one"]
+    assert found["written"]["two"] == found["written"]["shared"] == found["written"]["one"]
     assert len({len(row) for samples in found["written"]["one"] for row in samples}) > 2
     scores, texts = found["asked"]["one"]
     assert [set(each) for each in scores] == [{"spelling", "arc"}]
     assert scores[0]["arc"]["questions"] == 5
     assert len(texts) == 6  # of two prompts at the start, where the stages meet and at the end
-    assert found["asked"]["two"] == [scores, texts]
+    assert found["asked"]["two"] == found["asked"]["shared"] == [scores, texts]
     assert codes["killed"][1] == -9
     assert codes["killed"][0] not in (0, -9)
     assert all(code not in (0, -9) for code in codes["broken"])

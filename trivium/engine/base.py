@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.engine.mesh import ONE_RANK, MeshShape
+from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
 from trivium.engine.own import name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
@@ -343,8 +343,9 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
-    if (stage.context or settings.mesh.context) > 1:
-        raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
+    shape = settings.mesh.with_context(stage.context or settings.mesh.context)
+    assert shape.size == settings.mesh.size, "a stage's context divides the ranks of shard x context"
+    refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
     if settings.token_losses is None:
         return
     if stage.z_loss is not None:

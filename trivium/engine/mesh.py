@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec
 
+CONTEXT = "engine.parallel.context"
+
 
 @dataclass(frozen=True, slots=True)
 class MeshShape:
@@ -48,6 +50,23 @@ class MeshShape:
 
 
 ONE_RANK = MeshShape()
+
+
+def refuse_unshared_rows(shape: MeshShape, spec: ModelSpec, by_heads: bool, where: str = CONTEXT) -> None:
+    """Rows can be shared where the model lets itself be asked for attention, and `by_heads` where heads are enough."""
+    if shape.context == 1:
+        return
+    if spec.own is not None:
+        what = f"is {shape.context}, but only the decoder attends over several ranks, and {spec.own} makes the model"
+        raise ConfigError([Problem(where, f"{what}. Set it to 1.")])
+    heads = {"heads": spec.heads // shape.tensor, "kv_heads": spec.kv_heads // shape.tensor}
+    uneven = [f"{name} {size}" for name, size in heads.items() if size % shape.context]
+    if by_heads and uneven:
+        of = "" if shape.tensor == 1 else f" of a rank, with tensor = {shape.tensor},"
+        what = (
+            f'is {shape.context}, which does not divide the {" and ".join(uneven)}{of} that context_method = "ulysses"'
+        )
+        raise ConfigError([Problem(where, f'{what} shares out. Lower it, or set context_method to "gather".')])
 
 
 def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:

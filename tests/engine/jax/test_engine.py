@@ -70,12 +70,16 @@ def test_a_stage_is_compiled_once_and_another_shape_once_more(tmp_path: Path) ->
     assert (stopped.compilations, stopped.skipped is None) == (0, False)
 
 
-def test_a_stage_has_its_own_recomputation_and_rows_in_a_pass() -> None:
+def test_a_stage_has_its_own_recomputation_precision_and_rows_in_a_pass() -> None:
     engine = JaxEngine(EngineSettings(TINY, device="cpu", micro_batch_size=1))
-    engine.enter(replace(STAGE, recompute="selective", micro_batch_size=2))
-    assert (engine.program.how.design.recompute, engine.stage.micro_batch_size) == ("selective", 2)
+    engine.enter(replace(STAGE, recompute="selective", micro_batch_size=2, precision="bfloat16"))
+    design = engine.program.how.design
+    assert (design.recompute, design.precision, engine.stage.micro_batch_size) == ("selective", "bfloat16", 2)
+    assert engine.computes_in()["precision"] == "bfloat16"
+    assert {array.dtype.name for array in engine.state.params.values()} == {"float32"}
     engine.enter(STAGE)
-    assert (engine.program.how.design.recompute, engine.stage.micro_batch_size) == ("none", 1)
+    design = engine.program.how.design
+    assert (design.recompute, design.precision, engine.stage.micro_batch_size) == ("none", "float32", 1)
 
 
 def test_an_update_that_must_not_be_made_leaves_everything_as_it_was() -> None:

@@ -84,7 +84,7 @@ def _forward(queries: Array, keys: Array, values: Array, segments: Array) -> tup
         largest = scores.max(axis=-1, keepdims=True)
         exponents = jnp.exp(scores - largest)
         sums = exponents.sum(axis=-1, keepdims=True)
-        summed = _product("bkgts,bksd->bkgtd", exponents.astype(values.dtype), values[:, :, until])
+        summed = product("bkgts,bksd->bkgtd", exponents.astype(values.dtype), values[:, :, until])
         gathered.append((summed / sums).astype(queries.dtype))
         log_sums.append(largest + jnp.log(sums))
     return jnp.concatenate(gathered, axis=3), jnp.concatenate(log_sums, axis=3)
@@ -99,11 +99,11 @@ def _backward(
     of_queries, of_keys, of_values = [], jnp.zeros(keys.shape), jnp.zeros(values.shape)
     for here, until in _blocks(queries.shape[3]):
         shares = jnp.exp(_scores(queries, keys, segments, here, until) - log_sums[:, :, :, here])
-        gained = _product("bkgtd,bksd->bkgts", outer[:, :, :, here], values[:, :, until])
+        gained = product("bkgtd,bksd->bkgts", outer[:, :, :, here], values[:, :, until])
         of_scores = (shares * (gained - already[:, :, :, here])).astype(queries.dtype)
-        of_queries.append(_product("bkgts,bksd->bkgtd", of_scores, keys[:, :, until]).astype(queries.dtype))
-        of_keys = of_keys.at[:, :, until].add(_product("bkgts,bkgtd->bksd", of_scores, queries[:, :, :, here]))
-        shared = _product("bkgts,bkgtd->bksd", shares.astype(outer.dtype), outer[:, :, :, here])
+        of_queries.append(product("bkgts,bksd->bkgtd", of_scores, keys[:, :, until]).astype(queries.dtype))
+        of_keys = of_keys.at[:, :, until].add(product("bkgts,bkgtd->bksd", of_scores, queries[:, :, :, here]))
+        shared = product("bkgts,bkgtd->bksd", shares.astype(outer.dtype), outer[:, :, :, here])
         of_values = of_values.at[:, :, until].add(shared)
     return jnp.concatenate(of_queries, axis=3), of_keys.astype(keys.dtype), of_values.astype(values.dtype)
 
@@ -117,11 +117,11 @@ def _blocks(seq_len: int) -> list[tuple[slice, slice]]:
 
 def _scores(queries: Array, keys: Array, segments: Array, here: slice, until: slice) -> Array:
     """Of a block's queries against its keys, float32."""
-    scores = _product("bkgtd,bksd->bkgts", queries[:, :, :, here], keys[:, :, until])
+    scores = product("bkgtd,bksd->bkgts", queries[:, :, :, here], keys[:, :, until])
     slots = jnp.arange(segments.shape[1])
     sees = (slots[here, None] >= slots[until]) & (segments[:, here, None] == segments[:, None, until])
     return jnp.where(sees[:, None, None], scores, UNSEEN)
 
 
-def _product(terms: str, one: Array, other: Array) -> Array:
+def product(terms: str, one: Array, other: Array) -> Array:
     return jnp.einsum(terms, one, other, preferred_element_type=jnp.float32)

@@ -33,6 +33,7 @@ from trivium.engine.base import (
 from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.jax import huggingface
+from trivium.engine.jax.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design, check_own_model
@@ -40,7 +41,9 @@ from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
 from trivium.engine.jax.sharding import (
+    CONTEXT,
     device_mesh,
+    on_mesh,
     own_rows,
     placed,
     put_rows,
@@ -71,7 +74,7 @@ from trivium.engine.jax.step import (
     program,
 )
 from trivium.engine.jax.weights import key_words, read_weights
-from trivium.engine.mesh import refuse_uneven_matrices
+from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
 from trivium.model.folder import read_spec, refuse_other_parameters
 from trivium.model.spec import RopeSpec
@@ -86,8 +89,9 @@ class JaxEngine:
         refuse_uneven_matrices(settings.mesh, settings.spec)
         self.settings = settings
         self.mesh = device_mesh(settings.mesh, settings.device)
-        precision: Precision = settings.precision or ("float32" if self._platform == "cpu" else "bfloat16")
-        self.design = Design(settings.spec, precision, settings.recompute, settings.make_model)
+        self.design = Design(
+            settings.spec, self._precision(settings.precision), settings.recompute, settings.make_model
+        )
         if settings.make_model is not None:
             check_own_model(self.design)
         params = self._drawn() if settings.draw else sharded_zeros(self.design, self.mesh)
@@ -106,7 +110,11 @@ class JaxEngine:
         refuse_misfits(self.settings, stage)
         self.stage = stage = stage.resolved(self.settings)
         rope = stage.rope or self.settings.spec.rope
-        self.design = replace(self.design, recompute=stage.recompute or "none", dropped=rope.dropped)
+        precision = self._precision(stage.precision)
+        self.design = replace(
+            self.design, precision=precision, recompute=stage.recompute or "none", dropped=rope.dropped
+        )
+        self._divide_devices(self.settings.mesh.with_context(stage.context or 1))
         self._hold_reference(stage)
         self.rotation = self._rotation(stage.seq_len)
         self.program = self._program(stage)
@@ -159,17 +167,22 @@ class JaxEngine:
 
     def nats(self, batch: Batch) -> NDArray[np.float32]:
         _, _, meta = self._val(batch)
-        return own_rows(meta.nats).reshape(-1, batch.seq_len)[: batch.num_rows]
+        context = self.mesh.shape[CONTEXT]
+        slots = shared_slots(batch.seq_len, context)
+        in_order = np.argsort(head_tail(slots, context))[: batch.seq_len]
+        return own_rows(meta.nats).reshape(-1, slots)[: batch.num_rows, in_order]
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
-        """Rows that begin with these prompts, shared out to the devices of this process."""
+        """Rows that begin with these prompts, shared out to the devices of this process, each row to one of them."""
         refuse_too_long(prompts, room, self._longest)
         if self.settings.make_model is not None:
             return WholeRowGeneration(prompts, self._next_logits)
-        (longest,) = largest(self.mesh, max((len(prompt) for prompt in prompts), default=1))
-        table = self._rotation(power_of_two(longest + room))
+        mesh = device_mesh(self.settings.mesh.with_context(1), self.settings.device)
+        (longest,) = largest(mesh, max((len(prompt) for prompt in prompts), default=1))
+        rope, head_dim = self.stage.rope or self.settings.spec.rope, self.settings.spec.head_dim
+        table = Rotation.table(rope, head_dim, power_of_two(longest + room), mesh)
         design = replace(self.design, recompute="none")  # keys and values are kept, not made again
-        return JaxGeneration(design, self.state.params, table, self.mesh, prompts, longest, room)
+        return JaxGeneration(design, on_mesh(self.state.params, mesh), table, mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights and optimizer; returns when training may continue. Random numbers come from seed and step."""
@@ -244,6 +257,19 @@ class JaxEngine:
         """cpu, gpu or tpu."""
         return self.mesh.devices.flat[0].platform
 
+    def _precision(self, asked: Precision | None) -> Precision:
+        return asked or ("float32" if self._platform == "cpu" else "bfloat16")
+
+    def _divide_devices(self, shape: MeshShape) -> None:
+        """Between rows and their slots, as a stage asks for; arrays stay on their devices."""
+        mesh = device_mesh(shape, self.settings.device)
+        if mesh == self.mesh:
+            return
+        self.mesh = mesh
+        self.state, self.token_bytes = on_mesh((self.state, self.token_bytes), mesh)
+        if self.reference is not None:
+            self.reference.params = on_mesh(self.reference.params, mesh)
+
     def _hold_reference(self, stage: StageSettings) -> None:
         if stage.kl is None:
             self.reference = None
@@ -260,6 +286,7 @@ class JaxEngine:
             direction=None if stage.kl is None else stage.kl.direction,
             reference=None if self.reference is None else self.reference.design,
             token_losses=self.settings.token_losses,
+            context_method=self.settings.context_method,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
             exact=bool(self.settings.deterministic) and self._platform == "gpu",
         )

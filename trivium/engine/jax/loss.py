@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
-from trivium.engine.jax.sharding import BY_ROWS, WHOLE, gathered, row_by_row, summed
+from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
@@ -128,7 +128,7 @@ def own_losses(
 ) -> Losses:
     """What the user's function makes of all tokens, of which those that count are summed.
 
-    `places` are tokens, positions and documents (B, T).
+    `places` are tokens, positions and documents (tokens,).
     """
 
     def used(matrix: Array, states: Array) -> Array:
@@ -137,7 +137,7 @@ def own_losses(
     frozen = None
     if reference is not None:
         frozen = FrozenStates(reference.hidden, used(reference.unembedding, reference.hidden), weights.beta)
-    tokens, positions, documents = (each.reshape(-1) for each in places)
+    tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
     found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden))
     by_token = {
@@ -179,10 +179,10 @@ def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Los
         return losses._replace(objective=summed(losses.objective)), (hidden_gradient, summed(weight_gradient))
 
     *_, reference = inputs
-    frozen = None if reference is None else ReferenceStates(BY_ROWS, WHOLE)
-    places = (BY_ROWS, WHOLE, BY_ROWS, WHOLE, frozen)
-    outputs = (Losses(WHOLE, *[BY_ROWS] * 4), (BY_ROWS, WHOLE))
-    found: tuple[Losses, tuple[Array, Array]] = row_by_row(own, places, outputs)(*inputs)
+    frozen = None if reference is None else ReferenceStates(BY_TOKENS, WHOLE)
+    places = (BY_TOKENS, WHOLE, BY_TOKENS, WHOLE, frozen)
+    outputs = (Losses(WHOLE, *[BY_TOKENS] * 4), (BY_TOKENS, WHOLE))
+    found: tuple[Losses, tuple[Array, Array]] = by_device(own, places, outputs)(*inputs)
     return found
 
 

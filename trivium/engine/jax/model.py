@@ -21,7 +21,7 @@ from jax import Array
 from trivium.engine.base import MakeModel, Precision, Recompute
 from trivium.engine.jax.attention import KEPT, Attend
 from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
-from trivium.engine.jax.sharding import gathered, keep_rows
+from trivium.engine.jax.sharding import gathered, keep_slots
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
 
@@ -50,9 +50,9 @@ class Decoder(nnx.Module):
         """Hidden states (B, T, width) after the last norm."""
 
         def run(layer: Layer, x: Array) -> Array:
-            return keep_rows(layer(x, rotation, attend))
+            return keep_slots(layer(x, rotation, attend))
 
-        x = keep_rows(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
+        x = keep_slots(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
         for layer in self.layers:
             x = recomputed(run, self.recompute)(layer, x)
         return self.norm(x)
@@ -106,7 +106,7 @@ class OwnModel:
         if self.design.recompute != "none":
             layers = (_on_stream(layer, self.design.recompute) for layer in self.inner.layers)
             vars(self.inner)["layers"] = tuple(layers)
-        hidden: Array = keep_rows(self.inner(tokens, positions, documents))
+        hidden: Array = keep_slots(self.inner(tokens, positions, documents))
         return hidden.astype(self.design.precision)
 
     @property

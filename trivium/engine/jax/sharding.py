@@ -1,16 +1,18 @@
 """Parameters and rows -> their places on a mesh of devices; nothing is ever whole on one of them.
 
-    layers' matrices    heads and feed-forward over `tensor`, the other dimension over `shard`
-    embeddings          the vocabulary over `shard`
+    layers' matrices    heads and feed-forward over `tensor`, the other dimension over `shard` and `context`
+    embeddings          the vocabulary over `shard` and `context`
     norms               whole on every device: a thousandth of the weights
-    rows of a batch     over `replicate` and `shard`
+    rows of a batch     over `replicate` and `shard`, their slots over `context`
 
 A dimension that an axis does not divide is held whole. The compiler finds the rest: which part of a layer is gathered
-before it is used, and how gradients are summed. Constraints keep rows where they are, and let
+before it is used, and how gradients are summed. Constraints keep rows and slots where they are, and let
 every device slice the losses of its own.
-Devices are counted process by process, so that a process feeds its own devices with its own rows.
+Devices are counted process by process, so that a process feeds its own devices with its own rows. A stage may divide
+the same devices otherwise between `shard` and `context` (`on_mesh`): no parameter leaves its device.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar
@@ -28,11 +30,13 @@ from trivium.engine.jax.weights import key_words
 from trivium.engine.mesh import MeshShape
 from trivium.model.spec import ModelSpec
 
-REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+REPLICATE, SHARD, CONTEXT, TENSOR = "replicate", "shard", "context", "tensor"
 ROWS = (REPLICATE, SHARD)
+SLOTS = (*ROWS, CONTEXT)  # all axes that share the tokens of a batch
+PARTS = (SHARD, CONTEXT)  # all that share a dimension of a parameter
 INTO_HEADS = ("query", "key", "value", "gate", "up")  # their outputs are split over the tensor axis
 OUT_OF_HEADS = ("output", "down")  # their inputs are
-BY_ROWS: Any = PartitionSpec(ROWS)  # these two take the place of arrays, in trees of placements
+BY_TOKENS: Any = PartitionSpec(SLOTS)  # these two take the place of arrays, in trees of placements
 WHOLE: Any = PartitionSpec()
 
 Tree = TypeVar("Tree")
@@ -57,27 +61,32 @@ def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:
     devices = local_devices(device)[:1] if shape.size == 1 else jax.devices(device)
     assert len(devices) == shape.size, f"{len(devices)} devices cannot be {shape}"
     by_process = sorted(devices, key=lambda each: (each.process_index, each.id))
-    grid = np.array(by_process).reshape(shape.replicate, shape.parameter_shards, shape.tensor)
-    return Mesh(grid, (REPLICATE, SHARD, TENSOR), axis_types=(AxisType.Auto,) * 3)
+    grid = np.array(by_process).reshape(shape.replicate, shape.shard, shape.context, shape.tensor)
+    return Mesh(grid, (REPLICATE, SHARD, CONTEXT, TENSOR), axis_types=(AxisType.Auto,) * 4)
 
 
 def parameter_spec(name: str, shape: tuple[int, ...], axes: Mapping[str, int]) -> PartitionSpec:
     """How a parameter is split over axes of these sizes, by its name."""
     owner = name.rpartition(".")[0].rpartition(".")[2]
-    wanted: tuple[str | None, ...] = (SHARD, *(None for _ in shape[1:]))
+    wanted: tuple[tuple[str, ...], ...] = (PARTS, *(() for _ in shape[1:]))
     if len(shape) < 2:
-        wanted = (None,) * len(shape)
+        wanted = ((),) * len(shape)
     elif owner in INTO_HEADS and len(shape) == 2:
-        wanted = (TENSOR, SHARD)
+        wanted = ((TENSOR,), PARTS)
     elif owner in OUT_OF_HEADS and len(shape) == 2:
-        wanted = (SHARD, TENSOR)
-    fits = [
-        axis if axis and axes[axis] > 1 and size % axes[axis] == 0 else None
-        for axis, size in zip(wanted, shape, strict=True)
-    ]
+        wanted = (PARTS, (TENSOR,))
+    fits = [_fitting(names, size, axes) for names, size in zip(wanted, shape, strict=True)]
     while fits and fits[-1] is None:  # the form that a compiled function gives to what it returns
         fits.pop()
     return PartitionSpec(*fits)
+
+
+def _fitting(names: tuple[str, ...], size: int, axes: Mapping[str, int]) -> str | tuple[str, ...] | None:
+    """Those of the axes that split anything, as a `PartitionSpec` has them; none where they do not divide the size."""
+    used = tuple(name for name in names if axes[name] > 1)
+    if not used or size % math.prod(axes[name] for name in used):
+        return None
+    return used if len(used) > 1 else used[0]
 
 
 def parameter_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
@@ -152,6 +161,19 @@ def placed(tree: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(place, tree)
 
 
+def on_mesh(tree: Tree, mesh: Mesh) -> Tree:
+    """A state's arrays on a mesh that divides the same devices otherwise between rows and slots; nothing moves."""
+
+    def place(leaf: Array) -> Array:
+        assert isinstance(leaf.sharding, NamedSharding), "a state lives on a mesh"
+        groups = [each if isinstance(each, tuple) else (each,) for each in leaf.sharding.spec]
+        wanted = [PARTS if set(group) & set(PARTS) else tuple(name for name in group if name) for group in groups]
+        fits = (_fitting(names, size, mesh.shape) for names, size in zip(wanted, leaf.shape, strict=False))
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*fits)))
+
+    return jax.tree.map(place, tree)
+
+
 def whole_everywhere(value: NDArray[Any], mesh: Mesh) -> Array:
     """An array that every device holds whole; all processes must give the same."""
     return jax.make_array_from_callback(value.shape, NamedSharding(mesh, WHOLE), lambda part: value[part])
@@ -161,6 +183,14 @@ def put_rows(array: NDArray[Any], mesh: Mesh, axis: int = 1) -> Array:
     """This process' rows, (passes, rows, ...) or at another axis -> its part of one array over all devices."""
     sharding = NamedSharding(mesh, PartitionSpec(*[None] * axis, ROWS))
     return jax.make_array_from_process_local_data(sharding, array)
+
+
+def put_slots(array: NDArray[Any], mesh: Mesh) -> Array:
+    """This process' whole rows (passes, rows, slots) -> the slots of its devices in one array over all devices."""
+    passes, rows, slots = array.shape
+    all_rows = rows // rows_multiple(mesh) * mesh.shape[REPLICATE] * mesh.shape[SHARD]
+    sharding = NamedSharding(mesh, PartitionSpec(None, ROWS, CONTEXT))
+    return jax.make_array_from_process_local_data(sharding, array, (passes, all_rows, slots))
 
 
 def own_rows(array: Array, axis: int = 1) -> NDArray[Any]:
@@ -177,7 +207,7 @@ def rows_multiple(mesh: Mesh) -> int:
 def first_reader(mesh: Mesh) -> int:
     """How many processes' rows come before this one's in an array over all devices."""
     places = [index for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices]
-    replicate, shard, _ = min(places)
+    replicate, shard, *_ = min(places)
     before: int = replicate * mesh.shape[SHARD] + shard
     return before // rows_multiple(mesh)
 
@@ -212,6 +242,11 @@ def keep_rows(vectors: Array, axis: int = 0) -> Array:
     return jax.lax.with_sharding_constraint(vectors, PartitionSpec(*[None] * axis, ROWS))
 
 
+def keep_slots(vectors: Array) -> Array:
+    """Inside of a compiled step: rows and their slots (rows, slots, ...) stay on their devices."""
+    return vectors if one_device() else jax.lax.with_sharding_constraint(vectors, PartitionSpec(ROWS, CONTEXT))
+
+
 def keep_heads(vectors: Array) -> Array:
     """Inside of a compiled step: keys or values (rows, slots, heads, head_dim) live where rows and heads do."""
     return vectors if one_device() else jax.lax.with_sharding_constraint(vectors, PartitionSpec(ROWS, None, TENSOR))
@@ -222,16 +257,35 @@ def gathered(weight: Array) -> Array:
     return weight if one_device() else jax.lax.with_sharding_constraint(weight, WHOLE)
 
 
-def row_by_row(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
-    """Inside of a compiled step: the same function, applied by every device to its own rows.
+def by_device(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+    """Inside of a compiled step: the same function, applied by every device to its own tokens.
 
-    What goes in and comes out is split BY_ROWS or WHOLE; what is summed over rows passes through `summed`.
+    What goes in and comes out is split BY_TOKENS or WHOLE; what is summed over tokens passes through `summed`.
     """
     if one_device():
         return function
-    return jax.shard_map(function, in_specs=inputs, out_specs=outputs, axis_names=set(ROWS), check_vma=False)
+    return jax.shard_map(function, in_specs=inputs, out_specs=outputs, axis_names=set(SLOTS), check_vma=False)
 
 
 def summed(value: Array) -> Array:
-    """Inside of `row_by_row`: over all devices' rows."""
-    return value if one_device() else jax.lax.psum(value, ROWS)
+    """Inside of `by_device`: over all devices' tokens."""
+    return value if one_device() else jax.lax.psum(value, SLOTS)
+
+
+def tokens_of(array: Array) -> Array:
+    """Inside of a compiled step: rows and slots (B, T, ...) -> tokens (B * T, ...), each on its device."""
+
+    def flat(own: Array) -> Array:
+        return own.reshape(-1, *own.shape[2:])
+
+    return jnp.asarray(by_device(flat, PartitionSpec(ROWS, CONTEXT), BY_TOKENS)(array))
+
+
+def slots_of(tokens: Array, shape: tuple[int, ...]) -> Array:
+    """Inside of a compiled step: what `tokens_of` made of an array (B, T) -> that array."""
+    slots = shape[1] if one_device() else shape[1] // jax.sharding.get_abstract_mesh().shape[CONTEXT]
+
+    def cut(own: Array) -> Array:
+        return own.reshape(-1, slots)
+
+    return jnp.asarray(by_device(cut, BY_TOKENS, PartitionSpec(ROWS, CONTEXT))(tokens))

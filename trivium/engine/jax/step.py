@@ -23,13 +23,23 @@ from jax import Array, lax, monitoring
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.base import POSITIONS, Direction, TokenLosses
-from trivium.engine.jax.attention import attend
+from trivium.engine.base import POSITIONS, ContextMethod, Direction, TokenLosses
+from trivium.engine.jax.attention import Attend, attend
+from trivium.engine.jax.context import attend_shared, context_size, head_tail, shared_slots
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
-from trivium.engine.jax.sharding import keep_places, keep_rows, put_rows, rows_multiple
+from trivium.engine.jax.sharding import (
+    CONTEXT,
+    keep_places,
+    keep_rows,
+    put_rows,
+    put_slots,
+    rows_multiple,
+    slots_of,
+    tokens_of,
+)
 from trivium.rows.batch import IGNORED, PADDING, Batch
 
 Key = Array | NDArray[np.uint32]
@@ -37,7 +47,7 @@ NO_SOURCE = -1  # of a row that only fills a micro-batch
 
 
 class DeviceBatch(NamedTuple):
-    """Micro-batches that a compiled step scans."""
+    """Micro-batches that a compiled step scans; slots in the order in which devices share them (`context`)."""
 
     tokens: Array  # (S, B, T)
     targets: Array  # (S, B, T); 0 where a token does not count
@@ -48,16 +58,23 @@ class DeviceBatch(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, micro_batch_size: int | None, mesh: Mesh) -> "DeviceBatch":
-        """Micro-batches of one size, filled up with rows of padding where the batch's do not divide."""
+        """Micro-batches of one size, filled up with padding where the batch's rows or slots do not divide."""
         passes = 1 if micro_batch_size is None else math.ceil(batch.num_rows / micro_batch_size)
         multiple = rows_multiple(mesh)
         size = math.ceil(batch.num_rows / passes / multiple) * multiple
         loss_mask = batch.targets != IGNORED
+        context = mesh.shape[CONTEXT]
+        slots = shared_slots(batch.seq_len, context)
+        order = head_tail(slots, context)
 
         def put(array: NDArray[Any], empty: int) -> Array:
-            filling = [(0, passes * size - len(array)), *[(0, 0)] * (array.ndim - 1)]
-            filled = np.pad(array, filling, constant_values=empty) if filling[0][1] else array
-            return put_rows(filled.reshape(passes, size, *array.shape[1:]), mesh)
+            room = (passes * size, slots)[: array.ndim]
+            if array.shape != room:
+                filling = [(0, wanted - given) for wanted, given in zip(room, array.shape, strict=True)]
+                array = np.pad(array, filling, constant_values=empty)
+            if array.ndim == 1:
+                return put_rows(array.reshape(passes, size), mesh)
+            return put_slots((array if context == 1 else array[:, order]).reshape(passes, size, slots), mesh)
 
         return cls(
             tokens=put(batch.tokens, 0),
@@ -132,6 +149,7 @@ class StepDesign:
     reference: Design | None = None
     token_losses: TokenLosses | None = None  # the user's own, in place of cross-entropy and all terms
     row_by_row: bool = False  # attention on one CPU: a row's scores stay in the cache
+    context_method: ContextMethod = "gather"  # attention where devices share rows
     exact: bool = False  # a GPU's kernels whose bits differ from run to run are replaced
 
 
@@ -177,7 +195,7 @@ class Program:
 
         def objective(params: Params, part: DeviceBatch) -> tuple[Array, tuple[Array, dict[str, Array]]]:
             losses = self._losses(params, part, Weights(scale, terms.z_loss, terms.beta), terms)
-            by_row = losses.nats.reshape(part.tokens.shape).sum(axis=1)
+            by_row = slots_of(losses.nats, part.tokens.shape).sum(axis=1)
             return losses.objective, (by_row, self._sums(losses))
 
         of_part = jax.grad(objective, has_aux=True)
@@ -211,9 +229,9 @@ class Program:
             hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
             reference = ReferenceStates(hidden, matrix)
         hidden, matrix = self._hidden(design, params, terms.rotation, part)
-        targets = LossTargets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
+        targets = LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask))
         if self.how.token_losses is not None:
-            places = (part.tokens, *self._places(part))
+            places = [tokens_of(each) for each in (part.tokens, *self._places(part))]
             vocab, function = design.spec.vocab, self.how.token_losses
             return own_losses(function, hidden, matrix, targets, places, vocab, weights, reference)
         return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
@@ -223,20 +241,24 @@ class Program:
         if design.make is not None:
             own = design.own_model(params)
             hidden = own(part.tokens, *self._places(part))
-            return hidden.reshape(-1, hidden.shape[-1]), own.lm_head
-        model = design.decoder(params)
-        joined = not self.how.document_mask
-        seq_len = part.tokens.shape[1]
-        rotation = Rotation(table.cos[:seq_len], table.sin[:seq_len]) if joined else table.at(part.positions)
-        attends = partial(attend, segments=None if joined else part.segments, row_by_row=self.how.row_by_row)
-        hidden = model(part.tokens, rotation, attends)
-        return hidden.reshape(-1, hidden.shape[-1]), model.lm_head
+            return tokens_of(hidden), own.lm_head
+        model, positions = design.decoder(params), part.positions
+        if not self.how.document_mask:
+            positions = jnp.minimum(_row_positions(part.tokens.shape[1]), len(table.cos) - 1)
+        hidden = model(part.tokens, table.at(positions), self._attend(part))
+        return tokens_of(hidden), model.lm_head
+
+    def _attend(self, part: DeviceBatch) -> Attend:
+        segments = part.segments if self.how.document_mask else None
+        if context_size() > 1:
+            return attend_shared(self.how.context_method, segments)
+        return partial(attend, segments=segments, row_by_row=self.how.row_by_row)
 
     def _places(self, part: DeviceBatch) -> tuple[Array, Array]:
         """Positions and documents (B, T); joined documents are one, which counts positions through the row."""
         if self.how.document_mask:
             return part.positions, part.segments
-        positions = jnp.broadcast_to(jnp.arange(part.tokens.shape[1]), part.tokens.shape)
+        positions = jnp.broadcast_to(_row_positions(part.tokens.shape[1]), part.tokens.shape)
         return positions, jnp.where(part.segments == PADDING, PADDING, 0)
 
     def _val_step(
@@ -247,9 +269,9 @@ class Program:
 
         def nats_of(part: DeviceBatch) -> Array:
             hidden, matrix = self._hidden(design, params, terms.rotation, part)
-            targets = LossTargets(part.targets.reshape(-1), part.loss_mask.reshape(-1))
+            targets = LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask))
             losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
-            return losses.nats.reshape(part.tokens.shape)
+            return slots_of(losses.nats, part.tokens.shape)
 
         nats = keep_rows(lax.map(nats_of, batch), axis=1)
         by_source = _by_source(batch, nats.sum(axis=2), sources)
@@ -260,6 +282,11 @@ class Program:
             by_source = by_source._replace(bytes=found[0], text_nats=found[1])
         figures = keep_places((by_source, _by_position(batch, nats)))
         return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(*figures, nats)
+
+
+def _row_positions(slots: int) -> Array:
+    """Of every slot, where documents are joined."""
+    return jnp.asarray(head_tail(slots, context_size()))
 
 
 def _by_source(batch: DeviceBatch, nats: Array, sources: int) -> BySource:

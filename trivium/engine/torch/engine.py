@@ -90,6 +90,8 @@ class TorchEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
+        if (stage.context or self.settings.mesh.context) > 1:
+            raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
         self.stage = stage = stage.resolved(self.settings)
         self.model.recompute = stage.recompute or "none"
         self.rotation = self._rotation(stage.seq_len)
