@@ -161,6 +161,11 @@ steps = 10
 lr = { from = "here", points = [{ steps = 0, lr = 1.0 }, { tokens = 640, lr = 0.5, shape = "cosine" }] }
 
 [[stages]]
+name = "stable"
+steps = 10
+lr = { shape = "wsd", decay = { steps = 2 } }
+
+[[stages]]
 name = "falls"
 steps = 100
 lr = { shape = "power", exponent = 2 }
