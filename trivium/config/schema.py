@@ -12,14 +12,11 @@ from pydantic import Field
 
 from trivium.config.engine import Engine
 from trivium.config.fields import (
-    BelowOne,
-    Betas,
     Extent,
     Fraction,
     FrozenDict,
     Name,
     Names,
-    NotNegative,
     Paths,
     PathText,
     Positive,
@@ -34,6 +31,7 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
+from trivium.config.optimizer import Optimizer
 from trivium.config.sources import Source, ViewSource
 from trivium.config.stages import Anneal, DecayShape, Rope, Shape, Stage, StageDefaults
 
@@ -161,57 +159,6 @@ class Tokenizer(Table):
     """With kind = "tiktoken": the pattern by which text is split; absent: GPT-4's."""
     special_tokens: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
     """With kind = "tiktoken": special tokens after the ranks; absent: one for each role, as <|bos|>."""
-
-
-class GroupLr(Table):
-    """Learning rates by group of parameters."""
-
-    matrix: Positive | None = Field(None, examples=[0.02])
-    """Matrices of the layers."""
-    embedding: Positive | None = Field(None, examples=[3e-4])
-    """The embedding."""
-    unembedding: Positive | None = Field(None, examples=[3e-4])
-    """The unembedding."""
-    rest: Positive | None = Field(None, examples=[3e-4])
-    """Norms, biases and all other parameters, and every group that is not given."""
-
-
-class Momentum(Table):
-    """Muon's momentum, with a warm-up that counts from the optimizer's start or reset."""
-
-    start: BelowOne = Field(0.85, examples=[0.85])
-    """Momentum at the first step."""
-    end: BelowOne = Field(0.95, examples=[0.95])
-    """Momentum after the warm-up."""
-    steps: Whole = Field(300, examples=[300])
-    """Steps of the warm-up."""
-
-
-class Optimizer(Table):
-    """What turns gradients into updates."""
-
-    name: Literal["adamw", "muon"] = "adamw"
-    """adamw, or muon for the layers' matrices with adamw for the rest."""
-    lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(
-        GroupLr.model_construct(rest=3e-4), examples=[3e-4]
-    )
-    """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
-    lr_scaling: Literal["width"] | None = None
-    """width: multiply the rates of embedding and unembedding by (width / 768) ** -0.5; absent: rates as given."""
-    betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
-    """Adam's decay rates of the averages of the gradient and of its square."""
-    eps: Positive = Field(1e-8, examples=[1e-8])
-    """The number that Adam adds to the root in its denominator."""
-    weight_decay: NotNegative = Field(0.1, examples=[0.1])
-    """Decoupled weight decay."""
-    no_decay: Annotated[
-        tuple[Literal["norms", "biases", "embeddings"], ...], Field(strict=False, examples=[["norms"]])
-    ] = ("norms", "biases", "embeddings")
-    """Parameters without weight decay."""
-    momentum: Momentum = Field(Momentum.model_construct(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
-    """Muon's momentum and its warm-up."""
-    grad_clip: Positive | None = Field(None, examples=[1.0])
-    """Clip the norm of the gradient to this; absent: no clipping."""
 
 
 class Schedule(Table):
@@ -351,7 +298,7 @@ class Config(Table):
     tokenizer: Tokenizer | None = None
     """Text to tokens; absent: the token files' own, or bytes."""
     optimizer: Optimizer = Optimizer.model_construct()
-    """AdamW, or Muon with AdamW."""
+    """AdamW, AdEMAMix, Muon with AdamW, or one of an installed package."""
     schedule: Schedule = Schedule.model_construct()
     """The learning rate over the run."""
     engine: Engine = Engine.model_construct()

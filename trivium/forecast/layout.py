@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trivium.config.schema import Config
+from trivium.config.stage_optimizers import StageOptimizer
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.memory import Measured, MeasuringProcess, Parts
 from trivium.engine.mesh import MeshShape
@@ -23,6 +24,7 @@ class Layout:
 
     mesh: MeshShape
     settings: EngineSettings
+    optimizers: tuple[StageOptimizer, ...]  # of the stages
 
     @classmethod
     def of(cls, plan: Plan, config: Config, ranks: int) -> "Layout":
@@ -36,12 +38,14 @@ class Layout:
         refuse_stage_meshes(mesh, [stage.config for stage in plan.stages])
         refuse_uneven(plan, 0, ranks, mesh)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
-        return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE))
+        settings = replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE)
+        return cls(mesh, settings, plan.optimizers)
 
     def step(self, stage: PlannedStage) -> Measured:
         """A step of a stage; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
-        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
+        optimizer = self.optimizers[stage.index]
+        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference, optimizer=optimizer)
         return Measured(
             self.settings, entered, stage.batch_size // stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
         )

@@ -172,9 +172,12 @@ class Curve:
 
     def between(self, start: int, end: int) -> list[CurvePiece]:
         """The pieces of `[start, end)`, cut to it."""
-        pieces = self.until(end)
-        first = max(i for i, piece in enumerate(pieces) if piece.start <= start)
-        return [replace(pieces[first], start=start), *pieces[first + 1 :]]
+        return [piece for piece in self.from_step(start) if piece.start < end]
+
+    def from_step(self, start: int) -> list[CurvePiece]:
+        """The pieces from a step on, the first of them cut to it."""
+        first = max(i for i, piece in enumerate(self.pieces) if piece.start <= start)
+        return [replace(self.pieces[first], start=start), *self.pieces[first + 1 :]]
 
     def identity(self, end: int) -> list[list[object]]:
         """What decides the values before step `end`: equal exactly if all of them are equal."""

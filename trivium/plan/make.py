@@ -10,6 +10,7 @@ from typing import Any
 from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Schedule
+from trivium.config.stage_optimizers import StageOptimizer, stage_optimizers
 from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
@@ -17,6 +18,7 @@ from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.model import PlannedModel, plan_model
+from trivium.plan.optimizers import low_rates, unknown_packages
 from trivium.plan.plan import Plan
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
 from trivium.plan.stage import PlannedStage, SourceUse
@@ -26,7 +28,6 @@ from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
 
 MANY_EPOCHS = 4
-LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 
 
 def make_plan(
@@ -67,17 +68,21 @@ class Builder:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
+    optimizers: tuple[StageOptimizer, ...] = ()
 
     def plan(self) -> Plan:
         """The plan, or PlanError."""
-        planned = self._planned(self.stage_configs())
+        configs = self.stage_configs()
+        self.optimizers = stage_optimizers(self.config.optimizer, configs)
+        planned = self._planned(configs)
         model = self._model(planned)
         stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
         self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
-        self._check_muon()
+        self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
+        self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self._note_gaps(stages)
         curves = self._curves(stages)
         if model.gap is not None:
@@ -229,7 +234,8 @@ class Builder:
             decay = lr.decay if lr.decay is not None else Extent(fraction=DEFAULT_DECAY)
             path = f"stages[{stage.index}].lr"
             lengths = self._lengths(path, lr, decay, steps, lambda tokens: -(-tokens // stage.step_tokens))
-        return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
+        optimizer = self.optimizers[stage.index]
+        return StageSpan(start, start + steps, lr, lengths, optimizer.is_fresh, optimizer.settings.momentum)
 
     def _lengths(
         self,
@@ -289,13 +295,6 @@ class Builder:
                     what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
                     note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
                     self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
-
-    def _check_muon(self) -> None:
-        """A rate made for AdamW moves Muon's matrices hardly at all."""
-        lr = self.config.optimizer.lr
-        if self.config.optimizer.name == "muon" and lr.matrix is None and lr.rest is not None and lr.rest < LOW_MUON_LR:
-            what = f"is not given, and {lr.rest:g} is low for muon. Write lr = {{ matrix = 0.02, rest = {lr.rest:g} }}."
-            self.warnings.append(Problem("optimizer.lr.matrix", what))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""

@@ -1,6 +1,8 @@
-"""`[optimizer]` and the model's width -> the peak learning rate of each group of parameters."""
+"""`[optimizer]` and the model's width -> the peak learning rate of each group of parameters; AdEMAMix's warm-ups."""
 
-from trivium.config.schema import Optimizer
+from math import log
+
+from trivium.config.optimizer import Optimizer
 
 GROUPS = ("matrix", "embedding", "unembedding", "rest")
 SCALED = ("embedding", "unembedding")
@@ -19,3 +21,25 @@ def peak_lr(optimizer: Optimizer, width: int | None) -> dict[str, float]:
         return {group: rate for group, rate in rates.items() if group not in SCALED}
     scale = (width / SCALED_FROM) ** -0.5
     return {group: rate * scale if group in SCALED else rate for group, rate in rates.items()}
+
+
+def slow_rates(optimizer: Optimizer, updates: int | None) -> tuple[float, float]:
+    """AdEMAMix's alpha and beta3 at its nth update, from 1 on, or with warm-ups that are over; 0 for other optimizers.
+
+    As its authors have them: alpha rises evenly, and of beta3, which starts as beta1, the half-life does.
+    """
+    if optimizer.name != "ademamix":
+        return 0.0, 0.0
+    alpha, beta3 = optimizer.alpha, optimizer.beta3
+    if updates is not None and updates < (optimizer.alpha_warmup or 0):
+        alpha *= updates / (optimizer.alpha_warmup or 1)
+    if updates is not None and updates < (optimizer.beta3_warmup or 0):
+        part = updates / (optimizer.beta3_warmup or 1)
+        first, last = _half_life(optimizer.betas[0]), _half_life(beta3)
+        beta3 = 0.5 ** (1 / ((1 - part) * first + part * last + 1))
+    return alpha, beta3
+
+
+def _half_life(beta: float) -> float:
+    """Updates after which a gradient counts half, less one."""
+    return log(0.5) / log(beta + 1e-8) - 1

@@ -197,11 +197,23 @@ def _lr_series(runs: list[ShownRun]) -> list[Series]:
     """The planned learning rate of the layers' matrices."""
     found = []
     for run in runs:
-        curve, peak = run.plan.get("lr_curve"), run.plan.get("peak_lr", {}).get("matrix", 1.0)
+        curve = run.plan.get("lr_curve")
         if curve:
-            steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
+            steps = [step + 1 for step, _ in curve]
+            values = [multiplier * _peak_at(run.plan, step) for step, multiplier in curve]
             found.append(Series.of(run.label_of("learning rate"), steps, values, run=run.number))
     return found
+
+
+def _peak_at(plan: Record, step: float) -> float:
+    """The peak learning rate of the stage that a step belongs to."""
+    stage = next((each for each in known_stages(plan) if each["start"] <= step < each["end"]), {})
+    return _peak_of(plan, stage)
+
+
+def _peak_of(plan: Record, stage: Record) -> float:
+    peaks: dict[str, float] = stage.get("peak_lr") or plan.get("peak_lr", {})
+    return peaks.get("matrix", 1.0)
 
 
 def _stepped(runs: list[ShownRun], label: str, key: str) -> list[Series]:
@@ -215,7 +227,7 @@ def _stepped(runs: list[ShownRun], label: str, key: str) -> list[Series]:
 
 
 def _stage_row(plan: Record, stage: Record) -> list[str]:
-    peak = plan.get("peak_lr", {}).get("matrix", 1.0)
+    peak = _peak_of(plan, stage)
     rates = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in stage["lr_multiplier"].values()]
     ends = [UNKNOWN if end is None else f"{end:,}" for end in (stage["start"], stage["end"])]
     return [

@@ -92,6 +92,7 @@ class Trainer:
             self.plan = (made or make_plan(asked, known_sources(asked, found or {}), own=own)).complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_rates(self.plan)
+            self.own.refuse_stage_optimizers(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)
             self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh)

@@ -1,4 +1,4 @@
-"""Rules about the tables that are there once: run, model, tokenizer, optimizer, schedule, engine, checkpoint, guard."""
+"""Rules about the tables that are there once: run, model, tokenizer, schedule, engine, checkpoint, guard."""
 
 from collections.abc import Iterator
 
@@ -92,16 +92,6 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
     if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
-
-
-def optimizer_rules(view: View) -> Iterator[Finding]:
-    """Every group of parameters has a learning rate."""
-    lr = view.config.optimizer.lr
-    missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
-    if lr.rest is None and view.absent("optimizer", "lr", "rest"):
-        needed = ", ".join([*missing, "rest"])
-        what = f"has no value for {needed}. Write rest = 3e-4, which counts for every group not given."
-        yield view.problem(("optimizer", "lr"), what)
 
 
 def schedule_rules(view: View) -> Iterator[Finding]:
