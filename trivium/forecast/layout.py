@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trivium.config.optimizer import StageOptimizer
 from trivium.config.schema import Config
-from trivium.config.stage_optimizers import StageOptimizer
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.memory import Measured, MeasuringProcess, Parts
 from trivium.engine.mesh import MeshShape

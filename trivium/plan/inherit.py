@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trivium.config.optimizer import stage_optimizers
 from trivium.config.schema import Config, Tokenizer
-from trivium.config.stage_optimizers import stage_optimizers
 from trivium.config.stages import Stage, merged_stages
 from trivium.errors import Problem, ResumeError
 from trivium.model.huggingface import CONFIG_FILE

@@ -9,8 +9,8 @@ from typing import Any
 
 from trivium.config.fields import Extent
 from trivium.config.numbers import show_count
+from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config, Schedule
-from trivium.config.stage_optimizers import StageOptimizer, stage_optimizers
 from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from trivium.config.optimizer import Optimizer
-from trivium.config.stage_optimizers import StageOptimizer
+from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.engine.packaged import unknown_package
 from trivium.errors import Problem
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any, cast
 
 from trivium.config.keys import nearest
+from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
-from trivium.config.stage_optimizers import StageOptimizer, stage_optimizers
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec

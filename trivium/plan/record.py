@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trivium.config.optimizer import Optimizer
+from trivium.config.optimizer import Optimizer, StageOptimizer, stage_optimizers
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource, ViewSource
-from trivium.config.stage_optimizers import stage_optimizers
 from trivium.model.folder import SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.curve import Curve
@@ -88,12 +87,32 @@ def record(
         entries |= _source_entries(name, config, sources)
         if isinstance(config.sources[name], StreamSource):
             entries[f"sources.{name}.tokenizer"] = tokenizer
-    has_momentum = any(optimizers[stage.index].settings.name == "muon" for stage in taken)
-    for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
-        if curve is not None and (name == "learning rate" or has_momentum):
-            for start, formula, ramp in curve.identity(step):
-                entries[f"{name} from step {start}"] = [formula, ramp] if ramp else formula
+    if learning_rate is not None:
+        entries |= _curve_entries("learning rate", learning_rate, step)
+    for start, end in _muon_spans(taken, optimizers, step):
+        entries |= _curve_entries("momentum", Curve(tuple(momentum.between(start, end))), end)
     return entries
+
+
+def _curve_entries(name: str, curve: Curve, end: int) -> Record:
+    return {
+        f"{name} from step {start}": [formula, ramp] if ramp else formula
+        for start, formula, ramp in curve.identity(end)
+    }
+
+
+def _muon_spans(
+    taken: Sequence[PlannedStage], optimizers: Sequence[StageOptimizer], step: int
+) -> list[tuple[int, int]]:
+    """The steps before this one that Muon took, which alone has a momentum."""
+    spans: list[tuple[int, int]] = []
+    for stage in taken:
+        if optimizers[stage.index].settings.name != "muon" or stage.start is None:
+            continue
+        end = step if stage.end is None else min(step, stage.end)
+        first = spans.pop()[0] if spans and spans[-1][1] == stage.start else stage.start
+        spans.append((first, end))
+    return spans
 
 
 def _sources_read(stage: PlannedStage, step: int) -> frozenset[str]:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.engine import Parallel
-from trivium.config.optimizer import Optimizer
+from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
-from trivium.config.stage_optimizers import StageOptimizer
 from trivium.config.stages import Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.mesh import MeshShape

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from trivium.config.stage_optimizers import StageOptimizer
+from trivium.config.optimizer import StageOptimizer
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from trivium.config.keys import nearest
-from trivium.config.optimizer import BUILT_IN
+from trivium.config.optimizer import BUILT_IN, StageOptimizer
 from trivium.config.schema import Config
-from trivium.config.stage_optimizers import StageOptimizer
 from trivium.engine.base import (
     Engine,
     EngineSettings,

@@ -26,13 +26,14 @@ from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
 from trivium.rows.batch import Batch
 
-ADAMW, MUON = OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon", grad_clip=1.0)
+ADAMW, MUON, ADEMAMIX = (OptimizerSettings(name, grad_clip=1.0) for name in ("adamw", "muon", "ademamix"))
 SPEC = replace(TINY, qk_norm=True)
 TIED = replace(TINY, tied_embeddings=True)
 KINDS: Mapping[str, EngineSettings] = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
     "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch_size=1),
     "muon": EngineSettings(SPEC, MUON, seed=1),
+    "ademamix": EngineSettings(SPEC, ADEMAMIX, seed=1),
     "recomputed": EngineSettings(SPEC, ADAMW, seed=1, recompute="full"),
     "tied": EngineSettings(TIED, ADAMW, seed=1),
     "bfloat16": EngineSettings(SPEC, ADAMW, seed=1, precision="bfloat16"),
@@ -163,7 +164,7 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
     names = list(LAYOUTS)
     before = names[names.index(name) - 1] if name != "one" else "one"
     figures: dict[str, Any] = {}
-    for kind in ("adamw", "muon"):
+    for kind in ("adamw", "muon", "ademamix"):
         engine = make(kind, mesh)
         take(engine, rank, range(HANDED_ON))
         handle = engine.save(folder / kind / name)

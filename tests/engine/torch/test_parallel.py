@@ -127,7 +127,7 @@ def test_a_rank_holds_its_part_of_the_model(layouts: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "ademamix"])
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str, Any], name: str, kind: str) -> None:
     files = [f"rank-{rank:05}.safetensors" for rank in range(LAYOUTS[name].size)]
@@ -135,7 +135,7 @@ def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "ademamix"])
 @pytest.mark.parametrize("name", MANY)
 def test_a_layout_goes_on_from_the_checkpoint_of_another(layouts: dict[str, Any], name: str, kind: str) -> None:
     one = losses(layouts["one"][kind]["steps"])[HANDED_ON:]

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from trivium.config.keys import Path, nearest
-from trivium.config.optimizer import BUILT_IN, KEYS_OF, Optimizer
+from trivium.config.keys import Path, listed, nearest
+from trivium.config.optimizer import BUILT_IN, KEYS_OF, Optimizer, stage_optimizers
 from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
-from trivium.config.stage_optimizers import stage_optimizers
 
 PACKAGED = "PACKAGE:NAME"
 
@@ -48,7 +47,7 @@ def _table_rules(view: View, path: Path, settings: Optimizer, users: list[Optimi
         is_momentum = key == "momentum" and path == ("optimizer",)  # for a stage that names muon later
         if view.given(*path, key) and not is_momentum and not any(user.has(key) for user in users):
             names = KEYS_OF.get(key, (PACKAGED,))
-            what = f"belongs to {' and '.join(names)}, but the optimizer is {settings.name}. Leave it out"
+            what = f"belongs to {listed(names)}, but the optimizer is {settings.name}. Leave it out"
             instead = f", or write options = {{ {key} = ... }}" if ":" in settings.name else ""
             yield view.problem((*path, key), f"{what}{instead}.")
     if settings.name == "ademamix" and settings.beta3 <= settings.betas[0]:
