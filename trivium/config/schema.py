@@ -74,11 +74,16 @@ SIZES = {
 }
 
 
+LAYER_WIDTH, DIAL_HEAD_DIM = 64, 128  # of a model that `depth` describes: width for every layer, and of a head
+
+
 class Model(Table):
     """The decoder: a size by name, or in full, or the weights of a checkpoint."""
 
     size: Name | None = Field(None, examples=["125m"])
     """A size by name: tiny, 10m, 60m, 125m, 350m, 760m, 1b, 3b, 8b, 70b."""
+    depth: Annotated[Count, Field(le=1000)] | None = Field(None, examples=[12])
+    """One dial instead: this many layers, and by nanochat's rules width, heads, learning rates, batch and length."""
     layers: Annotated[Count, Field(le=10_000)] | None = Field(None, examples=[12])
     """Number of layers."""
     width: Count | None = Field(None, examples=[768])
@@ -113,6 +118,14 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
     """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
+
+    @property
+    def of_depth(self) -> "Model":
+        """With the layers, the width and the heads that `depth` stands for, where they are not written."""
+        assert self.depth is not None, "there is a dial"
+        width = self.width or -(-self.depth * LAYER_WIDTH // DIAL_HEAD_DIM) * DIAL_HEAD_DIM
+        heads = self.heads or max(1, width // (self.head_dim or DIAL_HEAD_DIM))
+        return self.model_copy(update={"layers": self.depth, "width": width, "heads": heads})
 
 
 class Markers(Table):

@@ -63,12 +63,17 @@ def unknown_package(name: str) -> str | None:
 
 def _installed() -> Iterator[tuple[str, EntryPoint]]:
     """Entry points of the packages in Python's own folders, by name."""
+    for distribution in distributions(path=_folders()):
+        for entry in distribution.entry_points.select(group=GROUP):
+            yield f"{distribution.metadata['Name']}:{entry.name}", entry
+
+
+def _folders() -> list[str]:
+    """Where packages are installed."""
     folders = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    for distribution in distributions(path=list(dict.fromkeys(folders))):
-        for entry in distribution.entry_points.select(group=GROUP):
-            yield f"{distribution.metadata['Name']}:{entry.name}", entry
+    return list(dict.fromkeys(folders))
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _optimizer_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     optimizer = plan.optimizers[stage.index]
     written = optimizer.settings.model_dump(mode="json", exclude_none=True)
     run = plan.config.optimizer.model_dump(mode="json", exclude_none=True)
-    changed = {key: value for key, value in written.items() if value != run.get(key) and key != "name"}
+    changed = {key: value for key, value in written.items() if value != run.get(key)}
     is_fresh = optimizer.is_fresh and stage.index > 0
     return {"name": optimizer.settings.name, "fresh": is_fresh, "changed": changed}
 
@@ -150,7 +150,8 @@ def _optimizer_words(optimizer: Mapping[str, Any] | None) -> list[str]:
     if optimizer is None:
         return []
     words = [f"{optimizer['name']} with a fresh state"] if optimizer["fresh"] else []
-    return words + [f"optimizer.{key} {show_value(value)}" for key, value in optimizer["changed"].items()]
+    changed = {key: value for key, value in optimizer["changed"].items() if not (words and key == "name")}
+    return words + [f"optimizer.{key} {show_value(value)}" for key, value in changed.items()]
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
 from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
+from trivium.plan.depth import dialed
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.model import PlannedModel, plan_model
@@ -43,7 +44,7 @@ def make_plan(
     are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
     Trainer overrides, for the record.
     """
-    taken = inherited(config)
+    taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
         made = Builder(taken.config, opened.sources, opened.gaps, taken).plan()

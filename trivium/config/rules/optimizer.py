@@ -13,6 +13,8 @@ PACKAGED = "PACKAGE:NAME"
 def optimizer_rules(view: View) -> Iterator[Finding]:
     """Every optimizer is known, has a learning rate for each group, and only keys that it uses."""
     run = view.config.optimizer
+    if view.given("model", "depth") and view.absent("optimizer", "name"):
+        run = run.model_copy(update={"name": "muon"})  # as the dial chooses
     each = [stage.settings for stage in stage_optimizers(run, view.stages)]
     yield from _table_rules(view, ("optimizer",), run, [run, *each])
     for number, settings in enumerate(each):
