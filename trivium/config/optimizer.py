@@ -131,7 +131,7 @@ class StageOptimizer:
     """A stage's optimizer, every key resolved."""
 
     settings: Optimizer
-    is_fresh: bool  # its state starts anew at the stage's first step
+    is_fresh: bool  # its state is new at the stage's first step
     began: int  # the stage at whose start its state began
 
     def changes_from(self, other: "StageOptimizer") -> dict[str, tuple[object, object]]:

@@ -19,8 +19,8 @@ from trivium.plan.depth import dialed
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.model import PlannedModel, plan_model
-from trivium.plan.optimizers import low_rates, unknown_packages
 from trivium.plan.plan import Plan
+from trivium.plan.rates import low_rates, unknown_packages
 from trivium.plan.schedule import DEFAULT_DECAY, Lengths, StageSpan, learning_rate, momentum, resolve
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture

@@ -38,7 +38,7 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
 
 
 def optimizer_settings(given: Optimizer) -> OptimizerSettings:
-    """What an engine is told of an optimizer; all that changes from step to step comes with each step."""
+    """What an engine is given of an optimizer; all that changes from step to step comes with each step."""
     options = tuple((key, _frozen(value)) for key, value in sorted(given.options.items()))
     return OptimizerSettings(given.name, given.betas, given.eps, given.no_decay, given.grad_clip, options)
 

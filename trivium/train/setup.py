@@ -98,7 +98,7 @@ class Own:
         return self.optimizer is not None and not isinstance(self.optimizer, str)
 
     def optimizer_of(self, optimizer: StageOptimizer) -> OptimizerSettings | None:
-        """What an engine is told of a stage's optimizer; None where the engine's own settings count."""
+        """What an engine is given of a stage's optimizer; None where the engine's own settings count."""
         if isinstance(self.optimizer, OptimizerSettings):
             return None
         return optimizer_settings(optimizer.settings)

@@ -177,6 +177,7 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
         engine = make(kind, mesh)
         engine.load(folder / kind / before)
         figures[f"{kind} of another layout"] = take(engine, rank, range(HANDED_ON, STEPS))
+    figures["another optimizer again"] = change_optimizer(folder, name, mesh, rank)
     exported, started = make("adamw", mesh), make("muon", mesh)
     exported.load(folder / "adamw" / before)
     exported.export(folder / "exported" / name)
@@ -184,6 +185,25 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
     started.start_from(folder / "exported" / name)
     figures["exported"] = weights(started) == weights(exported)
     return figures
+
+
+def change_optimizer(folder: Path, name: str, mesh: MeshShape, rank: int) -> bool:
+    """Whether a resume where another optimizer begins, and one after that, end with the same bits."""
+    engine, stage = make("adamw", mesh), replace(STAGE, z_loss=1e-3, optimizer=ADEMAMIX)
+    take(engine, rank, range(2))
+    engine.save(folder / "boundary" / name).wait()
+    engine.enter(stage)
+    take(engine, rank, range(2, 4))
+    engine.save(folder / "middle" / name).wait()
+    take(engine, rank, range(4, 6))
+    ends = [weights(engine)]
+    for where, step, optimizer in (("boundary", 2, ADAMW), ("middle", 4, ADEMAMIX)):
+        engine = make("muon", mesh)
+        engine.load(folder / where / name, optimizer)
+        engine.enter(stage)
+        take(engine, rank, range(step, 6))
+        ends.append(weights(engine))
+    return ends[0] == ends[1] == ends[2]
 
 
 if __name__ == "__main__":

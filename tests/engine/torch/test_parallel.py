@@ -144,6 +144,12 @@ def test_a_layout_goes_on_from_the_checkpoint_of_another(layouts: dict[str, Any]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(LAYOUTS))
+def test_a_layout_resumes_exactly_where_another_optimizer_begins_and_after(layouts: dict[str, Any], name: str) -> None:
+    assert layouts[name]["another optimizer again"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(LAYOUTS))
 def test_an_exported_model_is_read_by_the_same_ranks(layouts: dict[str, Any], name: str) -> None:
     assert layouts[name]["exported"]
 
