@@ -112,6 +112,7 @@ sources = ["chat", "spelling"]
 replay = { web = 0.2 }
 rope = { scaling = "yarn", factor = 2 }
 kl = { beta = 0.1, reference = { stage = "second" } }
+optimizer = { name = "ademamix", lr = 1e-3, alpha_warmup = 2, beta3_warmup = 2, skip = {} }
 """
 PLANNED = """
 [run]
@@ -175,6 +176,7 @@ ELSEWHERE = {
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",
     ("Model", "init_step"): "train/setup.py",
+    ("Skip", "deviations"): "train/guard.py",
     ("Reference", "path"): "train/references.py",
     ("Reference", "step"): "train/references.py",
 }

@@ -17,7 +17,7 @@ SPEC = replace(TINY, layers=3, width=1024, heads=8, kv_heads=8, head_dim=128, ff
 
 
 def measured(mesh: MeshShape, optimizer: str) -> Measured:
-    how = OptimizerSettings(optimizer, grad_clip=1.0)  # type: ignore[arg-type]
+    how = OptimizerSettings(optimizer, grad_clip=1.0)
     settings = EngineSettings(SPEC, optimizer=how, precision="bfloat16", micro_batch_size=1, mesh=mesh)
     return Measured(settings, StageSettings(128), rows=2)
 

@@ -21,7 +21,7 @@ from trivium.rows.batch import IGNORED, Batch
 
 STAGE = StageSettings(SEQ_LEN)
 DIRECTIONS: list[Direction] = ["forward", "reverse", "nll_gap"]
-OPTIMIZERS = [OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon")]
+OPTIMIZERS = [OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon"), OptimizerSettings("ademamix")]
 
 
 def nats_of(engine: Engine, batch: Batch) -> float:

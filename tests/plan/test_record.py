@@ -89,6 +89,19 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "z_loss": [None, 1e-4],
     "loss_on": [None, "all", "assistant"],
     "reset_optimizer": [None, True],
+    "optimizer": [
+        None,
+        {"grad_clip": 0.2},
+        {"grad_clip": 1.0, "weight_decay": 0.0},
+        {"betas": [0.9, 0.99], "no_decay": ["norms"]},
+        {"lr": 1e-3},
+        {"skip": {"deviations": 4.0}},
+        {"name": "muon", "lr": 0.02},
+        {"name": "muon", "lr": 0.02, "momentum": {"steps": 2}},
+        {"name": "ademamix", "lr": 1e-3, "alpha": 4.0, "alpha_warmup": 5},
+        {"name": "ademamix", "lr": 1e-3, "beta3_warmup": 8},
+        {"name": "adamw", "lr": 3e-4},
+    ],
     "fade": [
         None,
         {"steps": 1},
@@ -112,7 +125,7 @@ RUN_KEYS: dict[tuple[str, str], list[Any]] = {
     ("optimizer", "name"): ["adamw", "muon"],
     ("optimizer", "lr"): [3e-4, 1e-3],
     ("optimizer", "weight_decay"): [0.1, 0.2],
-    ("optimizer", "clip"): [None, 1.0],
+    ("optimizer", "grad_clip"): [None, 1.0],
     ("optimizer", "betas"): [[0.9, 0.95], [0.9, 0.99]],
     ("optimizer", "momentum"): [{"steps": 2}, {"steps": 5}, {"steps": 5, "end": 0.9}],
     ("model", "qk_norm"): [None, True],
@@ -201,7 +214,8 @@ def planned(tables: Tables) -> Plan:
 
 def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     """All that one step is taken with: what is the same or not, and numbers that are so up to rounding."""
-    stage, now, optimizer = plan.stage_at(step), plan.settings_at(step), plan.config.optimizer
+    stage, now = plan.stage_at(step), plan.settings_at(step)
+    optimizer, is_fresh = plan.optimizers[stage.index].settings, plan.optimizers[stage.index].is_fresh
     assert stage.mixture is not None
     said = stage.config
     fade = stage.mixture.fade if stage.mixture.fade.rows else None
@@ -224,16 +238,18 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
             said.loss_on,
         ),
         (
-            said.reset_optimizer and stage.start != 0,
+            is_fresh and stage.start != 0,
             optimizer.name,
-            optimizer.lr,
+            plan.peak_lr_of(stage),
+            set(optimizer.no_decay),
+            optimizer.skip,
             optimizer.betas,
             optimizer.eps,
             optimizer.grad_clip,
         ),
     )
     momentum = now.momentum if optimizer.name == "muon" else 0.0
-    return what, [now.lr_multiplier, *now.lr.values(), momentum]
+    return what, [now.lr_multiplier, *now.lr.values(), momentum, now.alpha, now.beta3]
 
 
 def alike(one: Plan, other: Plan, step: int) -> bool:

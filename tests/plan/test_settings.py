@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from trivium.config.engine import Engine, Parallel
-from trivium.config.schema import Config, Optimizer, Run
+from trivium.config.optimizer import Optimizer
+from trivium.config.schema import Config, Run
 from trivium.config.stages import Kl, Stage, StageEngine
 from trivium.engine.base import KlSettings, StageSettings
 from trivium.engine.mesh import MeshShape

@@ -51,4 +51,6 @@ def settings_at(
         lr=dict.fromkeys(GROUPS, lr) | dict(by_group or {}),
         momentum=0.9,
         weight_decay=weight_decay,
+        alpha=2.0,
+        beta3=0.99,
     )

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
+from statistics import stdev
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from tests.support.command_line import trivium
 from tests.support.scripts import ROOT
 from tests.support.training import losses, train
+from trivium.config.optimizer import Skip
 from trivium.config.schema import Guard as GuardSettings
 from trivium.engine.base import StepStats
 from trivium.errors import GuardError, ResumeError, SaveError
@@ -48,8 +51,8 @@ def test_a_loss_far_above_the_recent_ones_is_a_spike() -> None:
     guard = guard_after([3.0 + 0.01 * (step % 5) for step in range(40)])
     assert stats(3.1).loss <= guard.spike_limit
     assert stats(4.0).loss > guard.spike_limit
-    assert guard.loss_limit == inf
-    assert guard_after([3.0] * 40, skip_spikes=True).loss_limit == pytest.approx(3.15)
+    assert guard.limits[0] == inf
+    assert guard_after([3.0] * 40, skip_spikes=True).limits[0] == pytest.approx(3.15)
 
 
 def test_a_stage_is_judged_by_its_own_losses_alone() -> None:
@@ -367,3 +370,36 @@ def test_a_second_place_that_is_not_there_ends_no_run(folder: Path) -> None:
     assert train("checkpoint.copy_to=backup").finished
     said = [event["text"] for event in read_events(EVENTS) if event["event"] == "notice"]
     assert said[0].startswith("not copied to backup: ")
+
+
+def skipping(losses: list[float], norms: list[float], **rule: float) -> Guard:
+    guard = Guard(GuardSettings())
+    guard.enter(0, Skip(**rule))  # type: ignore[arg-type]
+    for step, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        guard.took(step, replace(stats(loss), grad_norm=norm))
+    return guard
+
+
+def test_a_step_is_skipped_by_the_mean_and_deviation_of_the_last_ones() -> None:
+    losses, norms = [3.0, 3.2, 3.1, 3.3], [1.0, 2.0, 1.0, 2.0]
+    guard = skipping([9.0, *losses], [9.0, *norms], deviations=2.0, steps=4)  # the first one is forgotten
+    assert guard.limits == pytest.approx((3.15 + 2 * stdev(losses), 1.5 + 2 * stdev(norms)))
+    assert skipping(losses[:1], norms[:1], steps=4).limits == (inf, inf)  # half of the steps are not there yet
+    guard.enter(1, Skip(steps=4))
+    assert guard.limits == (inf, inf)
+
+
+def test_skipped_steps_count_in_the_mean_but_not_those_that_are_not_finite() -> None:
+    guard = skipping([3.0] * 4, [1.0] * 4, deviations=2.0, steps=4)
+    guard.took(4, replace(stats(8.0), grad_norm=5.0, skipped="over the limit"))
+    assert guard.recent[-1] == (8.0, 5.0)
+    guard.took(5, replace(stats(float("nan")), grad_norm=float("inf"), skipped="not finite"))
+    assert guard.recent[-1] == (8.0, 5.0)
+
+
+def test_what_a_guard_skips_by_is_in_its_state() -> None:
+    guard = skipping([3.0, 3.2, 3.1], [1.0, 2.0, 1.5], steps=4)
+    again = Guard(GuardSettings())
+    again.load_state(json.loads(json.dumps(guard.state())))
+    again.enter(0, Skip(steps=4))
+    assert again.limits == guard.limits != (inf, inf)

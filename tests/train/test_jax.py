@@ -80,10 +80,18 @@ def play(folder: Path, *command: str, devices: int = 1) -> Any:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+OPTIMIZERS = [
+    "stages.0.optimizer={ name = 'ademamix', lr = 0.003, alpha_warmup = 5, beta3_warmup = 9 }",
+    "stages.1.optimizer={ name = 'muon', lr = { matrix = 0.02, rest = 0.003 }, grad_clip = 0.2 }",
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 4])
-def test_killed_at_random_points_a_run_ends_with_the_same_bits(folder: Path, devices: int) -> None:
-    found = play(folder, "tests.train.chaos", str(folder), "3", "5", "engine.name=jax", devices=devices)
+@pytest.mark.parametrize(("devices", "overrides"), [(1, []), (4, []), (2, OPTIMIZERS)])
+def test_killed_at_random_points_a_run_ends_with_the_same_bits(
+    folder: Path, devices: int, overrides: list[str]
+) -> None:
+    found = play(folder, "tests.train.chaos", str(folder), "3", "5", "engine.name=jax", *overrides, devices=devices)
     assert found["kills"] == 3
     assert found["calm"]["step"] == len(found["calm"]["steps"]) == 10
     assert found["killed"] == found["calm"]

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,15 @@ def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
     assert max(abs(whole[step] - single[step]) for step in whole) < 1e-5
 
 
+OWN_OPTIMIZERS = [
+    "optimizer.skip={ deviations = 0.5, steps = 4 }",
+    "guard.max_consecutive_skips=19",
+    "stages.0.optimizer={ name = 'ademamix', lr = 0.003, alpha_warmup = 5, beta3_warmup = 9 }",
+    "stages.1.optimizer={ grad_clip = 0.2, weight_decay = 0.0, betas = [0.8, 0.9] }",
+    "stages.3.optimizer={ name = 'muon', lr = { matrix = 0.02, rest = 0.003 } }",
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "overrides"),
@@ -120,8 +130,9 @@ def test_the_loss_does_not_depend_on_the_micro_batch(folder: Path) -> None:
         (20, ["optimizer.name=adamw"]),
         (4, ["optimizer.name=muon", "optimizer.lr={ matrix = 0.02, rest = 0.003 }"]),
         (2, ["engine.compile=true"]),
+        (6, OWN_OPTIMIZERS),
     ],
-    ids=["adamw", "muon", "compiled"],
+    ids=["adamw", "muon", "compiled", "optimizers by stage"],
 )
 def test_a_run_killed_anywhere_ends_bit_for_bit_as_one_that_was_not(
     folder: Path, kills: int, overrides: list[str]
@@ -133,7 +144,8 @@ def test_a_run_killed_anywhere_ends_bit_for_bit_as_one_that_was_not(
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["kills"] == kills
     assert found["calm"]["step"] == 19
-    assert len(found["calm"]["steps"]) == 19
+    skips = overrides is OWN_OPTIMIZERS  # some of its steps, which are not among those taken
+    assert (len(found["calm"]["steps"]) < 19) == skips
     assert found["killed"] == found["calm"]
 
 
@@ -155,6 +167,25 @@ def test_the_past_is_fixed_and_the_future_is_open(folder: Path) -> None:
         "stages[0].engine.recompute": '"absent" -> "selective"',
         "stages[3].seq_len": "16 -> 8",
     }
+
+
+def test_a_stage_to_come_may_have_another_optimizer_and_a_stage_taken_may_not(folder: Path) -> None:
+    stop_after(8, "stages.1.optimizer={ grad_clip = 0.2 }")
+    for overrides, key in (
+        (("stages.1.optimizer={ grad_clip = 0.1 }",), "stages[1].optimizer.grad_clip was 0.2 and is now 0.1"),
+        ((), "stages[1].optimizer.grad_clip was 0.2 and is now absent"),
+        (("stages.1.optimizer={ grad_clip = 0.2 }", "optimizer.weight_decay=0.0"), "optimizer.weight_decay was 0.1"),
+        (("stages.1.optimizer={ name = 'muon', lr = 0.02, grad_clip = 0.2 }",), "stages[1].reset_optimizer was false"),
+    ):
+        with pytest.raises(ResumeError, match=re.escape(f"cannot resume at step 8: {key}")):
+            train(*overrides)
+    # What the run has taken is written where it was taken, so that the run's own settings are free for the rest.
+    moved = "{ grad_clip = 1.0 }", "{ grad_clip = 0.2 }", "{ name = 'muon', lr = { matrix = 0.02, rest = 0.003 } }"
+    train("optimizer.grad_clip=0.5", *(f"stages.{number}.optimizer={each}" for number, each in enumerate(moved)))
+    began = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "stage"]
+    assert began[-2]["changes"]["optimizer.name"] == ["adamw", "muon"]
+    assert began[-2]["changes"]["optimizer's state"] == ["kept", "fresh"]
+    assert not any(key.startswith("optimizer") for key in began[-1]["changes"])
 
 
 def stop_after(steps: int, *overrides: str) -> None:

@@ -12,12 +12,9 @@ from pydantic import Field
 
 from trivium.config.engine import Engine
 from trivium.config.fields import (
-    BelowOne,
-    Betas,
     FrozenDict,
     Name,
     Names,
-    NotNegative,
     Paths,
     PathText,
     Positive,
@@ -32,6 +29,7 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
+from trivium.config.optimizer import Optimizer
 from trivium.config.rates import Schedule
 from trivium.config.sources import Source, ViewSource
 from trivium.config.stages import Anneal, Rope, Stage, StageDefaults
@@ -75,11 +73,16 @@ SIZES = {
 }
 
 
+LAYER_WIDTH, DIAL_HEAD_DIM = 64, 128  # of a model that `depth` describes: width for every layer, and of a head
+
+
 class Model(Table):
     """The decoder: a size by name, or in full, or the weights of a checkpoint."""
 
     size: Name | None = Field(None, examples=["125m"])
     """A size by name: tiny, 10m, 60m, 125m, 350m, 760m, 1b, 3b, 8b, 70b."""
+    depth: Annotated[Count, Field(le=1000)] | None = Field(None, examples=[12])
+    """One dial instead: this many layers, and by nanochat's rules width, heads, learning rates, batch and length."""
     layers: Annotated[Count, Field(le=10_000)] | None = Field(None, examples=[12])
     """Number of layers."""
     width: Count | None = Field(None, examples=[768])
@@ -114,6 +117,14 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
     """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
+
+    @property
+    def of_depth(self) -> "Model":
+        """With the layers, the width and the heads that `depth` stands for, where they are not written."""
+        assert self.depth is not None, "there is a dial"
+        width = self.width or -(-self.depth * LAYER_WIDTH // DIAL_HEAD_DIM) * DIAL_HEAD_DIM
+        heads = self.heads or max(1, width // (self.head_dim or DIAL_HEAD_DIM))
+        return self.model_copy(update={"layers": self.depth, "width": width, "heads": heads})
 
 
 class Markers(Table):
@@ -160,57 +171,6 @@ class Tokenizer(Table):
     """With kind = "tiktoken": the pattern by which text is split; absent: GPT-4's."""
     special_tokens: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
     """With kind = "tiktoken": special tokens after the ranks; absent: one for each role, as <|bos|>."""
-
-
-class GroupLr(Table):
-    """Learning rates by group of parameters."""
-
-    matrix: Positive | None = Field(None, examples=[0.02])
-    """Matrices of the layers."""
-    embedding: Positive | None = Field(None, examples=[3e-4])
-    """The embedding."""
-    unembedding: Positive | None = Field(None, examples=[3e-4])
-    """The unembedding."""
-    rest: Positive | None = Field(None, examples=[3e-4])
-    """Norms, biases and all other parameters, and every group that is not given."""
-
-
-class Momentum(Table):
-    """Muon's momentum, with a warm-up that counts from the optimizer's start or reset."""
-
-    start: BelowOne = Field(0.85, examples=[0.85])
-    """Momentum at the first step."""
-    end: BelowOne = Field(0.95, examples=[0.95])
-    """Momentum after the warm-up."""
-    steps: Whole = Field(300, examples=[300])
-    """Steps of the warm-up."""
-
-
-class Optimizer(Table):
-    """What turns gradients into updates."""
-
-    name: Literal["adamw", "muon"] = "adamw"
-    """adamw, or muon for the layers' matrices with adamw for the rest."""
-    lr: Annotated[GroupLr, short_form("rest", Positive | GroupLr)] = Field(
-        GroupLr.model_construct(rest=3e-4), examples=[3e-4]
-    )
-    """The peak learning rate: one number, or { matrix, embedding, unembedding, rest }."""
-    lr_scaling: Literal["width"] | None = None
-    """width: multiply the rates of embedding and unembedding by (width / 768) ** -0.5; absent: rates as given."""
-    betas: Betas = Field((0.9, 0.95), examples=[[0.9, 0.95]])
-    """Adam's decay rates of the averages of the gradient and of its square."""
-    eps: Positive = Field(1e-8, examples=[1e-8])
-    """The number that Adam adds to the root in its denominator."""
-    weight_decay: NotNegative = Field(0.1, examples=[0.1])
-    """Decoupled weight decay."""
-    no_decay: Annotated[
-        tuple[Literal["norms", "biases", "embeddings"], ...], Field(strict=False, examples=[["norms"]])
-    ] = ("norms", "biases", "embeddings")
-    """Parameters without weight decay."""
-    momentum: Momentum = Field(Momentum.model_construct(), examples=[{"start": 0.85, "end": 0.95, "steps": 300}])
-    """Muon's momentum and its warm-up."""
-    grad_clip: Positive | None = Field(None, examples=[1.0])
-    """Clip the norm of the gradient to this; absent: no clipping."""
 
 
 class LoaderSettings(Table):
@@ -331,7 +291,7 @@ class Config(Table):
     tokenizer: Tokenizer | None = None
     """Text to tokens; absent: the token files' own, or bytes."""
     optimizer: Optimizer = Optimizer.model_construct()
-    """AdamW, or Muon with AdamW."""
+    """AdamW, AdEMAMix, Muon with AdamW, or one of an installed package."""
     schedule: Schedule = Schedule.model_construct()
     """The learning rate over the run."""
     engine: Engine = Engine.model_construct()

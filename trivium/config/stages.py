@@ -19,6 +19,7 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
+from trivium.config.optimizer import Optimizer
 from trivium.config.rates import StageLr
 
 Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
@@ -240,6 +241,8 @@ class Stage(StageDefaults):
     """Length in tokens, padding included; rounded up to whole steps. Or { per_parameter = 20 }."""
     epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
     """Length in epochs: a number, or sources with the least number of epochs of each."""
+    optimizer: Optimizer | None = Field(None, examples=[{"grad_clip": 0.2}])
+    """Keys of `[optimizer]` that this stage changes; with a name it takes `[optimizer]`'s place from here on."""
 
     @property
     def batches(self) -> Batches:

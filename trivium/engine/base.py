@@ -80,13 +80,14 @@ class LossBatch:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """What turns gradients into updates; learning rates, momentum and decay come with each step."""
+    """What turns gradients into updates; learning rates, momentum, decay and warm-ups come with each step."""
 
-    name: Literal["adamw", "muon"] = "adamw"
+    name: str = "adamw"  # adamw, muon, ademamix, or PACKAGE:NAME of an installed package
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     no_decay: tuple[NoDecay, ...] = ("norms", "biases", "embeddings")
     grad_clip: float | None = None
+    options: tuple[tuple[str, Any], ...] = ()  # keyword arguments of a package's optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +138,11 @@ class StageSettings:
     z_loss: float | None = None
     kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
-    recompute: Recompute | None = None  # absent: the engine's, as the next
+    recompute: Recompute | None = None  # absent: the engine's, as all below
     micro_batch_size: int | None = None
     context: int | None = None  # devices that share each row's slots
     precision: Precision | None = None
+    optimizer: OptimizerSettings | None = None  # one of another name starts with a fresh state
 
     def resolved(self, settings: EngineSettings) -> "StageSettings":
         """The same with what the stage leaves to the engine's settings."""
@@ -150,6 +152,7 @@ class StageSettings:
             micro_batch_size=self.micro_batch_size or settings.micro_batch_size,
             context=self.context or settings.mesh.context,
             precision=self.precision or settings.precision,
+            optimizer=self.optimizer or settings.optimizer,
         )
 
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
@@ -180,7 +183,10 @@ class StepSettings:
     lr: Mapping[str, float]
     momentum: float
     weight_decay: float
+    alpha: float = 0.0  # AdEMAMix's weight of the slow average
+    beta3: float = 0.0  # and its decay rate
     loss_limit: float = inf  # above it, or where anything is not finite, no update is made
+    norm_limit: float = inf  # as the loss's, of the gradient's norm
     flags: Callable[[], Sequence[bool]] | None = None  # asked once in the step, for `StepStats.raised`
 
 
@@ -202,11 +208,13 @@ class StepStats:
     notice: str | None = field(default=None, compare=False)  # something a user should know
 
     @staticmethod
-    def why_skipped(loss: float, grad_norm: float, limit: float) -> str | None:
+    def why_skipped(loss: float, grad_norm: float, loss_limit: float, norm_limit: float = inf) -> str | None:
         """Why an update must not be made; None where it may."""
         if not isfinite(loss) or not isfinite(grad_norm):
             return f"the loss is {loss:g} and the gradient's norm {grad_norm:g}"
-        return None if loss <= limit else f"the loss is {loss:.4f}, over the limit of {limit:.4f}"
+        if loss > loss_limit:
+            return f"the loss is {loss:.4f}, over the limit of {loss_limit:.4f}"
+        return None if grad_norm <= norm_limit else f"the gradient's norm is {grad_norm:.4g}, over {norm_limit:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +327,8 @@ class Engine(Protocol):
     def draw(self) -> None:
         """Fill the weights with the seed's first values, with a fresh optimizer."""
 
-    def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote, exact to the bit."""
+    def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
+        """Continue from what `save` wrote, exact to the bit; `optimizer` made that state, where not the present one."""
 
     def start_from(self, folder: Path) -> None:
         """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer."""

@@ -58,17 +58,26 @@ class Measured:
         """What `plain` gave."""
         settings, stage = plain["settings"], plain["stage"]
         spec, kl, rope = settings["spec"], stage["kl"], stage["rope"]
-        lists = {key: tuple(value) for key, value in settings["optimizer"].items() if isinstance(value, list)}
         settings |= {
             "spec": ModelSpec(**spec | {"rope": RopeSpec(**spec["rope"])}),
-            "optimizer": OptimizerSettings(**settings["optimizer"] | lists),
+            "optimizer": _optimizer(settings["optimizer"]),
             "mesh": MeshShape(**settings["mesh"]),
         }
         stage |= {
             "rope": None if rope is None else RopeSpec(**rope),
             "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
+            "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
         }
         return cls(EngineSettings(**settings), StageSettings(**stage), plain["rows"])
+
+
+def _optimizer(plain: dict[str, Any]) -> OptimizerSettings:
+    return OptimizerSettings(**{key: _with_tuples(value) for key, value in plain.items()})
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has lists where settings have tuples."""
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trivium.config.optimizer import StageOptimizer
 from trivium.config.schema import Config
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.memory import Measured, MeasuringProcess, Parts
@@ -23,6 +24,7 @@ class Layout:
 
     mesh: MeshShape
     settings: EngineSettings
+    optimizers: tuple[StageOptimizer, ...]  # of the stages
     since: int = 0  # steps before this one are taken
 
     @classmethod
@@ -37,12 +39,14 @@ class Layout:
         refuse_stage_meshes(mesh, [stage.config for stage in plan.stages])
         refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
-        return cls(mesh, replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE), plan.decided_from)
+        settings = replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE)
+        return cls(mesh, settings, plan.optimizers, plan.decided_from)
 
     def step(self, stage: PlannedStage) -> Measured:
         """The largest step of a stage that is yet to be taken; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
-        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
+        optimizer = self.optimizers[stage.index]
+        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference, optimizer=optimizer)
         readers = stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
         return Measured(self.settings, entered, stage.largest_since(self.since).size // readers)
 

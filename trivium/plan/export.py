@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
+from trivium.config.problems import show_value
 from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
@@ -97,6 +98,8 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
         "loss_on": stage.config.loss_on,
         "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
+        "optimizer": _optimizer_json(plan, stage),
+        "peak_lr": plan.peak_lr_of(stage),
         "seed": stage.seed,
         "shares": None if stage.shares is None else {name: float(share) for name, share in stage.shares.items()},
         **_fade_json(stage),
@@ -114,6 +117,16 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
             for name, use in stage.uses.items()
         },
     }
+
+
+def _optimizer_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
+    """A stage's optimizer by name, whether its state starts fresh, and what differs from `[optimizer]`."""
+    optimizer = plan.optimizers[stage.index]
+    written = optimizer.settings.model_dump(mode="json", exclude_none=True)
+    run = plan.config.optimizer.model_dump(mode="json", exclude_none=True)
+    changed = {key: value for key, value in written.items() if value != run.get(key)}
+    is_fresh = optimizer.is_fresh and stage.index > 0
+    return {"name": optimizer.settings.name, "fresh": is_fresh, "changed": changed}
 
 
 def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -139,6 +152,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
         parts += [f"engine.{key} {value}" for key, value in (engine or {}).items()]
+        parts += _optimizer_words(stage.get("optimizer"))
         before = rope
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")
@@ -155,6 +169,15 @@ def _batch_parts(stage: Mapping[str, Any]) -> list[str]:
     middle = [f"and so on in {len(sizes):,} sizes"] if len(sizes) > MOST_SHOWN_SIZES else []
     first, last = (shown[1:2], shown[-1:]) if middle else (shown[1:], [])
     return [", ".join([f"{sizes[0][1]:,} rows in a step", *first, *middle, *last])]
+
+
+def _optimizer_words(optimizer: Mapping[str, Any] | None) -> list[str]:
+    """`muon with a fresh state, optimizer.grad_clip 0.2`."""
+    if optimizer is None:
+        return []
+    words = [f"{optimizer['name']} with a fresh state"] if optimizer["fresh"] else []
+    changed = {key: value for key, value in optimizer["changed"].items() if not (words and key == "name")}
+    return words + [f"optimizer.{key} {show_value(value)}" for key, value in changed.items()]
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

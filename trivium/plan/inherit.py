@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trivium.config.optimizer import stage_optimizers
 from trivium.config.schema import Config, Tokenizer
 from trivium.config.stages import BatchSize, Stage, merged_stages
 from trivium.errors import Problem, ResumeError
@@ -52,7 +53,7 @@ def inherited(config: Config) -> Inherited:
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size
     name = f"{folder} at step {checkpoint.step:,}"
-    problem, warning = _other_optimizer(config, base, name), _larger_passes(config, base, name)
+    problem, warning = _other_optimizer(config, base, state, name), _larger_passes(config, base, name)
     return Inherited(_with(config, updates), name, updates, checkpoint.engine, problem=problem, warning=warning)
 
 
@@ -106,12 +107,19 @@ def _optimizer(config: Config, base: Config) -> dict[str, Any]:
     }
 
 
-def _other_optimizer(config: Config, base: Config, name: str) -> Problem | None:
+def _last_optimizer(state: Mapping[str, Any], base: Config) -> str:
+    """The name of the optimizer whose state a checkpoint holds."""
+    stages = begun_stages(state)
+    return stage_optimizers(base.optimizer, stages)[-1].settings.name if stages else base.optimizer.name
+
+
+def _other_optimizer(config: Config, base: Config, state: Mapping[str, Any], name: str) -> Problem | None:
     """Why the base's optimizer state cannot be taken, where it is asked for."""
     if not config.model.init_optimizer:
         return None
     own = config.optimizer if "name" in config.optimizer.model_fields_set else base.optimizer
-    optimizers, engines = (base.optimizer.name, own.name), (base.engine.name, config.engine.name)
+    now = stage_optimizers(own, config.stages[:1])[0].settings.name
+    optimizers, engines = (_last_optimizer(state, base), now), (base.engine.name, config.engine.name)
     for key, (was, now) in {"optimizer.name": optimizers, "engine.name": engines}.items():
         if was != now:
             what = f'{name} was trained with {was}, and this run is with {now}. Leave it out, or write {key} = "{was}".'

@@ -10,6 +10,7 @@ from typing import Any
 
 from trivium.config.batches import Batches
 from trivium.config.numbers import show_count
+from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
 from trivium.config.stages import BatchSize, Reference, Stage, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
@@ -26,6 +27,7 @@ from trivium.plan.budget import (
     shares_of,
     with_parameters_counted,
 )
+from trivium.plan.depth import dialed
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
@@ -33,7 +35,7 @@ from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, reso
 from trivium.plan.lr.shapes import Lengths
 from trivium.plan.model import PlannedModel, plan_model
 from trivium.plan.plan import Plan
-from trivium.plan.rates import GROUPS, MAIN_GROUP
+from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
@@ -43,7 +45,6 @@ from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
 
 MANY_EPOCHS = 4
-LOW_MUON_LR = 2e-3  # Muon's updates have a norm of their own: 0.02 is usual
 
 
 def make_plan(
@@ -60,7 +61,7 @@ def make_plan(
     are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
     Trainer overrides, for the record; `decisions` are those made while the run went on.
     """
-    taken = inherited(config)
+    taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
         made = Builder(taken.config, opened.sources, opened.gaps, taken, tuple(decisions)).plan()
@@ -86,10 +87,13 @@ class Builder:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
+    optimizers: tuple[StageOptimizer, ...] = ()
 
     def plan(self) -> Plan:
         """The plan, or PlanError."""
-        planned = self._planned(self.stage_configs())
+        configs = self.stage_configs()
+        self.optimizers = stage_optimizers(self.config.optimizer, configs)
+        planned = self._planned(configs)
         model = self._model(planned)
         stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
         self._check_fades(stages)
@@ -97,7 +101,8 @@ class Builder:
         self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
-        self._check_muon()
+        self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
+        self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self._note_gaps(stages)
         curve, momenta, group_curves = self._curves(stages)
         if model.gap is not None:
@@ -291,7 +296,8 @@ class Builder:
             path = f"stages[{stage.index}].lr"
             lengths, problems = lengths_of(path, lr, steps, stage.steps_for)
             self.problems.extend(problems)
-        return StageSpan(start, start + steps, lr, lengths, stage.config.reset_optimizer)
+        optimizer = self.optimizers[stage.index]
+        return StageSpan(start, start + steps, lr, lengths, optimizer.is_fresh, optimizer.settings.momentum)
 
     def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token counts in the loss teaches nothing."""
@@ -332,13 +338,6 @@ class Builder:
                     what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
                     note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
                     self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
-
-    def _check_muon(self) -> None:
-        """A rate made for AdamW moves Muon's matrices hardly at all."""
-        lr = self.config.optimizer.lr
-        if self.config.optimizer.name == "muon" and lr.matrix is None and lr.rest is not None and lr.rest < LOW_MUON_LR:
-            what = f"is not given, and {lr.rest:g} is low for muon. Write lr = {{ matrix = 0.02, rest = {lr.rest:g} }}."
-            self.warnings.append(Problem("optimizer.lr.matrix", what))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs, of a source over the run and of a stage within it."""

@@ -36,7 +36,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     spec = _shape(config.model, stages, weights)
     ropes = stage_ropes(stages, config.model, spec)
     _refuse_dropped(config.model, stages, spec)
-    vocab = _vocab(config, largest_id)
+    vocab = vocab_of(config, largest_id)
     if isinstance(vocab, Problem):
         return PlannedModel(None, vocab, ropes)
     if weights is None:
@@ -135,7 +135,7 @@ def _size(model: Model) -> Size:
     return Size(model.layers, model.width, heads, model.kv_heads or heads, ffn)
 
 
-def _vocab(config: Config, largest_id: int) -> int | Problem:
+def vocab_of(config: Config, largest_id: int) -> int | Problem:
     """The vocabulary: the config's, else the tokenizer's, else (0) that of the weights it starts from."""
     if config.model.vocab is not None:
         return config.model.vocab

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from trivium.config.keys import nearest
+from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
@@ -14,7 +15,7 @@ from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec
 from trivium.plan.inherit import Inherited
 from trivium.plan.lr.curve import Curve
-from trivium.plan.rates import MAIN_GROUP, peak_lr
+from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
 from trivium.plan.record import Record, fingerprint, group_rate_entries, record
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.run.decisions import Decision
@@ -104,6 +105,8 @@ class Plan:
         """Everything that a step is taken with."""
         stage = self.stage_at(step)
         multiplier = self.lr_multiplier(step)
+        optimizer = self.optimizers[stage.index]
+        alpha, beta3 = slow_rates(optimizer.settings, self._updates(step, optimizer))
         return StepSettings(
             step=step,
             stage=stage.index,
@@ -111,15 +114,36 @@ class Plan:
             batch_size=stage.size_at(step),
             tokens_before=self.tokens_before(step),
             lr_multiplier=multiplier,
-            lr={group: self.lr_multiplier(step, group) * peak for group, peak in self.peak_lr.items()},
+            lr={group: self.lr_multiplier(step, group) * peak for group, peak in self.peak_lr_of(stage).items()},
             momentum=self.momentum.at(step),
-            weight_decay=self.config.optimizer.weight_decay,
+            weight_decay=optimizer.settings.weight_decay,
+            alpha=alpha,
+            beta3=beta3,
         )
+
+    @cached_property
+    def optimizers(self) -> tuple[StageOptimizer, ...]:
+        """The optimizer of each stage."""
+        return stage_optimizers(self.config.optimizer, [stage.config for stage in self.stages])
+
+    def optimizer_before(self, step: int) -> StageOptimizer:
+        """The optimizer that took the step before this one; of none, the first stage's."""
+        return self.optimizers[self.stage_at(max(0, step - 1)).index]
+
+    def _updates(self, step: int, optimizer: StageOptimizer) -> int | None:
+        """Which step this is since the optimizer's state began, from 1 on; None where that was in another run."""
+        if optimizer.began == 0 and self.config.model.init_optimizer:
+            return None
+        return step + 1 - (self.stages[optimizer.began].start or 0)
 
     @property
     def peak_lr(self) -> dict[str, float]:
         """`optimizer.lr` by group of parameters, scaled where it asks for that; without what is not known yet."""
         return peak_lr(self.config.optimizer, None if self.model is None else self.model.width)
+
+    def peak_lr_of(self, stage: PlannedStage) -> dict[str, float]:
+        """The same of a stage, which may have an optimizer of its own."""
+        return peak_lr(self.optimizers[stage.index].settings, None if self.model is None else self.model.width)
 
     def record(self, step: int) -> Record:
         """Everything that decided the steps before this one, by key."""

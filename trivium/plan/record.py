@@ -5,7 +5,7 @@ cadences, micro-batches and whatever else decides no step are not in it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trivium.config.optimizer import Optimizer, StageOptimizer, stage_optimizers
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
@@ -65,12 +66,20 @@ def record(
         entries["run.steps"] = end  # steps that this plan does not have
     if step == 0:
         return entries
-    entries |= _optimizer_entries(config, model)
+    optimizers = stage_optimizers(config.optimizer, [stage.config for stage in stages])
+    first = _optimizer_entries(optimizers[0].settings, model)
+    entries |= first
     taken = [stage for stage in stages if stage.start is not None and stage.start < step]
     read = {stage.index: _sources_read(stage, step) for stage in taken}
     for stage in taken:
         entries |= _stage_entries(stage, read[stage.index], [each.name for each in stages])
         entries |= _batch_entries(stage, step)
+        optimizer = optimizers[stage.index]
+        entries[f"stages[{stage.index}].reset_optimizer"] = optimizer.is_fresh and stage.start != 0  # else it is anyway
+        own = _optimizer_entries(optimizer.settings, model)
+        entries |= {
+            f"stages[{stage.index}].{key}": own.get(key) for key in own | first if own.get(key) != first.get(key)
+        }
         entries |= _fade_out_entries(stage, step)
     skipped = [[first, min(end, step)] for first, end in sorted(config.guard.skip_steps) if first < step]
     if skipped:
@@ -79,10 +88,10 @@ def record(
         entries |= _source_entries(name, config, sources)
         if isinstance(config.sources[name], StreamSource):
             entries[f"sources.{name}.tokenizer"] = tokenizer
-    for name, curve in (("learning rate", learning_rate), ("momentum", momentum)):
-        if curve is not None and (name == "learning rate" or config.optimizer.name == "muon"):
-            for start, formula, ramp in curve.identity(step):
-                entries[f"{name} from step {start}"] = [formula, ramp] if ramp else formula
+    if learning_rate is not None:
+        entries |= _curve_entries("learning rate", learning_rate, step)
+    for start, end in _muon_spans(taken, optimizers, step):
+        entries |= _curve_entries("momentum", Curve(tuple(momentum.between(start, end))), end)
     return entries
 
 
@@ -94,6 +103,27 @@ def group_rate_entries(main: Curve, groups: Mapping[str, Curve], step: int) -> R
         for group, pieces in own.items()
         for start, formula, ramp in pieces
     }
+
+
+def _curve_entries(name: str, curve: Curve, end: int) -> Record:
+    return {
+        f"{name} from step {start}": [formula, ramp] if ramp else formula
+        for start, formula, ramp in curve.identity(end)
+    }
+
+
+def _muon_spans(
+    taken: Sequence[PlannedStage], optimizers: Sequence[StageOptimizer], step: int
+) -> list[tuple[int, int]]:
+    """The steps before this one that Muon took, which alone has a momentum."""
+    spans: list[tuple[int, int]] = []
+    for stage in taken:
+        if optimizers[stage.index].settings.name != "muon" or stage.start is None:
+            continue
+        end = step if stage.end is None else min(step, stage.end)
+        first = spans.pop()[0] if spans and spans[-1][1] == stage.start else stage.start
+        spans.append((first, end))
+    return spans
 
 
 def _sources_read(stage: PlannedStage, step: int) -> frozenset[str]:
@@ -130,12 +160,12 @@ def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
     return {key: value for key, value in entries.items() if value is not None}
 
 
-def _optimizer_entries(config: Config, model: ModelSpec | None) -> Record:
+def _optimizer_entries(optimizer: Optimizer, model: ModelSpec | None) -> Record:
     """Learning rates by group, scaled, whichever way they were written; momentum has a curve of its own."""
-    optimizer = config.optimizer
-    entries = _flat("optimizer", optimizer)
-    for key in [key for key in entries if key.startswith(("optimizer.momentum", "optimizer.lr"))]:
-        del entries[key]
+    apart = ("momentum", "lr", "lr_scaling")
+    entries = _flat(
+        "optimizer", optimizer, [key for key in Optimizer.model_fields if optimizer.has(key) and key not in apart]
+    )
     entries["optimizer.no_decay"] = sorted(optimizer.no_decay)
     rates = peak_lr(optimizer, None if model is None else model.width)
     return entries | {f"optimizer.lr.{group}": rate for group, rate in rates.items()}
@@ -146,7 +176,6 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
     config = stage.config
     entries: Record = {f"{path}.start": stage.start, f"{path}.seed": stage.seed}
     entries |= {f"{path}.{key}": getattr(config, key) for key in STAGE_KEYS}
-    entries[f"{path}.reset_optimizer"] = config.reset_optimizer and stage.start != 0  # at step 0 it is fresh anyway
     if stage.rope is not None:
         entries |= {f"{path}.rope.{key}": value for key, value in stage.rope.deciding().items()}
     if config.kl is not None:
@@ -191,9 +220,10 @@ def _decimal(share: Fraction) -> str:
     return decimal if Fraction(decimal) == share else str(share)
 
 
-def _flat(path: str, table: BaseModel) -> Record:
+def _flat(path: str, table: BaseModel, keys: Iterable[str] | None = None) -> Record:
+    """A table's keys that have a value, or some of them."""
     entries: Record = {}
-    for name in type(table).model_fields:
+    for name in type(table).model_fields if keys is None else keys:
         value = getattr(table, name)
         if isinstance(value, BaseModel):
             entries |= _flat(f"{path}.{name}", value)

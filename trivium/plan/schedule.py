@@ -10,8 +10,8 @@ that multiplier, and the one after the warm-up is the first with 1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trivium.config.optimizer import Momentum
 from trivium.config.rates import Schedule, StageLr
-from trivium.config.schema import Momentum
 from trivium.plan.lr.curve import ONE, Curve, CurvePiece, Formula, constant, exact, joined, stretched
 from trivium.plan.lr.shapes import Lengths, shape_pieces, warmup_formula
 
@@ -24,7 +24,8 @@ class StageSpan:
     end: int
     lr: StageLr | None
     lengths: Lengths
-    resets: bool
+    resets: bool  # the optimizer's state starts fresh
+    momentum: Momentum | None = None  # of its optimizer; None: the run's
 
 
 def learning_rate(schedule: Schedule, lengths: Lengths, stages: Sequence[StageSpan], group: str) -> Curve:
@@ -68,15 +69,21 @@ def _ramped(pieces: list[CurvePiece], start: int, lengths: Lengths) -> list[Curv
 def momentum(settings: Momentum, stages: Sequence[StageSpan], *, warm: bool = False) -> Curve:
     """Muon's momentum at every step; the warm-up begins again where the optimizer is reset.
 
-    An optimizer that starts warm, with the state of another run's, has its warm-up behind it.
+    A stage may have its own. An optimizer that starts warm, with the state of another run's, has its warm-up behind it.
     """
-    begins = [0, *(stage.start for stage in stages if stage.resets and stage.start > 0)]
+    begin, curve = 0, _momentum_from(0, settings, warm=warm)
     pieces: list[CurvePiece] = []
-    for begin, until in zip(begins, [*begins[1:], None], strict=True):
-        first, last = exact(settings.start), exact(settings.end)
-        steps = 0 if warm and begin == 0 else settings.steps
-        if steps:
-            pieces.append(CurvePiece(begin, Formula("linear", first, last, begin, steps)))
-        if until is None or begin + steps < until:
-            pieces.append(CurvePiece(begin + steps, constant(last)))
-    return joined(pieces)
+    for stage in stages:
+        begin = stage.start if stage.resets else begin
+        pieces = [piece for piece in pieces if piece.start < stage.start]
+        curve = _momentum_from(begin, stage.momentum or settings, warm=warm and begin == 0)
+        pieces.extend(curve.between(stage.start))
+    return joined(pieces) if pieces else curve
+
+
+def _momentum_from(begin: int, settings: Momentum, *, warm: bool) -> Curve:
+    """The momentum of an optimizer that began at a step."""
+    first, last = exact(settings.start), exact(settings.end)
+    steps = 0 if warm else settings.steps
+    rise = [CurvePiece(begin, Formula("linear", first, last, begin, steps))] if steps else []
+    return joined([*rise, CurvePiece(begin + steps, constant(last))])

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trivium.config.engine import Parallel
+from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
 from trivium.config.stages import Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
@@ -17,10 +19,10 @@ from trivium.model.spec import ModelSpec, RopeSpec
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
     """The settings of `[optimizer]`, `[engine]` and the run's seed, for a model of this shape."""
-    given, engine = config.optimizer, config.engine
+    engine = config.engine
     return EngineSettings(
         spec=spec,
-        optimizer=OptimizerSettings(given.name, given.betas, given.eps, given.no_decay, given.grad_clip),
+        optimizer=optimizer_settings(config.optimizer),
         seed=config.run.seed,
         device=engine.device,
         precision=engine.precision,
@@ -35,12 +37,29 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
     )
 
 
+def optimizer_settings(given: Optimizer) -> OptimizerSettings:
+    """What an engine is given of an optimizer; all that changes from step to step comes with each step."""
+    options = tuple((key, _frozen(value)) for key, value in sorted(given.options.items()))
+    return OptimizerSettings(given.name, given.betas, given.eps, given.no_decay, given.grad_clip, options)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples: settings can be hashed."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
 def stage_settings(
-    stage: Stage, rope: RopeSpec | None, *, begins: bool, reference: Path | None = None
+    stage: Stage,
+    rope: RopeSpec | None,
+    *,
+    begins: bool,
+    reference: Path | None = None,
+    optimizer: StageOptimizer | None = None,
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
-    `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export.
+    `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export,
+    which need no `optimizer` either.
     """
     return StageSettings(
         seq_len=stage.seq_len,
@@ -48,11 +67,12 @@ def stage_settings(
         document_mask=stage.document_mask,
         z_loss=stage.z_loss,
         kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
-        reset_optimizer=begins and stage.reset_optimizer,
+        reset_optimizer=begins and (stage.reset_optimizer if optimizer is None else optimizer.is_fresh),
         recompute=stage.engine.recompute,
         micro_batch_size=stage.engine.micro_batch_size,
         context=stage.engine.context,
         precision=stage.engine.precision,
+        optimizer=None if optimizer is None else optimizer_settings(optimizer.settings),
     )
 
 

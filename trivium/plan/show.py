@@ -219,6 +219,6 @@ def _percent(part: int, whole: int) -> str:
 def _lr(plan: Plan, stage: PlannedStage) -> str:
     """From the first step to the last, for the group that most parameters are in."""
     first, last = plan.lr_ends(stage)
-    peak = plan.peak_lr[MAIN_GROUP]
+    peak = plan.peak_lr_of(stage)[MAIN_GROUP]
     shown = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in (first, last)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

@@ -40,6 +40,15 @@ class SourceUse(TypedDict):
 
 
 @with_config(PLAIN)
+class OptimizerFile(TypedDict):
+    """A stage's optimizer, and what differs from the run's."""
+
+    name: str
+    fresh: bool
+    changed: dict[str, Any]
+
+
+@with_config(PLAIN)
 class StageFile(TypedDict):
     """A stage; what is not known before a run starts is None."""
 
@@ -56,6 +65,8 @@ class StageFile(TypedDict):
     fade_rows: Whole | None
     fade_shape: NotRequired[str | None]
     lr_multiplier: dict[str, Number | None]
+    peak_lr: NotRequired[dict[str, Number]]
+    optimizer: NotRequired[OptimizerFile]
     uses: NotRequired[dict[str, SourceUse]]
 
 

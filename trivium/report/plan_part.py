@@ -208,11 +208,22 @@ def _lr_series(runs: list[ShownRun]) -> list[Series]:
         curves = {"matrix": run.plan.get("lr_curve"), **(run.plan.get("group_lr_curves") or {})}
         for group, curve in curves.items():
             if curve:
-                peak = run.plan.get("peak_lr", {}).get(group, 1.0)
-                steps, values = [step + 1 for step, _ in curve], [multiplier * peak for _, multiplier in curve]
+                steps = [step + 1 for step, _ in curve]
+                values = [multiplier * _peak_at(run.plan, step, group) for step, multiplier in curve]
                 label = "learning rate" if group == "matrix" else f"learning rate of {group}"
                 found.append(Series.of(run.label_of(label), steps, values, run=run.number))
     return found
+
+
+def _peak_at(plan: Record, step: float, group: str) -> float:
+    """A group's peak learning rate in the stage that a step belongs to."""
+    stage = next((each for each in known_stages(plan) if each["start"] <= step < each["end"]), {})
+    return _peak_of(plan, stage, group)
+
+
+def _peak_of(plan: Record, stage: Record, group: str = "matrix") -> float:
+    peaks: dict[str, float] = stage.get("peak_lr") or plan.get("peak_lr", {})
+    return peaks.get(group, 1.0)
 
 
 def _stepped(runs: list[ShownRun], label: str, values: Callable[[Record], list[tuple[int, int]]]) -> list[Series]:
@@ -241,7 +252,7 @@ def _sizes(stage: Record) -> list[tuple[int, int]]:
 
 
 def _stage_row(plan: Record, stage: Record) -> list[str]:
-    peak = plan.get("peak_lr", {}).get("matrix", 1.0)
+    peak = _peak_of(plan, stage)
     rates = [UNKNOWN if end is None else f"{end * peak:.3g}" for end in stage["lr_multiplier"].values()]
     ends = [UNKNOWN if end is None else f"{end:,}" for end in (stage["start"], stage["end"])]
     return [

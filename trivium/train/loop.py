@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from trivium.config.optimizer import StageOptimizer
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
@@ -60,7 +61,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
             if loop.resizes_at(step):
                 loop.expect_compilation()
             flags = loop.flags if loop.flags_go_with_steps else None
-            now = replace(trainer.settings_at(step), loss_limit=session.guard.loss_limit, flags=flags)
+            loss_limit, norm_limit = session.guard.limits
+            now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
             stats = trainer.train_step(batch, now)
             loop.took(step, now, stats)
         if loop.evaluates_at(step + 1):
@@ -106,7 +108,7 @@ class Loop:
         if begins and before is not None:
             was_stopped_here = session.evaluated_end < before.end and session.entered != before.index
             self._end_stage(before, stage)
-            changes = stage_changes(before, stage)
+            changes = stage_changes(before, stage) | optimizer_changes(*trainer.plan.optimizers[before.index :][:2])
             session.tell(StageBegan(step=step, stage=stage.index, name=stage.name, changes=changes))
             if session.entered == before.index or was_stopped_here:  # its checkpoint was written before the stage's end
                 trainer.save("boundary")
@@ -115,7 +117,7 @@ class Loop:
             if session.ranks.share(session.references.lacks(step)):
                 trainer.save("boundary")
         self._enter(stage, begins=begins)
-        session.guard.enter(stage.index)
+        session.guard.enter(stage.index, trainer.plan.optimizers[stage.index].settings.skip)
         if begins:
             self._evaluate_around(stage, asked=step == 0 and trainer.config.evaluate.at_start)
             self.sample()
@@ -124,7 +126,9 @@ class Loop:
     def _enter(self, stage: CompleteStage, *, begins: bool) -> None:
         session = self.session
         reference = session.references.of(stage)
-        session.engine.enter(stage_settings(stage.config, stage.rope, begins=begins, reference=reference))
+        optimizer = self.trainer.plan.optimizers[stage.index]
+        settings = stage_settings(stage.config, stage.rope, begins=begins, reference=reference, optimizer=optimizer)
+        session.engine.enter(self.trainer.own.entered(settings))
         session.compared.enter(stage.index)
         session.entered = stage.index
         self.expect_compilation()
@@ -321,6 +325,12 @@ def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tupl
     if before.seed != stage.seed:
         changes["seed"] = (before.seed, stage.seed)
     return changes
+
+
+def optimizer_changes(before: StageOptimizer, now: StageOptimizer) -> dict[str, tuple[Any, Any]]:
+    """What differs between two stages' optimizers, and whether the state starts fresh."""
+    changes = {f"optimizer.{key}": (_plain(old), _plain(new)) for key, (old, new) in now.changes_from(before).items()}
+    return changes | ({"optimizer's state": ("kept", "fresh")} if now.is_fresh else {})
 
 
 def _shown_shares(stage: CompleteStage) -> dict[str, float]:

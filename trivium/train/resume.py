@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Keys of a config that decide the learning rate and the momentum of steps, apart from what is compared by itself.
 RATE_KEYS = re.compile(
-    r"(schedule|run\.anneal|optimizer\.momentum|defaults\.lr|stages\[\d+\]\.(lr|steps|tokens|epochs))\b"
+    r"(schedule|run\.anneal|optimizer\.momentum|defaults\.lr|stages\[\d+\]\.(lr|optimizer\.momentum|steps|tokens|epochs))\b"
 )
 
 
@@ -166,7 +166,7 @@ def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoi
     step = int(state["step"])
     trainer.loader.seek(step, state["loader"].get("lanes", {}))
     if is_saved(checkpoint.engine):
-        session.engine.load(checkpoint.engine)
+        session.engine.load(checkpoint.engine, trainer.own.optimizer_of(trainer.plan.optimizer_before(step)))
     else:  # a fork from another engine: the weights alone
         session.engine.start_from(checkpoint.engine)
     trainer.step = step
@@ -195,7 +195,10 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
         readable_weights(folder, config.engine.name, session.folder.path / ".weights", ranks) as readable,
         ranks.as_one(),
     ):
-        (session.engine.load if config.model.init_optimizer else session.engine.start_from)(readable)
+        if config.model.init_optimizer:
+            session.engine.load(readable, trainer.own.optimizer_of(trainer.plan.optimizer_before(0)))
+        else:
+            session.engine.start_from(readable)
     session.say(f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}")
     if trainer.plan.inherited.warning is not None:
         session.say(str(trainer.plan.inherited.warning))

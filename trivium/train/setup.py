@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from trivium.config.keys import nearest
+from trivium.config.optimizer import BUILT_IN, StageOptimizer
 from trivium.config.schema import Config
 from trivium.config.stages import MOST_ROWS
 from trivium.engine.base import (
@@ -16,6 +17,7 @@ from trivium.engine.base import (
     MakeModel,
     OptimizerSettings,
     OwnOptimizer,
+    StageSettings,
     StepSettings,
     TokenLosses,
     Transformation,
@@ -23,11 +25,12 @@ from trivium.engine.base import (
 from trivium.engine.make import make_engine
 from trivium.engine.mesh import ONE_RANK, MeshShape
 from trivium.engine.own import name_of, source_hash
+from trivium.engine.packaged import is_packaged
 from trivium.engine.ranks import Ranks
 from trivium.errors import UsageError
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan, Plan
-from trivium.plan.settings import engine_settings
+from trivium.plan.settings import engine_settings, optimizer_settings
 from trivium.run.decisions import BatchResized, Decision, run_decisions, run_places
 from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
@@ -91,6 +94,33 @@ class Own:
             return replace(settings, optimizer=self.optimizer)
         return settings if isinstance(self.optimizer, str) else replace(settings, own_optimizer=self.optimizer)
 
+    @property
+    def makes_optimizer(self) -> bool:
+        """Whether the optimizer is no longer the config's."""
+        return self.optimizer is not None and not isinstance(self.optimizer, str)
+
+    def optimizer_of(self, optimizer: StageOptimizer) -> OptimizerSettings | None:
+        """What an engine is given of a stage's optimizer; None where the engine's own settings count."""
+        if isinstance(self.optimizer, OptimizerSettings):
+            return None
+        return optimizer_settings(optimizer.settings)
+
+    def entered(self, settings: StageSettings) -> StageSettings:
+        """A stage's settings with the optimizer that is not the config's."""
+        return replace(settings, optimizer=None) if isinstance(self.optimizer, OptimizerSettings) else settings
+
+    def refuse_stage_optimizers(self, plan: CompletePlan) -> None:
+        """A stage cannot change what a method of the Trainer makes."""
+        if not self.makes_optimizer:
+            return
+        changeable = {"skip"} if isinstance(self.optimizer, OptimizerSettings) else {"skip", "grad_clip"}
+        for stage in plan.stages:
+            own = stage.config.optimizer
+            keys = sorted(set() if own is None else own.model_fields_set - changeable)
+            if keys:
+                what = f"stages[{stage.index}].optimizer has {', '.join(keys)}, but Trainer.optimizer() makes it"
+                raise UsageError(f"{what}. Leave {'it' if len(keys) == 1 else 'them'} out, or return None or a name.")
+
     def settings_at(self, plan: CompletePlan, step: int) -> StepSettings:
         """The plan's settings of a step, with the learning rates of an own schedule, which may give any array."""
         now = plan.settings_at(step)
@@ -106,7 +136,7 @@ class Own:
         if multiplier < 0:
             what = f"the function of Trainer.schedule() returned {multiplier:g} at step {step:,}"
             raise UsageError(f"{what}. It multiplies the learning rate: return 0 or more.")
-        rates = {group: multiplier * peak for group, peak in plan.peak_lr.items()}
+        rates = {group: multiplier * peak for group, peak in plan.peak_lr_of(plan.stage_at(step)).items()}
         return replace(now, lr_multiplier=multiplier, lr=rates)
 
     def refuse_groups(self, plan: CompletePlan) -> None:
@@ -143,8 +173,8 @@ def _with_shape(config: Config, shape: str) -> Config:
 def _with_name(config: Config, table: str, key: str, name: str) -> Config:
     """The config with one key of a table set to a name that the schema knows."""
     own = getattr(config, table)
-    known = get_args(type(own).model_fields[key].annotation)
-    if name not in known:
+    known = BUILT_IN if table == "optimizer" else get_args(type(own).model_fields[key].annotation)
+    if name not in known and not (table == "optimizer" and is_packaged(name)):
         raise UsageError(f'Trainer.{table}() returned "{name}", which is not known. {nearest(name, known)}')
     return config.model_copy(update={table: own.model_copy(update={key: name})})
 

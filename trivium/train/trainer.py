@@ -111,6 +111,7 @@ class Trainer:
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_groups(self.plan)
             self.own.refuse_rates(self.plan)
+            self.own.refuse_stage_optimizers(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)
             start = max(self.planned_from, self.plan.decided_from)

@@ -95,6 +95,17 @@ def test_muon_makes_the_same_updates(tmp_path: Path) -> None:
         assert jax_engine.step(batch, now).loss == pytest.approx(expected.loss, rel=1e-3)
 
 
+def test_ademamix_makes_the_same_updates(tmp_path: Path) -> None:
+    torch_engine, jax_engine = both(tmp_path, optimizer=OptimizerSettings("ademamix", grad_clip=1.0))
+    for step in range(10):
+        batch = make_batch(seed=step)
+        now = replace(settings_at(step), alpha=8 * (step + 1) / 10, beta3=1 - 0.1 / (step + 1) ** 3)
+        expected = torch_engine.step(batch, now)
+        assert jax_engine.step(batch, now).loss == pytest.approx(expected.loss, rel=1e-4)
+    held = {name: weight.detach().numpy() for name, weight in torch_engine.model.weights().items()}
+    refuse_other_gradients(held, jax_engine.state.params)
+
+
 def refuse_other_gradients(expected: Mapping[str, np.ndarray], found: Mapping[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():

@@ -26,13 +26,14 @@ from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
 from trivium.rows.batch import Batch
 
-ADAMW, MUON = OptimizerSettings("adamw", grad_clip=1.0), OptimizerSettings("muon", grad_clip=1.0)
+ADAMW, MUON, ADEMAMIX = (OptimizerSettings(name, grad_clip=1.0) for name in ("adamw", "muon", "ademamix"))
 SPEC = replace(TINY, qk_norm=True)
 TIED = replace(TINY, tied_embeddings=True)
 KINDS: Mapping[str, EngineSettings] = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
     "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch_size=1),
     "muon": EngineSettings(SPEC, MUON, seed=1),
+    "ademamix": EngineSettings(SPEC, ADEMAMIX, seed=1),
     "recomputed": EngineSettings(SPEC, ADAMW, seed=1, recompute="full"),
     "tied": EngineSettings(TIED, ADAMW, seed=1),
     "bfloat16": EngineSettings(SPEC, ADAMW, seed=1, precision="bfloat16"),
@@ -163,7 +164,7 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
     names = list(LAYOUTS)
     before = names[names.index(name) - 1] if name != "one" else "one"
     figures: dict[str, Any] = {}
-    for kind in ("adamw", "muon"):
+    for kind in ("adamw", "muon", "ademamix"):
         engine = make(kind, mesh)
         take(engine, rank, range(HANDED_ON))
         handle = engine.save(folder / kind / name)
@@ -176,6 +177,7 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
         engine = make(kind, mesh)
         engine.load(folder / kind / before)
         figures[f"{kind} of another layout"] = take(engine, rank, range(HANDED_ON, STEPS))
+    figures["another optimizer again"] = change_optimizer(folder, name, mesh, rank)
     exported, started = make("adamw", mesh), make("muon", mesh)
     exported.load(folder / "adamw" / before)
     exported.export(folder / "exported" / name)
@@ -183,6 +185,25 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
     started.start_from(folder / "exported" / name)
     figures["exported"] = weights(started) == weights(exported)
     return figures
+
+
+def change_optimizer(folder: Path, name: str, mesh: MeshShape, rank: int) -> bool:
+    """Whether a resume where another optimizer begins, and one after that, end with the same bits."""
+    engine, stage = make("adamw", mesh), replace(STAGE, z_loss=1e-3, optimizer=ADEMAMIX)
+    take(engine, rank, range(2))
+    engine.save(folder / "boundary" / name).wait()
+    engine.enter(stage)
+    take(engine, rank, range(2, 4))
+    engine.save(folder / "middle" / name).wait()
+    take(engine, rank, range(4, 6))
+    ends = [weights(engine)]
+    for where, step, optimizer in (("boundary", 2, ADAMW), ("middle", 4, ADEMAMIX)):
+        engine = make("muon", mesh)
+        engine.load(folder / where / name, optimizer)
+        engine.enter(stage)
+        take(engine, rank, range(step, 6))
+        ends.append(weights(engine))
+    return ends[0] == ends[1] == ends[2]
 
 
 if __name__ == "__main__":

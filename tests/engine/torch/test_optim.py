@@ -46,7 +46,7 @@ def test_decay_spares_what_no_decay_names() -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("moving", GROUPS)
 def test_each_group_moves_at_its_own_learning_rate(name: str, moving: str) -> None:
-    engine = engine_with(OptimizerSettings(name), qk_norm=True)  # type: ignore[arg-type]
+    engine = engine_with(OptimizerSettings(name), qk_norm=True)
     before = weights_of(engine)
     engine.step(make_batch(), settings_at(lr=0.0, by_group={moving: 1e-2}))
     moved = {name for name, weight in weights_of(engine).items() if not torch.equal(weight, before[name])}
@@ -55,7 +55,7 @@ def test_each_group_moves_at_its_own_learning_rate(name: str, moving: str) -> No
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_decay_shrinks_matrices_and_spares_norms_and_the_embedding(name: str) -> None:
-    plain, decayed = (engine_with(OptimizerSettings(name)) for _ in range(2))  # type: ignore[arg-type]
+    plain, decayed = (engine_with(OptimizerSettings(name)) for _ in range(2))
     start = weights_of(plain)
     plain.step(make_batch(), settings_at(lr=0.1, weight_decay=0.0))
     decayed.step(make_batch(), settings_at(lr=0.1, weight_decay=0.5))

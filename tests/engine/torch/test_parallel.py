@@ -127,7 +127,7 @@ def test_a_rank_holds_its_part_of_the_model(layouts: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "ademamix"])
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str, Any], name: str, kind: str) -> None:
     files = [f"rank-{rank:05}.safetensors" for rank in range(LAYOUTS[name].size)]
@@ -135,11 +135,17 @@ def test_a_layout_goes_on_bit_for_bit_from_its_own_checkpoint(layouts: dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "ademamix"])
 @pytest.mark.parametrize("name", MANY)
 def test_a_layout_goes_on_from_the_checkpoint_of_another(layouts: dict[str, Any], name: str, kind: str) -> None:
     one = losses(layouts["one"][kind]["steps"])[HANDED_ON:]
     assert losses(layouts[name][f"{kind} of another layout"]) == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_a_layout_resumes_exactly_where_another_optimizer_begins_and_after(layouts: dict[str, Any], name: str) -> None:
+    assert layouts[name]["another optimizer again"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import batches, evaluate, model, rates, sources, stages
+from trivium.config.rules import batches, evaluate, model, optimizer, rates, sources, stages
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -17,7 +17,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     model.run_rules,
     model.model_rules,
     model.tokenizer_rules,
-    model.optimizer_rules,
+    optimizer.optimizer_rules,
     rates.schedule_rules,
     model.engine_rules,
     model.cadence_rules,

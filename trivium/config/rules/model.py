@@ -1,8 +1,8 @@
-"""Rules about the tables that are there once: run, model, tokenizer, optimizer, engine, checkpoint, guard."""
+"""Rules about the tables that are there once: run, model, tokenizer, engine, checkpoint, guard."""
 
 from collections.abc import Iterator
 
-from trivium.config.keys import Path, look_up, nearest
+from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import SIZES, Model
@@ -28,7 +28,9 @@ def model_rules(view: View) -> Iterator[Finding]:
     model = view.config.model
     shape = [key for key in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn") if view.given("model", key)]
     ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
-    if not ways and view.absent("model", "size"):
+    if view.given("model", "depth"):
+        yield from _depth_rules(view, model)
+    elif not ways and view.absent("model", "size"):
         what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
         yield view.problem(("model",), what)
     elif len(ways) > 1:
@@ -52,14 +54,36 @@ def model_rules(view: View) -> Iterator[Finding]:
         yield view.problem(("model", "init_optimizer"), what)
 
 
+def _depth_rules(view: View, model: Model) -> Iterator[Finding]:
+    """The dial decides the number of layers, and the length of one stage at most."""
+    for key in ("init", "size"):
+        if view.given("model", key):
+            yield view.problem(("model", key), "is given with depth, which decides the size. Leave one of the two out.")
+    if model.layers is not None and model.layers != model.depth:
+        what = f"is {model.layers}, and depth = {model.depth} is the number of layers. Leave one of the two out."
+        yield view.problem(("model", "layers"), what)
+    if model.depth is not None:
+        yield from _shape_rules(view, model.of_depth)
+    lacking = [f"stages[{number}]" for number in range(len(view.stages)) if not _has_length(view, number)]
+    if len(lacking) > 1:
+        what = (
+            f"gives one stage its length, and {listed(lacking)} have none. Write steps, tokens or epochs in the others."
+        )
+        yield view.problem(("model", "depth"), what)
+
+
+def _has_length(view: View, number: int) -> bool:
+    return any(view.given("stages", number, key) for key in ("steps", "tokens", "epochs"))
+
+
 def _shape_rules(view: View, model: Model) -> Iterator[Finding]:
     for key, example in (("layers", 12), ("width", 768)):
-        if view.absent("model", key):
+        if view.absent("model", key) and view.absent("model", "depth"):
             yield view.problem(("model", key), f"is missing. Write {key} = {example}, or a size by name.")
     if model.width is None or (model.heads is None and view.given("model", "heads")):
         return
     heads = model.heads if model.heads is not None else max(1, model.width // 64)
-    path: Path = ("model", "heads") if model.heads is not None else ("model", "width")
+    path: Path = ("model", "heads" if view.given("model", "heads") else "width")
     if model.head_dim is not None:
         if model.head_dim % 2:
             what = f"is {model.head_dim}: rotary positions take its channels in pairs. Write {model.head_dim + 1}."
@@ -91,16 +115,6 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
     if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
         yield view.problem(("tokenizer", "path"), what)
-
-
-def optimizer_rules(view: View) -> Iterator[Finding]:
-    """Every group of parameters has a learning rate."""
-    lr = view.config.optimizer.lr
-    missing = [group for group in ("matrix", "embedding", "unembedding") if getattr(lr, group) is None]
-    if lr.rest is None and view.absent("optimizer", "lr", "rest"):
-        needed = ", ".join([*missing, "rest"])
-        what = f"has no value for {needed}. Write rest = 3e-4, which counts for every group not given."
-        yield view.problem(("optimizer", "lr"), what)
 
 
 def cadence_rules(view: View) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def budget_rules(view: View) -> Iterator[Finding]:
         given = [key for key in BUDGETS if view.given("stages", number, key)]
         if len(given) > 1:
             yield view.problem(("stages", number), f"has {listed(given)}, but needs exactly one of them. Keep one.")
-        elif all(view.absent("stages", number, key) for key in BUDGETS):
+        elif all(view.absent("stages", number, key) for key in BUDGETS) and view.absent("model", "depth"):
             what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
             yield view.problem(("stages", number), what)
         yield from _token_rules(view, number, stage)

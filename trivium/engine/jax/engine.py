@@ -21,6 +21,7 @@ from trivium.engine.base import (
     EngineSettings,
     EvalStats,
     Generation,
+    OptimizerSettings,
     Precision,
     SaveHandle,
     SourceFigures,
@@ -95,6 +96,7 @@ class JaxEngine:
         if settings.make_model is not None:
             check_own_model(self.design)
         params = self._drawn() if settings.draw else sharded_zeros(self.design, self.mesh)
+        self.optimizer_settings = settings.optimizer
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
         self.state = self._fresh(params)
         known = settings.token_bytes
@@ -117,10 +119,9 @@ class JaxEngine:
         self._divide_devices(self.settings.mesh.with_context(stage.context or 1))
         self._hold_reference(stage)
         self.rotation = self._rotation(stage.seq_len)
+        self._use(stage.optimizer or self.settings.optimizer, fresh=stage.reset_optimizer)
         self.program = self._program(stage)
         self.terms = self._terms(stage)
-        if stage.reset_optimizer:
-            self.state = self._fresh(self.state.params)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         rows = DeviceBatch.of(batch, self.stage.micro_batch_size, self.mesh)
@@ -134,7 +135,7 @@ class JaxEngine:
                 rows,
                 key,
                 len(rows.tokens),
-                StepRates.of(now),
+                StepRates.of(now, self.optimizer_settings.grad_clip),
                 self.terms,
                 len(batch.sources),
             )
@@ -144,7 +145,8 @@ class JaxEngine:
         loss_tokens, norm = int(meta.loss_tokens), float(meta.grad_norm)
         loss = sum(part.nats for part in figures.values()) / max(1, loss_tokens)
         # The device decided by its own float32 figures: the reason is given by the same.
-        skipped = StepStats.why_skipped(float(limited_loss), norm, float(np.float32(now.loss_limit)))
+        limits = (float(np.float32(limit)) for limit in (now.loss_limit, now.norm_limit))
+        skipped = StepStats.why_skipped(float(limited_loss), norm, *limits)
         terms = {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         if skipped is None:
@@ -190,8 +192,10 @@ class JaxEngine:
         spec = replace(self.settings.spec, rope=self.trained_rope)
         return self.writer.save(folder, spec, state, background=background)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
         """Continue from what `save` wrote, on any mesh; on the same one exact to the bit."""
+        self._use(optimizer or self.optimizer_settings)
+        self.program = self._program(self.stage)
         saved = saved_shapes(folder, self.settings.spec)
         refuse_other_parameters(folder, saved[WEIGHTS], self.design.shapes())
         kept: dict[str, Any] = room_for(named_leaves(self.state.opt_state))
@@ -245,6 +249,16 @@ class JaxEngine:
         params, _ = sharded_init(self.design, self.settings.seed, mesh=self.mesh)
         return params
 
+    def _use(self, settings: OptimizerSettings, *, fresh: bool = False) -> None:
+        """Update by these settings from now on; state is kept unless it is another optimizer's."""
+        is_other = settings.name != self.optimizer_settings.name
+        if settings != self.optimizer_settings:
+            self.optimizer_settings = settings
+            if self.settings.own_optimizer is None:
+                self.optimizer = optimizer_of(settings, None, self.state.params)
+        if fresh or is_other:
+            self.state = self._fresh(self.state.params)
+
     def _fresh(self, params: dict[str, Array]) -> TrainState:
         """Parameters with an optimizer's first state."""
         return TrainState(params, placed(self.optimizer.init(params), self.mesh))
@@ -281,7 +295,6 @@ class JaxEngine:
         how = StepDesign(
             design=self.design,
             optimizer=self.optimizer,
-            grad_clip=self.settings.optimizer.grad_clip,
             document_mask=stage.document_mask,
             direction=None if stage.kl is None else stage.kl.direction,
             reference=None if self.reference is None else self.reference.design,

@@ -5,8 +5,8 @@
 
 Micro-batches are scanned; their gradients are of an objective divided by the loss tokens of the whole batch, and
 update once. The state's buffers are donated: the one given is gone, the one returned takes its place. Where the
-loss or the gradients are not finite, or the loss is over its limit, the state is returned as it was. What changes
-from step to step or from stage to stage is an argument, so that nothing but a shape or another objective compiles.
+loss or the gradients are not finite, or over their limits, the state is returned as it was. What changes from step to
+step or from stage to stage is an argument, so that nothing but a shape, an objective or an optimizer compiles.
 Compilations are counted, since a step that compiles each time is a mistake, and slow.
 """
 
@@ -143,7 +143,6 @@ class StepDesign:
 
     design: Design
     optimizer: Optimizer
-    grad_clip: float | None = None
     document_mask: bool = True
     direction: Direction | None = None
     reference: Design | None = None
@@ -181,8 +180,8 @@ class Program:
         scale = 1 / jnp.maximum(1, loss_tokens)
         gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
         loss, norm = nats.sum() * scale, norm_of(gradients)
-        made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
-        gradients = clipped(gradients, norm, self.how.grad_clip)
+        made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit) & (norm <= now.norm_limit)
+        gradients = clipped(gradients, norm, now.grad_clip)
         params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)

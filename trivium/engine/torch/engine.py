@@ -23,6 +23,7 @@ from trivium.engine.base import (
     EngineSettings,
     EvalStats,
     Generation,
+    OptimizerSettings,
     SaveHandle,
     StageSettings,
     StepSettings,
@@ -82,7 +83,7 @@ class TorchEngine:
         if settings.draw:
             init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
-        self.optimizers = self._fresh_optimizers()
+        self.optimizers = self._fresh_optimizers(settings.optimizer)
         self.writer = StateWriter(self.held.mesh)
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.trained_rope = settings.spec.rope  # the rotary positions of the last update
@@ -99,8 +100,7 @@ class TorchEngine:
         if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         self.limits_hit: int | None = limits_hit()  # before the stage; None once it was told
-        if stage.reset_optimizer:
-            self.optimizers = self._fresh_optimizers()
+        self._use(stage.optimizer or self.settings.optimizer, fresh=stage.reset_optimizer)
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         began = time.perf_counter()
@@ -113,7 +113,7 @@ class TorchEngine:
             loss_tokens = sum(figures.loss_tokens)
             scale = divisor / max(1, loss_tokens)  # 1 for a single process
             loss, grad_norm = sum(figures.nats) / max(1, loss_tokens), figures.norm * scale
-            skipped = StepStats.why_skipped(loss, grad_norm, now.loss_limit)
+            skipped = StepStats.why_skipped(loss, grad_norm, now.loss_limit, now.norm_limit)
             if skipped is None:
                 self.optimizers.step(now, norm * scale, scale)
                 self.trained_rope = self.stage.rope or self.settings.spec.rope
@@ -160,24 +160,25 @@ class TorchEngine:
         spec = replace(self.settings.spec, rope=self.trained_rope)
         return self.writer.save(folder, spec, state, random_state(), background=background)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
         """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
+        self._use(optimizer or self.optimizers.settings)
         saved = saved_tensors(folder, self.settings.spec)
         refuse_other_weights(folder, self._weights(), saved)
         kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
-        optimizer = self.optimizers.room_for(kept)
-        read_into(folder, saved, under(WEIGHTS, self._weights()) | under(OPTIMIZER, optimizer))
-        self.optimizers.load(optimizer)
+        state = self.optimizers.room_for(kept)
+        read_into(folder, saved, under(WEIGHTS, self._weights()) | under(OPTIMIZER, state))
+        self.optimizers.load(state)
         load_random_state(folder, saved, self.held.rank)
         self.trained_rope = read_spec(folder).rope
 
     def draw(self) -> None:
         init_weights(self.model, self.settings.seed)
-        self.optimizers = self._fresh_optimizers()
+        self._use(self.optimizers.settings, fresh=True)
 
     def start_from(self, folder: Path) -> None:
         fill(self.model, folder)
-        self.optimizers = self._fresh_optimizers()
+        self._use(self.optimizers.settings, fresh=True)
         self.trained_rope = read_spec(folder).rope
 
     def computes_in(self) -> dict[str, str]:
@@ -198,8 +199,15 @@ class TorchEngine:
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
         huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
 
-    def _fresh_optimizers(self) -> Optimizers:
-        return Optimizers(self.model.weights(), self.settings.optimizer, self.settings.own_optimizer)
+    def _use(self, settings: OptimizerSettings, *, fresh: bool = False) -> None:
+        """Update by these settings from now on; state is kept unless it is another optimizer's."""
+        if fresh or settings.name != self.optimizers.settings.name:
+            self.optimizers = self._fresh_optimizers(settings)
+        else:
+            self.optimizers = self.optimizers.changed_to(settings)
+
+    def _fresh_optimizers(self, settings: OptimizerSettings) -> Optimizers:
+        return Optimizers(self.model.weights(), settings, self.settings.own_optimizer)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}

@@ -1,8 +1,9 @@
-"""Gradients -> updates: AdamW for everything, or Muon for the layers' matrices and AdamW for the rest.
+"""Gradients -> updates: AdamW or AdEMAMix for everything, or Muon for the layers' matrices and AdamW for the rest.
 
 Parameters fall into the plan's four groups by name (matrix, embedding, unembedding, rest), each with its own
 learning rate at every step. A tied embedding is an embedding. Fused AdamW takes a tenth of the time of a loop
-over tensors. An optimizer of the user's own has its own groups, whose learning rates the schedule multiplies.
+over tensors. An optimizer of an installed package is given the same groups. One that a Trainer's method makes has its
+own, whose learning rates the schedule multiplies.
 """
 
 import inspect
@@ -16,7 +17,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
+from trivium.engine.packaged import is_packaged, packaged
 from trivium.engine.parameters import ParameterGroup, parameter_group
+from trivium.engine.torch.ademamix import AdEMAMix
 from trivium.engine.torch.checkpoint.parts import SavedTensor
 from trivium.engine.torch.muon import WideMuon
 from trivium.engine.torch.parallel import scale_and_clip
@@ -35,7 +38,7 @@ class Optimizers:
     def __init__(
         self, weights: Mapping[str, nn.Parameter], settings: OptimizerSettings, own: OwnOptimizer | None = None
     ) -> None:
-        self.settings = settings
+        self.settings, self.own = settings, own
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in weights.items()}
         self.each = self._ours() if own is None else [made_by(own, weights)]
         for optimizer in self.each:
@@ -54,12 +57,30 @@ class Optimizers:
         for (kind, _), parameters in by_kind.items():
             groups = by_muon if settings.name == "muon" and kind.name == "matrix" else by_adam
             groups.append({"params": parameters, "kind": kind})
+        if is_packaged(settings.name):
+            return [packaged_optimizer(settings, by_adam)]
+        if settings.name == "ademamix":
+            return [AdEMAMix(by_adam, betas=settings.betas, eps=settings.eps)]
         each: list[Optimizer] = [AdamW(by_adam, betas=settings.betas, eps=settings.eps, fused=True)]
         if by_muon:
             first = next(iter(self.names))
             ours = first.device.type == "cpu" or isinstance(first, DTensor)
             each.append(WideMuon(by_muon) if ours else Muon(by_muon))
         return each
+
+    def changed_to(self, settings: OptimizerSettings) -> "Optimizers":
+        """The same optimizer, and its state, with other settings; one of the user's own has its clipping alone here."""
+        if settings == self.settings:
+            return self
+        if self.own is not None:
+            self.settings = settings
+            return self
+        changed = Optimizers({name: parameter for parameter, name in self.names.items()}, settings)  # type: ignore[misc]
+        kept = {parameter: parts for optimizer in self.each for parameter, parts in optimizer.state.items()}
+        for optimizer in changed.each:
+            for group in optimizer.param_groups:
+                optimizer.state.update({each: kept[each] for each in group["params"] if each in kept})
+        return changed
 
     def gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.names if parameter.grad is not None]
@@ -73,7 +94,7 @@ class Optimizers:
         scale_and_clip(scale, norm, self.settings.grad_clip, self.names)
         for optimizer in self.each:
             for group in optimizer.param_groups:
-                _set(group, now)
+                _set(optimizer, group, now)
             optimizer.step()
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
@@ -118,16 +139,19 @@ def _room(parameter: Tensor | None, facts: SavedTensor) -> Tensor:
     return room
 
 
-def _set(group: dict[str, Any], now: StepSettings) -> None:
+def _set(optimizer: Optimizer, group: dict[str, Any], now: StepSettings) -> None:
     """A group's rates at a step; one of the user's own has no kind, and its rate follows the schedule."""
     kind: ParameterGroup | None = group.get("kind")
     if kind is None:
         group["lr"] = group["peak_lr"] * now.lr_multiplier
         return
     group["lr"] = now.lr[kind.name]
-    group["weight_decay"] = now.weight_decay if kind.decays else 0.0
-    if "momentum" in group:
+    if "weight_decay" in group:
+        group["weight_decay"] = now.weight_decay if kind.decays else 0.0
+    if isinstance(optimizer, Muon):
         group["momentum"] = now.momentum
+    elif isinstance(optimizer, AdEMAMix):
+        group["alpha"], group["beta3"] = now.alpha, now.beta3
 
 
 def made_by(own: OwnOptimizer, weights: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -146,6 +170,19 @@ def made_by(own: OwnOptimizer, weights: Mapping[str, nn.Parameter]) -> Optimizer
     return made
 
 
+def packaged_optimizer(settings: OptimizerSettings, groups: list[dict[str, Any]]) -> Optimizer:
+    """The optimizer that an installed package's class or function makes of our groups."""
+    make = packaged(settings.name)
+    try:
+        made = make(groups, **dict(settings.options))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f'optimizer.name = "{settings.name}": {error}. Look at optimizer.options.') from error
+    if not isinstance(made, Optimizer):
+        what = f"makes a {type(made).__name__} of groups of parameters, and torch takes a torch.optim.Optimizer"
+        raise UsageError(f'optimizer.name = "{settings.name}": {what}.')
+    return made
+
+
 def _as_tensor(part: str, value: Any) -> Tensor:
     """Checkpoints hold tensors alone."""
     if isinstance(value, Tensor):
@@ -156,7 +193,8 @@ def _as_tensor(part: str, value: Any) -> Tensor:
 
 
 def _parts_for(optimizer: Optimizer, name: str, parts: dict[str, Any]) -> dict[str, Any]:
-    wanted = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}, WideMuon: {"momentum_buffer"}}
+    adam = {"step", "exp_avg", "exp_avg_sq"}
+    wanted = {AdamW: adam, AdEMAMix: {*adam, "exp_avg_slow"}, Muon: {"momentum_buffer"}, WideMuon: {"momentum_buffer"}}
     expected = wanted.get(type(optimizer), set(parts))
     if parts.keys() != expected:
         was = f"the optimizer kept {', '.join(sorted(parts))} of {name}, and now keeps {', '.join(sorted(expected))}"

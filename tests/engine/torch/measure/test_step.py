@@ -75,6 +75,14 @@ def test_muon_keeps_one_average_where_adamw_keeps_two() -> None:
     assert parts["optimizer"] == 4 * matrices + 8 * (SPEC.parameters - matrices) + 4 * (2 * SPEC.layers + 3)
 
 
+def test_ademamix_keeps_three_averages_also_where_a_stage_names_it() -> None:
+    step, ademamix = measured(), OptimizerSettings("ademamix")
+    with fake_rank(0, 1):
+        parts = peaks_of(measured(optimizer=ademamix))["update"]
+        of_stage = peaks_of(replace(step, stage=replace(step.stage, optimizer=ademamix)))["update"]
+    assert parts["optimizer"] == of_stage["optimizer"] == 12 * SPEC.parameters
+
+
 def test_a_document_mask_is_a_part_of_its_own() -> None:
     with fake_rank(0, 1):
         masked = peaks_of(measured())["loss 1"]
