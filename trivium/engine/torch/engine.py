@@ -95,6 +95,7 @@ class TorchEngine:
             raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
         self.stage = stage = stage.resolved(self.settings)
         self.model.recompute = stage.recompute or "none"
+        self.context = self.held.share_rows(stage.context or 1, self.settings.context_method)
         self.rotation = self._rotation(stage.seq_len)
         self._hold_reference(stage)
         if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
@@ -144,8 +145,9 @@ class TorchEngine:
         with deterministic_algorithms(self.exact), uncompiled(self.model):
             nats = [self.model(rows, Objective()).nats for rows, _ in self._micro_batches(batch)]
             self.held.end_passes()
-        by_token: NDArray[np.float32] = torch.cat(nats).cpu().numpy()
-        return by_token.reshape(-1, batch.seq_len)
+        by_slot = torch.cat(nats).view(batch.num_rows, -1)
+        by_token: NDArray[np.float32] = self.context.whole_rows(by_slot, batch.seq_len).cpu().numpy()
+        return by_token
 
     def generation(self, prompts: Sequence[NDArray[np.integer]], room: int) -> Generation:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
@@ -230,7 +232,7 @@ class TorchEngine:
         objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
         nats, sums = [], []
         for rows, is_last in self._micro_batches(batch):
-            reference = None if self.reference is None else self.reference.states(rows)
+            reference = None if self.reference is None else self.reference.states(rows, batch.seq_len)
             self.held.begin_pass(is_last=is_last)
             losses = self.model(rows, objective, reference)
             if self.reference is not None:
@@ -292,7 +294,7 @@ class TorchEngine:
     def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
         own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
         wants = {"attends": not own_model, "places": own_model or own_loss}
-        return DeviceBatch.of(batch, table, self.stage.document_mask, **wants)
+        return DeviceBatch.of(batch, table, self.stage.document_mask, context=self.context, **wants)
 
     @torch.no_grad()
     def _next_logits(self, rows: Sequence[NDArray[np.integer]]) -> NDArray[np.float32]:

@@ -23,12 +23,15 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trivium.engine.base import Recompute
-from trivium.engine.torch.attention import Layout, WholeRows, document_starts, layout_of, masked
+from trivium.engine.torch.attention import Layout, WholeRows
+from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
+from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
+from trivium.engine.torch.context_parallel.slots import joined
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, own_losses, sliced_loss
 from trivium.engine.torch.tensor_parallel.axis import ALONE, TensorAxis, embed
 from trivium.model.spec import ModelSpec
-from trivium.rows.batch import IGNORED, PADDING, Batch
+from trivium.rows.batch import IGNORED, Batch
 
 ATTENTION = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -55,13 +58,25 @@ class DeviceBatch:
 
     @classmethod
     def of(
-        cls, batch: Batch, table: Rotation, document_mask: bool, *, attends: bool = True, places: bool = False
+        cls,
+        batch: Batch,
+        table: Rotation,
+        document_mask: bool,
+        *,
+        context: ContextAxis = WHOLE,
+        attends: bool = True,
+        places: bool = False,
     ) -> "DeviceBatch":
         """Copies, so that the loader may use its arrays again. Joined documents count positions through the row.
 
-        `attends` is False where the model asks no layout, `places` True where something asks for places.
+        Of rows that ranks share, T is the slots of this one. `attends` is False where the model asks no layout,
+        `places` True where something asks for places.
         """
         device = table.cos.device
+        batch = batch if document_mask else joined(batch)
+        layout = shared_layout(context, batch.segments, document_mask, device) if attends else WholeRows()
+        if context.size > 1:
+            batch = context.share(batch.seq_len).of_batch(batch)
         targets = batch.targets.reshape(-1)
         at = np.flatnonzero(targets != IGNORED)
         arrays = {
@@ -71,19 +86,18 @@ class DeviceBatch:
         }
         if at.size < targets.size:
             arrays["at"] = at
-        if document_mask and (batch.positions != np.arange(batch.seq_len)).any():
+        if (batch.positions != np.arange(batch.seq_len)).any():
             arrays["positions"] = batch.positions
         if places:
-            arrays |= places_of(batch, document_mask)
-        layout = layout_of(batch.segments, document_mask, device) if attends else WholeRows()
-        if layout is None:
-            arrays["starts"] = document_starts(batch.segments)
+            arrays |= {"place": batch.positions, "document": batch.segments}
+        if isinstance(layout, FromStarts):
+            arrays["starts"] = layout.starts
         there = to_device(arrays, device)
         positions = there.get("positions")
         return cls(
             tokens=there["tokens"],
             rotation=table.of_rows(batch.seq_len, positions),
-            layout=layout or masked(there["starts"]),
+            layout=layout.make(there["starts"]) if isinstance(layout, FromStarts) else layout,
             targets=LossTargets(there["targets"], there.get("at")),
             places=Places(there["place"], there["document"]) if places else None,
             positions=positions,
@@ -97,15 +111,6 @@ class Places:
 
     positions: Tensor  # in their document
     documents: Tensor  # numbers within a row, -1 in padding
-
-
-def places_of(batch: Batch, document_mask: bool) -> dict[str, NDArray[np.int32]]:
-    """Joined documents are one, which counts positions through the row."""
-    positions, documents = batch.positions, batch.segments
-    if not document_mask:
-        positions = np.broadcast_to(np.arange(batch.seq_len, dtype=np.int32), positions.shape)
-        documents = np.where(documents == PADDING, PADDING, 0).astype(np.int32)
-    return {"place": positions, "document": documents}
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:

@@ -30,8 +30,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.utils import get_total_norm
 
-from trivium.engine.base import EngineSettings, SourceFigures
+from trivium.engine.base import ContextMethod, EngineSettings, SourceFigures
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
+from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.ranks import join
 from trivium.engine.torch.tensor_parallel.styles import split_matrices
@@ -54,6 +55,11 @@ class LocalModel:
 
     def end_passes(self) -> None:
         """Called after passes that nothing goes backward from."""
+
+    def share_rows(self, context: int, method: ContextMethod) -> ContextAxis:
+        """From now on this many ranks share the slots of each row."""
+        assert context == 1, "there is one process"
+        return WHOLE
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the ranks that have rows of their own."""
@@ -91,8 +97,14 @@ class ShardedModel:
         for unit in self._units():
             unit.reshard()
 
+    def share_rows(self, context: int, method: ContextMethod) -> ContextAxis:
+        """The ranks that share rows are neighbours on the shard axis; what they hold of the model stays theirs."""
+        self.shape = self.shape.with_context(context)
+        return ContextAxis(_context_mesh(self.mesh, context), method) if context > 1 else WHOLE
+
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        summed = torch.from_numpy(values.copy())
+        """Ranks that share rows have the same values: each has a part in the sum."""
+        summed = torch.from_numpy(values / self.shape.context)
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()
 
@@ -149,6 +161,14 @@ def _mesh_and_data_group(shape: MeshShape, device_type: str) -> tuple[DeviceMesh
     sizes, names = (shape.replicate, shape.parameter_shards, shape.tensor), (REPLICATE, SHARD, TENSOR)
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=names)
     return mesh, mesh[REPLICATE, SHARD]._flatten("data").get_group()
+
+
+@cache
+def _context_mesh(mesh: DeviceMesh, context: int) -> DeviceMesh:
+    """This many neighbours on the shard axis; all ranks ask in the same order."""
+    groups, own = f"groups_of_{context}", f"context_{context}"
+    divided = mesh._unflatten(SHARD, (mesh[SHARD].size() // context, context), (groups, own))
+    return divided[own]
 
 
 def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:

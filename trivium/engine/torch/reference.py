@@ -36,10 +36,10 @@ class Reference:
         return (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
 
     @torch.no_grad()
-    def states(self, batch: DeviceBatch) -> ReferenceStates:
-        """What the loss needs of these rows, until `let_go`."""
-        seq_len = batch.tokens.shape[1]
-        return self.model.states(replace(batch, rotation=self._table_for(seq_len).of_rows(seq_len, batch.positions)))
+    def states(self, batch: DeviceBatch, seq_len: int) -> ReferenceStates:
+        """What the loss needs of these rows, or of this rank's slots of them, until `let_go`."""
+        rotation = self._table_for(seq_len).of_rows(batch.tokens.shape[1], batch.positions)
+        return self.model.states(replace(batch, rotation=rotation))
 
     def let_go(self) -> None:
         """Free what ranks have gathered for the states."""

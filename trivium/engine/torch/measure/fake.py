@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivium.engine.torch.checkpoint.weights import empty_model
 from trivium.engine.torch.measure.replace import replaced, replaced_in_engine
-from trivium.engine.torch.parallel import _mesh_and_data_group
+from trivium.engine.torch.parallel import _context_mesh, _mesh_and_data_group
 from trivium.engine.torch.ranks import TorchRanks, join
 
 
@@ -59,6 +59,7 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
             yield
     finally:
         _mesh_and_data_group.cache_clear()
+        _context_mesh.cache_clear()
         if size > 1:
             dist.destroy_process_group()
 
