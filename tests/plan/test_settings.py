@@ -8,7 +8,7 @@ from trivium.config.engine import Engine, Parallel
 from trivium.config.optimizer import Optimizer
 from trivium.config.schema import Config, Run
 from trivium.config.stages import Kl, Stage, StageEngine
-from trivium.engine.base import KlSettings, StageSettings
+from trivium.engine.base import EngineSettings, KlSettings, StageSettings
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError
 from trivium.model.spec import ModelSpec
@@ -77,7 +77,7 @@ def test_ranks_that_share_rows_read_the_same_ones_and_a_stage_may_share_them_oth
 def test_a_context_that_does_not_divide_the_ranks_is_refused_for_every_stage_at_once() -> None:
     stages = [Stage(engine=StageEngine(context=size)) for size in (3, 2, 16)]
     with pytest.raises(ConfigError) as error:
-        refuse_stage_meshes(MeshShape(shard=4, context=2), stages)
+        refuse_stage_meshes(EngineSettings(SPEC), MeshShape(shard=4, context=2), stages)
     assert [problem.where for problem in error.value.problems] == [
         "stages[0].engine.context",
         "stages[2].engine.context",

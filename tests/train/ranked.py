@@ -45,16 +45,26 @@ ELASTIC = [  # ranks, layout, the step at which it stops
 ]
 
 
+SHARED = [  # the same where ranks share the slots of rows
+    (1, "{}", 4),
+    (4, "{ context = 4 }", 8),
+    (2, '{ context = 2, context_method = "ulysses" }', 13),
+    (4, "{ context = 2, tensor = 2 }", 100),
+]
+BY_STAGE = ("engine.parallel.context=2", "stages.1.engine={ context = 1 }", "stages.2.engine={ precision='bfloat16' }")
+
+
 class Watched(StoppingTrainer):
-    """Writes a hash of every row that a rank learns from."""
+    """Writes a hash of every row that a rank learns from; of ranks that read the same ones the first does."""
 
     def train_step(self, batch: Batch, now: StepSettings) -> StepStats:
         arrays = (batch.tokens, batch.targets, batch.segments, batch.positions, batch.source)
         joined = [b"".join(array[row].tobytes() for array in arrays) for row in range(batch.num_rows)]
         rows = [hashlib.blake2b(row).hexdigest() for row in joined]
+        reader, readers = self.loader.reader_in(self.stage)
         with open(self.folder.path / f"rows-{self.loader.rank:02}.jsonl", "a") as file:
-            if self.ranks.rank % self.mesh.tensor == 0:
-                file.write(json.dumps([now.step, self.loader.rank, rows]) + "\n")
+            if self.ranks.rank % (self.ranks.size // readers) == 0:
+                file.write(json.dumps([now.step, reader, rows]) + "\n")
         return super().train_step(batch, now)
 
 
@@ -98,35 +108,36 @@ def figures(name: str) -> dict[str, Any]:
     }
 
 
-def elastic() -> dict[str, Any]:
-    """One run on 1, 2 and 4 ranks and three layouts of these, beside one that never stops."""
+def elastic(shared: int = 0) -> dict[str, Any]:
+    """One run on 1, 2 and 4 ranks and several layouts of these, beside one that never stops."""
     assert launch(1, lambda: run("whole")) == [0]
-    for size, layout, stop_at in ELASTIC:
+    for size, layout, stop_at in SHARED if shared else ELASTIC:
         codes = launch(size, lambda: run("parts", f"engine.parallel={layout}", stop_at=stop_at))  # noqa: B023
         assert codes == [0] * size, codes
     return {name: figures(name) for name in ("whole", "parts")}
 
 
-def killed(kills: int) -> dict[str, Any]:
-    """Two ranks, one of which is killed again and again; the other must end by itself."""
+def killed(kills: int, shared: int = 0) -> dict[str, Any]:
+    """Two ranks, one of which is killed again and again; the other must end by itself. They may share rows."""
     chance = random.Random(5)
-    assert launch(2, lambda: run("calm", kind=Trainer)) == [0, 0]
+    overrides = BY_STAGE if shared else ()
+    assert launch(2, lambda: run("calm", *overrides, kind=Trainer)) == [0, 0]
     total = RunFolder(Path("runs/calm")).checkpoints()[-1].step
     codes: list[list[bool | int]] = []
     while len(codes) < kills:
         victim, lines = chance.randrange(2), chance.randrange(3, 2 * total)
-        ended = launch(2, lambda: armed(victim, lines))  # noqa: B023
+        ended = launch(2, lambda: armed(victim, lines, *overrides))  # noqa: B023
         if -signal.SIGKILL in ended:
             codes.append([code == -signal.SIGKILL for code in ended] + [victim])
         else:  # it came to its end before the kill did: start over
             assert ended == [0, 0], ended
             RunFolder(Path("runs/killed")).keep_only([])
-    assert launch(2, lambda: run("killed", kind=Trainer)) == [0, 0]
+    assert launch(2, lambda: run("killed", *overrides, kind=Trainer)) == [0, 0]
     found: dict[str, Any] = {name: outcome(Path("runs", name)) for name in ("calm", "killed")}
     return found | {"codes": codes}
 
 
-def armed(victim: int, lines: int) -> None:
+def armed(victim: int, lines: int, *overrides: str) -> None:
     """A launch in which one rank is killed when the run has told so many events."""
     told = 0
 
@@ -136,7 +147,7 @@ def armed(victim: int, lines: int) -> None:
         return int(os.environ["RANK"]) == victim and told == lines
 
     kill_when(Session, "tell", enough)
-    run("killed", kind=Trainer)
+    run("killed", *overrides, kind=Trainer)
 
 
 def stopped() -> dict[str, Any]:

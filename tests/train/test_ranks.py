@@ -85,8 +85,21 @@ def test_a_run_goes_from_1_to_2_to_4_ranks_and_from_layout_to_layout(folder: Pat
 
 
 @pytest.mark.slow
-def test_two_ranks_killed_anywhere_end_bit_for_bit_as_two_that_were_not(folder: Path) -> None:
-    found, _, _ = play(folder, "killed", str(KILLS))
+def test_a_run_goes_from_whole_rows_to_four_ranks_that_share_them_and_to_two(folder: Path) -> None:
+    found, _, _ = play(folder, "elastic", "1")
+    whole, parts = found["whole"], found["parts"]
+    assert parts["rows"] == whole["rows"]
+    assert list(parts["losses"].values()) == pytest.approx(list(whole["losses"].values()), rel=1e-5)
+    assert list(parts["kl"].values()) == pytest.approx(list(whole["kl"].values()), rel=1e-4, abs=1e-7)
+    assert parts["validation"] == pytest.approx(whole["validation"], rel=1e-5)
+    layouts = [changes for _, _, changes in parts["started"]]
+    assert [layout.get("layout.context") for layout in layouts] == [None, "1 -> 4", "4 -> 2", None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [0, 1], ids=["rows of their own", "rows that they share"])
+def test_two_ranks_killed_anywhere_end_bit_for_bit_as_two_that_were_not(folder: Path, shared: int) -> None:
+    found, _, _ = play(folder, "killed", str(KILLS), str(shared))
     assert len(found["codes"]) == KILLS
     for died in found["codes"]:
         *ranks, victim = died

@@ -36,9 +36,9 @@ class Layout:
             what = f'is "{config.engine.name}", and only steps of torch are measured without a device. Try rehearse.'
             raise ConfigError([Problem("engine.name", what)])
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
-        refuse_stage_meshes(mesh, [stage.config for stage in plan.stages])
-        refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
+        refuse_stage_meshes(settings, mesh, [stage.config for stage in plan.stages])
+        refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE)
         return cls(mesh, settings, plan.optimizers, plan.decided_from)
 

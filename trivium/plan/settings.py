@@ -12,7 +12,7 @@ from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
 from trivium.config.stages import Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
-from trivium.engine.mesh import MeshShape
+from trivium.engine.mesh import CONTEXT, MeshShape, refuse_unshared_rows
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -106,18 +106,26 @@ def stage_mesh(mesh: MeshShape, stage: Stage) -> MeshShape:
     return mesh if stage.engine.context is None else mesh.with_context(stage.engine.context)
 
 
-def refuse_stage_meshes(mesh: MeshShape, stages: Sequence[Stage], local_devices: int | None = None) -> None:
-    """Every stage's `engine.context` must divide the devices that share one copy's parameters."""
-    shards, problems = mesh.parameter_shards, []
+def refuse_stage_meshes(
+    settings: EngineSettings, mesh: MeshShape, stages: Sequence[Stage], local_devices: int | None = None
+) -> None:
+    """Every stage's `engine.context` must divide the devices that share one copy's parameters, and fit the model."""
+    shards, by_heads = mesh.parameter_shards, settings.context_method == "ulysses"
+    problems: dict[str, Problem] = {}
     for number, stage in enumerate(stages):
-        context, where = stage.engine.context or 1, f"stages[{number}].engine.context"
+        context = stage.engine.context or mesh.context
+        where = CONTEXT if stage.engine.context is None else f"stages[{number}].engine.context"
         if shards % context:
             what = f"is {context}, which does not divide the {shards} ranks of shard x context. Write a divisor of it,"
-            problems.append(Problem(where, f"{what} or launch another number of ranks for this stage."))
-        else:
-            _refuse_divided_ranks(stage_mesh(mesh, stage), local_devices or 1, where)
+            problems[where] = Problem(where, f"{what} or launch another number of ranks for this stage.")
+            continue
+        try:
+            _refuse_divided_ranks(mesh.with_context(context), local_devices or 1, where)
+            refuse_unshared_rows(mesh.with_context(context), settings.spec, by_heads, where)
+        except ConfigError as error:
+            problems |= {problem.where: problem for problem in error.problems}
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(problems.values()))
 
 
 def _refuse_divided_ranks(shape: MeshShape, devices: int, where: str) -> None:

@@ -21,7 +21,7 @@ from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
-from trivium.plan.settings import mesh_shape, refuse_stage_meshes
+from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes
 from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
@@ -113,7 +113,8 @@ class Trainer:
             self.own.refuse_rates(self.plan)
             self.own.refuse_stage_optimizers(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
-            refuse_stage_meshes(self.mesh, [stage.config for stage in self.plan.stages], local_devices)
+            settings = self.own.applied(engine_settings(self.config, self.plan.model))
+            refuse_stage_meshes(settings, self.mesh, [stage.config for stage in self.plan.stages], local_devices)
             start = max(self.planned_from, self.plan.decided_from)
             self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start)
 

@@ -24,6 +24,7 @@ from trivium.engine.base import (
     EvalStats,
     Generation,
     OptimizerSettings,
+    Precision,
     SaveHandle,
     StageSettings,
     StepSettings,
@@ -47,7 +48,7 @@ from trivium.engine.torch.checkpoint.state import (
     saved_tensors,
     under,
 )
-from trivium.engine.torch.checkpoint.weights import empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Losses, Objective, Penalty
@@ -57,7 +58,7 @@ from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import summed_figures
+from trivium.engine.torch.parallel import LocalModel, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
 from trivium.model.folder import read_spec
@@ -91,9 +92,8 @@ class TorchEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
-        if (stage.context or self.settings.mesh.context) > 1:
-            raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
         self.stage = stage = stage.resolved(self.settings)
+        self._compute_in(stage.precision or engine_precision(self.settings, self.device))
         self.model.recompute = stage.recompute or "none"
         self.context = self.held.share_rows(stage.context or 1, self.settings.context_method)
         self.rotation = self._rotation(stage.seq_len)
@@ -211,6 +211,27 @@ class TorchEngine:
     def _fresh_optimizers(self, settings: OptimizerSettings) -> Optimizers:
         return Optimizers(self.model.weights(), settings, self.settings.own_optimizer)
 
+    @torch.no_grad()
+    def _compute_in(self, precision: Precision) -> None:
+        """Let another type flow between the weights; they and the optimizer's state keep their bits.
+
+        How ranks gather weights is fixed when a model is shared out: they take theirs over into another one.
+        """
+        self.precision = precision
+        if self.model.precision == PRECISIONS[precision]:
+            return
+        if isinstance(self.held, LocalModel):
+            self.model.precision = PRECISIONS[precision]
+            return
+        weights, state = self._weights(), dict(self.optimizers.state())
+        with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw numbers when it is made
+            self.held = empty_model(self.settings, self.device, precision)
+        self.model = self.held.model
+        for name, parameter in self.model.weights().items():
+            local_part(parameter)[0].copy_(local_part(weights[name])[0])
+        self.optimizers = self._fresh_optimizers(self.optimizers.settings)
+        self.optimizers.load(state)
+
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}
 
@@ -218,9 +239,11 @@ class TorchEngine:
         """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
         if stage.kl is None:
             self.reference = None
-        elif self.reference is None or not self.reference.serves(stage.kl, self.settings):
+            return
+        settings = replace(self.settings, precision=self.precision)
+        if self.reference is None or not self.reference.serves(stage.kl, settings):
             self.reference = None
-            self.reference = Reference(stage.kl, self.settings, self.device)
+            self.reference = Reference(stage.kl, settings, self.device)
 
     def _gradients(self, batch: Batch, scale: float) -> tuple[Tensor, dict[str, Tensor]]:
         """Leaves every parameter's gradient in place; gives sums of nats by source and of what else the objective has.
