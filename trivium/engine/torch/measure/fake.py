@@ -2,7 +2,8 @@
 
 torch's fake process group answers every collective at once, and its fake tensors run every operation without
 arithmetic and memory. The engine that runs on them is the real one. Two things have to be told apart: a model is
-made and shared out on the meta device outside of the fake mode, and a value that is asked of a fake tensor is 1.
+made and shared out on the meta device outside of the fake mode, as meshes are, and a value that is asked of a fake
+tensor is 1.
 """
 
 from collections.abc import Iterator
@@ -35,6 +36,10 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
         with unset_fake_temporarily():
             return empty_model(*args, **kwargs)
 
+    def divided(*args: Any) -> Any:
+        with unset_fake_temporarily():
+            return _context_mesh(*args)
+
     def with_memory(module: nn.Module, **kwargs: Any) -> nn.Module:
         with mode:
             return to_empty(module, **kwargs)
@@ -51,6 +56,7 @@ def fake_rank(rank: int, size: int) -> Iterator[None]:
         with (
             replaced_in_engine(join, lambda: TorchRanks(store, rank, size)),
             replaced_in_engine(empty_model, made),
+            replaced_in_engine(_context_mesh, divided),
             replaced(nn.Module, "to_empty", with_memory),
             replaced(Tensor, "numpy", values_of),
             mode,

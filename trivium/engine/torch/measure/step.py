@@ -29,6 +29,9 @@ from trivium.engine.base import StepSettings
 from trivium.engine.memory import KINDS, Measured, Parts
 from trivium.engine.torch.attention import Layout, Segments, WholeRows, block_mask, document_starts, layout_of
 from trivium.engine.torch.checkpoint.weights import fill
+from trivium.engine.torch.context_parallel.layouts import stretch_layout
+from trivium.engine.torch.context_parallel.slots import SlotShare
+from trivium.engine.torch.context_parallel.spans import Spans
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.loss import slice_tokens
 from trivium.engine.torch.measure.replace import replaced_in_engine
@@ -83,6 +86,7 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
         replaced_in_engine(fill, lambda *_: None),  # the reference's folder may not be there yet
         replaced_in_engine(read_spec, lambda _: spec),
         replaced_in_engine(layout_of, partial(_layout, storages)),
+        replaced_in_engine(stretch_layout, partial(_stretches, storages)),
         replaced_in_engine(slice_tokens, lambda _, vocab: slice_tokens("cuda", vocab)),
         storages.counting(),
     ):
@@ -110,10 +114,11 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
 class _BlockMasked:
     """A GPU's attention by the memory that it takes: its mask, and what any kernel keeps that makes no square."""
 
-    blocks: BlockMask
+    blocks: tuple[BlockMask, ...]
+    inner: Layout
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return WholeRows().attend(queries, keys, values)
+        return self.inner.attend(queries, keys, values)
 
 
 def _layout(storages: Storages, segments: Segments, document_mask: bool, device: torch.device) -> Layout:
@@ -121,7 +126,16 @@ def _layout(storages: Storages, segments: Segments, document_mask: bool, device:
     if not document_mask or (segments == segments[:, :1]).all():
         return WholeRows()
     with storages.all_are("mask"):
-        return _BlockMasked(block_mask(torch.tensor(document_starts(segments), device=device)))
+        return _BlockMasked((block_mask(torch.tensor(document_starts(segments), device=device)),), WholeRows())
+
+
+def _stretches(storages: Storages, segments: Segments, share: SlotShare, device: torch.device) -> Layout:
+    """What `stretch_layout` gives there."""
+    with storages.all_are("mask"):
+        starts = torch.tensor(document_starts(segments), device=device)
+        return _BlockMasked(
+            tuple(block_mask(starts, first, share.stretch) for first in share.firsts), Spans.of(segments, share)
+        )
 
 
 def _batch(rows: int, seq_len: int) -> Batch:
