@@ -101,6 +101,29 @@ def test_rows_that_fewer_readers_have_more_of_are_read_one_a_pass() -> None:
     assert (stage.config.engine.recompute, stage.config.engine.micro_batch_size) == ("full", 1)
 
 
+def test_long_rows_may_be_shared_before_matrices_are_split() -> None:
+    stage = {"steps": 10, "batch_size": 8, "seq_len": 16_384, "engine": {"recompute": "full", "micro_batch_size": 1}}
+    plan = planned({"steps": 10, "batch_size": 8}, stage)
+    found = [change for change, _, _ in changes(plan, plan.stages[1], 8)]
+    sizes, tensors = [2, 4], [2, 4]  # not 8: 2,048 slots are short for a rank
+    contexts = [f"stages.stage-1.engine.context = {size}" for size in sizes]
+    assert found == [*contexts, *(f"engine.parallel = {{ tensor = {size} }}" for size in tensors)]
+    by_heads = planned({"steps": 10, "batch_size": 8}, stage, parallel={"context": 2, "context_method": "ulysses"})
+    found = [change for change, _, _ in changes(by_heads, by_heads.stages[1], 8)]
+    assert found == ["stages.stage-1.engine.context = 4", "engine.parallel = { context = 2, tensor = 2 }"]
+
+
+def test_a_stage_whose_ranks_share_rows_is_measured_and_shown_by_its_layout() -> None:
+    stages = [{"steps": 10, "batch_size": 2, "seq_len": 2048, "engine": {"context": size}} for size in (1, 2)]
+    forecast = make_forecast(planned(*stages), ROOMY)
+    apart, shared = forecast.stages
+    assert shared.parts["activations"] < 1.2 * apart.parts["activations"]  # of two rows' halves, and not of two rows
+    assert shared.parts["weights"] == apart.parts["weights"]
+    plain = forecast_json(forecast)
+    assert [stage["layout"]["context"] for stage in plain["stages"]] == [1, 2]
+    assert memory_rows(plain)[1][0] == ["ranks that share a row", "1", "2"]
+
+
 def test_first_middle_and_last_rank_take_a_step() -> None:
     mesh, found = check_layout(planned({"steps": 1, "batch_size": 16}, parallel={"tensor": 2}), 32)
     assert (mesh.shard, mesh.tensor) == (16, 2)

@@ -13,15 +13,18 @@ from trivium.config.schema import Config
 from trivium.config.stages import Recompute
 from trivium.engine.base import StageSettings
 from trivium.engine.memory import Parts
-from trivium.errors import UsageError
+from trivium.engine.mesh import MeshShape
+from trivium.errors import ConfigError, UsageError
 from trivium.forecast.layout import Layout
 from trivium.forecast.machine import MFU, Machine
 from trivium.plan.plan import Plan
+from trivium.plan.settings import mesh_shape
 from trivium.plan.stage import PlannedStage
 
 CONTEXT = 2 * 10**9  # bytes: the device's context, and the buffers of collectives
 UNUSABLE = 0.05  # of what tensors hold: gaps between them
-TENSOR_SIZES = (2, 4, 8)
+SIZES = (2, 4, 8)  # of the context and tensor axes
+FEWEST_SLOTS = 4096  # of a row that are worth sharing it for
 
 
 def margin_of(parts: Parts) -> int:
@@ -34,6 +37,7 @@ class StageForecast:
     """One stage on a machine; None where its length is not known."""
 
     name: str
+    mesh: MeshShape
     parts: Parts
     flops_per_token: float
     tokens_per_second: float
@@ -100,7 +104,10 @@ def make_forecast(plan: Plan, machine: Machine, mfu: float = MFU, *, advise: boo
         raise UsageError(f"--mfu: is {mfu:g}, and is the fraction of the peak that is used. Give 0.3 to 0.5.")
     layout = Layout.of(plan, plan.config, machine.count)
     peaks = layout.peaks(plan.stages)
-    stages = [_stage(plan, stage, parts, machine, mfu) for stage, parts in zip(plan.stages, peaks, strict=True)]
+    stages = [
+        _stage(plan, stage, layout.mesh_in(stage), parts, machine, mfu)
+        for stage, parts in zip(plan.stages, peaks, strict=True)
+    ]
     forecast = Forecast(machine, layout, mfu, tuple(stages))
     if forecast.fits or not advise:
         return forecast
@@ -110,11 +117,14 @@ def make_forecast(plan: Plan, machine: Machine, mfu: float = MFU, *, advise: boo
     return replace(forecast, advice=tuple(advice for stage in too_large for advice in _advice(plan, stage, machine)))
 
 
-def _stage(plan: Plan, stage: PlannedStage, parts: Parts, machine: Machine, mfu: float) -> StageForecast:
+def _stage(
+    plan: Plan, stage: PlannedStage, mesh: MeshShape, parts: Parts, machine: Machine, mfu: float
+) -> StageForecast:
     flops = plan.flops_per_token(stage)
     assert flops is not None, "the model is known"
     speed = mfu * machine.count * machine.device.flops / flops
-    return StageForecast(stage.name, parts, flops, speed, None if stage.tokens is None else stage.tokens / speed)
+    seconds = None if stage.tokens is None else stage.tokens / speed
+    return StageForecast(stage.name, mesh, parts, flops, speed, seconds)
 
 
 def _advice(plan: Plan, stage: PlannedStage, machine: Machine) -> Iterator[Advice]:
@@ -128,7 +138,10 @@ def _advice(plan: Plan, stage: PlannedStage, machine: Machine) -> Iterator[Advic
 
 
 def changes(plan: Plan, stage: PlannedStage, ranks: int) -> Iterator[tuple[str, Config, PlannedStage]]:
-    """What takes less memory, the cheapest first: recompute, smaller passes, fewer copies, split matrices."""
+    """What takes less memory, the cheapest first: recompute, smaller passes, shared rows, fewer copies, split matrices.
+
+    Layouts are tried one by one, each without the others.
+    """
     assert plan.model is not None, "the model is known"
     kinds = get_args(Recompute)
     for recompute in kinds[kinds.index(_engine_of(plan, plan.config, stage, ranks).recompute) + 1 :]:
@@ -137,18 +150,51 @@ def changes(plan: Plan, stage: PlannedStage, ranks: int) -> Iterator[tuple[str, 
     if _rows_of_pass(plan, plan.config, stage, ranks) > 1:
         stage = _with_key(stage, "micro_batch_size", 1)
         yield _written(stage, "micro_batch_size", "1"), plan.config, stage
+    for size in _contexts(plan, stage, ranks):
+        change = _written(stage, "context", f"{size}")
+        yield _by_single_rows(change, plan, plan.config, _with_key(stage, "context", size), ranks)
     parallel, sizes = plan.config.engine.parallel, (plan.model.heads, plan.model.kv_heads, plan.model.ffn, ranks)
-    has_copies = parallel.replicate > 1 or (parallel.shard or ranks) * parallel.tensor < ranks
-    layouts = [parallel.tensor] if has_copies else []
-    layouts += [size for size in TENSOR_SIZES if size > parallel.tensor and not any(each % size for each in sizes)]
+    own = mesh_shape(parallel, ranks)
+    layouts = [parallel.tensor] if own.replicate > 1 else []
+    layouts += [size for size in SIZES if size > parallel.tensor and not any(each % size for each in sizes)]
     for tensor in layouts:  # of each all other ranks share one copy
-        split = Parallel(tensor=tensor)
+        keys = {"context": parallel.context} if parallel.context > 1 else {}
+        keys["tensor"] = tensor
+        split = Parallel(**keys, context_method=parallel.context_method)
         config = _with_engine(plan.config, {"parallel": split})
-        change, changed = f"engine.parallel = {{ tensor = {tensor} }}", stage
-        if _rows_of_pass(plan, config, stage, ranks) > 1:  # fewer readers have more rows each
-            changed = _with_key(stage, "micro_batch_size", 1)
-            change = f"{change}, {_written(changed, 'micro_batch_size', '1')}"
-        yield change, config, changed
+        if _runs(plan, config, ranks):
+            written = ", ".join(f"{key} = {value}" for key, value in keys.items())
+            yield _by_single_rows(f"engine.parallel = {{ {written} }}", plan, config, stage, ranks)
+
+
+def _contexts(plan: Plan, stage: PlannedStage, ranks: int) -> list[int]:
+    """How many ranks may share a long row, beyond those that do."""
+    assert plan.model is not None, "the model is known"
+    layout = Layout.of(plan, plan.config, ranks)
+    mesh, by_heads = layout.mesh_in(stage), layout.settings.context_method == "ulysses"
+    heads = (plan.model.heads // mesh.tensor, plan.model.kv_heads // mesh.tensor) if by_heads else ()
+    shared = (mesh.parameter_shards, *heads)
+    long_enough = [size for size in SIZES if size > mesh.context and stage.seq_len >= size * FEWEST_SLOTS]
+    return [size for size in long_enough if not any(each % size for each in shared)]
+
+
+def _runs(plan: Plan, config: Config, ranks: int) -> bool:
+    """Whether the other stages' own keys leave a layout possible."""
+    try:
+        Layout.of(plan, config, ranks)
+    except ConfigError:
+        return False
+    return True
+
+
+def _by_single_rows(
+    change: str, plan: Plan, config: Config, stage: PlannedStage, ranks: int
+) -> tuple[str, Config, PlannedStage]:
+    """A layout, with passes of one row where fewer readers have several each."""
+    if _rows_of_pass(plan, config, stage, ranks) > 1:
+        stage = _with_key(stage, "micro_batch_size", 1)
+        change = f"{change}, {_written(stage, 'micro_batch_size', '1')}"
+    return change, config, stage
 
 
 def _engine_of(plan: Plan, config: Config, stage: PlannedStage, ranks: int) -> StageSettings:

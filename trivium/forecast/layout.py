@@ -47,8 +47,12 @@ class Layout:
         reference = None if stage.config.kl is None else Path("reference")
         optimizer = self.optimizers[stage.index]
         entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference, optimizer=optimizer)
-        readers = stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
+        readers = self.mesh_in(stage).readers(self.mesh.size)
         return Measured(self.settings, entered, stage.largest_since(self.since).size // readers)
+
+    def mesh_in(self, stage: PlannedStage) -> MeshShape:
+        """How the ranks are divided in a stage."""
+        return stage_mesh(self.mesh, stage.config)
 
     def peaks(self, stages: Iterable[PlannedStage]) -> list[Parts]:
         """A rank's memory in each stage; the first rank holds as much of everything as any other."""

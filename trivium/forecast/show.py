@@ -34,6 +34,7 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         "stages": [
             {
                 "name": stage.name,
+                "layout": asdict(stage.mesh),
                 "memory": {**stage.parts, "margin": stage.margin, "total": stage.memory},
                 "fits": stage.memory <= forecast.machine.device.memory,
                 "flops_per_token": stage.flops_per_token,
@@ -76,6 +77,9 @@ def memory_rows(forecast: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     stages = forecast["stages"]
     kinds = [kind for kind in KINDS if any(stage["memory"][kind] >= GB / 20 for stage in stages)]
     rows = [[kind, *(_gb(stage["memory"][kind]) for stage in stages)] for kind in (*kinds, "margin", "total")]
+    layouts = [stage.get("layout", forecast["layout"]) for stage in stages]
+    if any(layout != forecast["layout"] for layout in layouts):
+        rows.insert(0, ["ranks that share a row", *(str(layout["context"]) for layout in layouts)])
     rows.append(["fits", *("yes" if stage["fits"] else "no" for stage in stages)])
     return ["GB of a rank", *(stage["name"] for stage in stages)], rows
 
@@ -116,7 +120,9 @@ def show_check(plan: Plan, mesh: MeshShape, found: Mapping[int, Sequence[Parts]]
     ranks = ", ".join(f"{rank:,}" for rank in found)
     table = plain_table("stage", *(f"rank {rank:,}" for rank in found), right=tuple(range(1, len(found) + 1)))
     for number, stage in enumerate(plan.stages):
-        table.add_row(stage.name, *(f"{_gb(sum(peaks[number].values()))} GB" for peaks in found.values()))
+        context = stage.config.engine.context
+        name = stage.name if context in (None, mesh.context) else f"{stage.name} (context {context})"
+        table.add_row(name, *(f"{_gb(sum(peaks[number].values()))} GB" for peaks in found.values()))
     headline = f"{mesh.size:,} ranks ({mesh}): rank{'s' if len(found) > 1 else ''} {ranks} took a step of every stage"
     console.print(Group(Text(headline, style="bold"), table), highlight=False)
 

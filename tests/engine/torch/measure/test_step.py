@@ -8,6 +8,7 @@ import pytest
 from tests.support.batches import TINY
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.memory import Measured
+from trivium.engine.mesh import MeshShape
 from trivium.engine.torch.measure.fake import fake_rank
 from trivium.engine.torch.measure.step import peak_parts, peaks_of, with_layers
 
@@ -60,6 +61,19 @@ def test_a_stages_own_settings_are_measured() -> None:
     step = measured(rows=1)
     own = replace(step, stage=replace(step.stage, recompute="full"))
     assert kept_of_a_layer(own) == 2 * SLOTS * SPEC.width
+
+
+@pytest.mark.parametrize("method", ["gather", "ulysses"])
+def test_ranks_that_share_rows_keep_half_of_what_one_keeps(method: str) -> None:
+    alone = measured(rows=1, mesh=MeshShape(shard=2), context_method=method)
+    kept = []
+    for context in (1, 2):
+        step = replace(alone, stage=replace(alone.stage, context=context))
+        with fake_rank(1, 2):
+            kept.append(peaks_of(with_layers(step, 2))["loss 1"])
+    assert kept[1]["activations"] < 0.6 * kept[0]["activations"]
+    assert kept[1]["weights"] == kept[0]["weights"]
+    assert kept[1]["mask"] > 0
 
 
 def test_a_reference_is_held_in_the_precision_that_flows() -> None:
