@@ -285,6 +285,7 @@ class TorchEngine:
         self, nats: Tensor, terms: Mapping[str, Tensor], counts: NDArray[np.float64], flags: Sequence[bool]
     ) -> tuple[Tensor, "StepFigures"]:
         """Of all ranks, by one call between them; the one time that a step waits for the device."""
+        counts = counts / self.context.size  # ranks that share rows have all of their counts each
         known = torch.tensor([*counts.flat, *flags], dtype=self.wide).to(self.device)
         values = torch.cat((nats, *(term[None].to(self.wide) for term in terms.values()), known))
         norm, summed = self.held.sum_with_norm(self.optimizers.gradients(), values)

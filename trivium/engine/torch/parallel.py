@@ -109,8 +109,8 @@ class ShardedModel:
         return summed.numpy()
 
     def divisor(self, loss_tokens: int, slots: int) -> int:
-        """The slots of all ranks, which have as many each: their loss tokens are not known before the passes."""
-        return slots * self._data.size()
+        """The slots of all rows, of which readers have as many each: loss tokens are not known before the passes."""
+        return slots * self.shape.replicate * self.shape.shard
 
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
         """In one call for both; ranks of the tensor axis have the same rows, and so the same values."""
