@@ -93,5 +93,12 @@ def test_ranks_compares_two_ranks_with_a_bare_loop() -> None:
 
 
 @pytest.mark.slow
+def test_context_compares_ranks_that_share_rows_with_ranks_that_do_not() -> None:
+    printed = run("context.py", "--small")
+    for name in ("rows of their own: ", "gather, seconds over", "ulysses, MB over"):
+        assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
 def test_save_plan_measures_a_layout() -> None:
     assert "\n  256 ranks: 4 x 8 x 8" in run("save_plan.py", "--small")
