@@ -75,7 +75,8 @@ def on_a_rank(spec: ModelSpec, lengths: tuple[int, ...], rounds: int) -> None:
     torch.set_num_threads(1)
     is_main = join_ranks().is_main
     for seq_len in lengths:
-        each = {APART: Steps(spec, seq_len, None), **{name: Steps(spec, seq_len, name) for name in METHODS}}
+        each: dict[str, Steps] = {APART: Steps(spec, seq_len, None)}
+        each |= {name: Steps(spec, seq_len, name) for name in METHODS}
         held = {name: steps.activations() for name, steps in each.items()}
         seconds: dict[str, list[float]] = {name: [] for name in each}
         for turn in range(rounds):

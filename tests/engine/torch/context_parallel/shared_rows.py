@@ -43,7 +43,8 @@ def squared(hidden: torch.Tensor, lm_head: torch.Tensor, batch: LossBatch) -> to
     """A loss of one's own, which asks for everything that it is given."""
     logits = (hidden @ lm_head.T).float()
     losses = torch.nn.functional.cross_entropy(logits, batch.targets.long(), reduction="none")
-    return losses * (1 + 0.1 * batch.positions + 0.01 * batch.documents)
+    weighted: torch.Tensor = losses * (1 + 0.1 * batch.positions + 0.01 * batch.documents)
+    return weighted
 
 
 KINDS: Mapping[str, EngineSettings] = {

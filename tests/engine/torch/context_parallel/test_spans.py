@@ -26,7 +26,7 @@ def attended(layout: Layout, queries: Tensor, keys: Tensor, values: Tensor, oute
     """What is gathered, and the gradients of all three."""
     inputs = [each.clone().requires_grad_() for each in (queries, keys, values)]
     gathered = layout.attend(*inputs)
-    gathered.backward(outer)
+    gathered.backward(outer)  # type: ignore[no-untyped-call]
     return [gathered.detach(), *(each.grad for each in inputs if each.grad is not None)]
 
 
