@@ -110,8 +110,6 @@ class JaxEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
-        if (stage.context or self.settings.mesh.context) > 1:
-            raise UsageError("this engine does not share the slots of rows yet. Set engine.parallel.context to 1.")
         self.stage = stage = stage.resolved(self.settings)
         rope = stage.rope or self.settings.spec.rope
         precision = self._precision(stage.precision)
