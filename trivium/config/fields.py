@@ -96,6 +96,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0)]
 Shares = Annotated[Mapping[str, Share], frozen_dict]
+LossWeight = Annotated[Mapping[str, Annotated[float, Field(ge=0, le=1e6)]], frozen_dict]
 Paths = Annotated[
     tuple[PathText, ...],
     BeforeValidator(_one_or_many, json_schema_input_type=str | list[str]),

@@ -182,6 +182,11 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
         entries |= _flat(f"{path}.kl", config.kl)
         if config.kl.reference is not None and config.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(config.kl.reference.stage)
+    if config.goldfish is not None:
+        entries |= _flat(f"{path}.goldfish", config.goldfish)
+    for name, weight in sorted((config.loss_weight or {}).items()):
+        if name in read and weight != 1:
+            entries[f"{path}.loss_weight.{name}"] = weight
     for name, use in stage.uses.items():
         if name in read and not use.masks_loss and config.loss_on is None:
             entries[f"{path}.loss_on.{name}"] = "all"  # as the source has it

@@ -118,7 +118,7 @@ def source_table(plan: Plan) -> Table:
                 name + fading,
                 share,
                 _count(use.rows * stage.seq_len if use else None),
-                _count(use.loss_tokens if use else None),
+                _loss_tokens(use),
                 *_epochs(use),
                 *_packed(stage, use),
             )
@@ -185,6 +185,12 @@ def plain_table(*headers: str, right: tuple[int, ...] = ()) -> Table:
 
 def _count(count: int | None) -> str:
     return UNKNOWN if count is None else show_count(count)
+
+
+def _loss_tokens(use: SourceUse | None) -> str:
+    """`1.9B`; `~1.9B` where that many are expected."""
+    counted = _count(use.loss_tokens if use else None)
+    return f"~{counted}" if use and use.dropped and use.loss_tokens is not None else counted
 
 
 def _epochs(use: SourceUse | None) -> tuple[str, str]:

@@ -282,7 +282,7 @@ def _use_rows(stage: Record) -> list[list[str]]:
                 name,
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
                 _count(use.get("tokens")),
-                _count(use.get("loss_tokens")),
+                ("~" if use.get("loss_tokens_expected") else "") + _count(use.get("loss_tokens")),
                 _times(use.get("epochs")),
                 _times(use.get("epochs_so_far")),
                 *packed_figures(stage, use.get("figures")),

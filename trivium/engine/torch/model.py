@@ -55,11 +55,19 @@ class DeviceBatch:
 
     @classmethod
     def of(
-        cls, batch: Batch, table: Rotation, document_mask: bool, *, attends: bool = True, places: bool = False
+        cls,
+        batch: Batch,
+        table: Rotation,
+        document_mask: bool,
+        *,
+        attends: bool = True,
+        places: bool = False,
+        row_weights: NDArray[np.float32] | None = None,
     ) -> "DeviceBatch":
         """Copies, so that the loader may use its arrays again. Joined documents count positions through the row.
 
-        `attends` is False where the model asks no layout, `places` True where something asks for places.
+        `attends` is False where the model asks no layout, `places` True where something asks for places. `row_weights`
+        (B,) are what the losses of rows are multiplied by.
         """
         device = table.cos.device
         targets = batch.targets.reshape(-1)
@@ -71,6 +79,8 @@ class DeviceBatch:
         }
         if at.size < targets.size:
             arrays["at"] = at
+        if row_weights is not None:
+            arrays["weight_bits"] = row_weights[at // batch.seq_len].view(np.int32)
         if document_mask and (batch.positions != np.arange(batch.seq_len)).any():
             arrays["positions"] = batch.positions
         if places:
@@ -84,7 +94,7 @@ class DeviceBatch:
             tokens=there["tokens"],
             rotation=table.of_rows(batch.seq_len, positions),
             layout=layout or masked(there["starts"]),
-            targets=LossTargets(there["targets"], there.get("at")),
+            targets=LossTargets(there["targets"], there.get("at"), there.get("weight_bits")),
             places=Places(there["place"], there["document"]) if places else None,
             positions=positions,
             by_source=there["by_source"],
