@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.problems import show_value
+from trivium.config.sources import fim_of
 from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
@@ -38,6 +39,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "sources": {
             name: {"kind": source.kind}
             | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
+            | {"fim": None if (fim := fim_of(source)) is None else fim.model_dump()}
             | {"tasks": [task._asdict() for task in plan.sources[name].tasks] if name in plan.sources else None}
             for name, source in plan.config.sources.items()
         },

@@ -10,6 +10,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
+from trivium.config.sources import fim_of
 from trivium.config.stages import CROPPING
 from trivium.plan.export import inherited_values, objective_lines, stage_json
 from trivium.plan.lr.words import rate_lines
@@ -164,7 +165,9 @@ def source_list(plan: Plan) -> Table:
         opened = plan.sources.get(name)
         size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
         tasks = () if opened is None else opened.tasks
-        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else source.where, *size)
+        fim = fim_of(source)
+        cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
+        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else f"{source.where}{cut}", *size)
         for task, documents, tokens in tasks:
             _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))
     return table

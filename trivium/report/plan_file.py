@@ -76,6 +76,7 @@ class SourceFile(TypedDict):
     """A source; a stream has no size."""
 
     kind: str
+    fim: NotRequired[dict[str, Number] | None]
     documents: Whole | None
     tokens: Whole | None
 

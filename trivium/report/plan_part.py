@@ -113,7 +113,9 @@ def _forecast(forecast: Record | None, of: str, key: str) -> list[Block]:
 
 def _source_rows(name: str, source: Record) -> list[list[str]]:
     """A source, and each task that it mixes."""
-    rows = [(str(source["kind"]), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
+    fim = source.get("fim")
+    kind = source["kind"] if fim is None else f"{source['kind']}, fim {fim['rate']:.4g}"
+    rows = [(str(kind), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
     return [[name, kind, _count(of["documents"]), _count(of["tokens"])] for kind, of in rows]
 
 
