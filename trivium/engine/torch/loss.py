@@ -60,7 +60,7 @@ class Objective:
     They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
     """
 
-    # One over the loss tokens of the whole batch, or on many ranks over its slots; of a slice with weights, (tokens, 1).
+    # One over the loss tokens of the whole batch, on many ranks over its slots; of a slice with weights, (tokens, 1).
     scale: float | Tensor = 1.0
     z_loss: float = 0.0
     penalty: Penalty | None = None

@@ -97,7 +97,7 @@ class ShardedModel:
         return summed.numpy()
 
     def divisor(self, weight: float, slots: int) -> float:
-        """The slots of all ranks, which have as many each: the weight of their tokens is not known before the passes."""
+        """The slots of all ranks, which have as many each: the weight of all tokens is not known before the passes."""
         return slots * self._data.size()
 
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
