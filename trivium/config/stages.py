@@ -169,12 +169,12 @@ class Kl(Table):
 
 
 class Goldfish(Table):
-    """Tokens that are dropped from the loss, so that no passage is learnt by heart."""
+    """Tokens that are dropped from the loss, so that no passage is memorised."""
 
     k: Annotated[Count, Field(ge=2)] = Field(50, examples=[50])
     """One of this many tokens is dropped, on average."""
     h: Annotated[Count, Field(le=MOST_CONTEXT)] = Field(50, examples=[50])
-    """The tokens before a token, in its document, whose hash decides; the first ones of a document are all learnt."""
+    """The tokens before a token, in its document, whose hash decides; the first ones of a document are all kept."""
 
 
 class StageEngine(Table):

@@ -1,8 +1,8 @@
 """Goldfish masks: one of k tokens is not a target, by a hash of the h tokens before it in its document.
 
 The tokens alone decide, and no seed: a passage has the same gaps in every epoch, in any packing, over the edge of a
-row, and wherever else it occurs, so that its missing tokens are never learnt (Hans et al., 2024, "Be like a Goldfish,
-Don't Memorize!"). The first h tokens of a document have fewer before them and are all learnt.
+row, and wherever else it occurs, so that its missing tokens never count (Hans et al., 2024, "Be like a Goldfish,
+Don't Memorize!"). The first h tokens of a document have fewer before them and are all kept.
 
 The hash rolls: for tokens t, H(i) is t[i] + t[i - 1] * B + ... + t[i - h + 1] * B^(h - 1), modulo 2^64, and is mixed
 before it is compared. Of a piece that begins within its document the tokens before it are read too, from the same file.

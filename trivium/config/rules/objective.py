@@ -45,7 +45,7 @@ def _weight_rules(view: View, number: int, weights: Mapping[str, float]) -> Iter
     if not view.written(*path):
         yield view.problem(path, "names no source. Write loss_weight = { code = 0.5 }, or leave it out.")
     elif own and all(weights.get(name, 1.0) == 0 for name in own):
-        what = f"is 0 for {listed(own)}, all that the stage reads: nothing is learnt. Write a weight above 0."
+        what = f"is 0 for {listed(own)}, all that the stage reads: it would train on nothing. Write a weight above 0."
         yield view.problem(path, what)
 
 
