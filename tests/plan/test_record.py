@@ -225,7 +225,7 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     if out is not None and stage.rows_before(step + 1) <= out.first:
         out = None  # the next mixture has not begun
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
-    counts = stage.mixture.count((step + 1 - (stage.start or 0)) * stage.batch_size).tolist()
+    counts = stage.mixture.count(stage.batches.rows_before(step + 1 - (stage.start or 0))).tolist()
     read = [name for name, count in zip(stage.mixture.names, counts, strict=True) if count]
     what = (
         (now.stage, stage.start, now.seq_len, now.batch_size, now.tokens_before, now.weight_decay),
