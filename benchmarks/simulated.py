@@ -56,6 +56,8 @@ class SimulatedBlocks:
             itemsize=np.full(FILES, TOKENS.itemsize),
             loss=np.zeros(FILES, np.int64),
             num_ids=np.full(FILES, 2**16),
+            ends=np.full(FILES, address_of(ENDS)),
+            documents=np.zeros(FILES, np.int64),
         )
 
     def open_files(self, pieces: Int64s) -> None:

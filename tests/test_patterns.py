@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.events import steps_taken
@@ -148,6 +149,23 @@ def test_kl(train: Train) -> None:
     assert all("kl" not in event["extra"] for event in steps[:12])
     assert steps[12]["extra"]["kl"] == pytest.approx(0, abs=1e-5)  # nothing has moved yet
     assert steps[-1]["extra"]["kl"] > 1e-5
+
+
+def test_weights_and_gaps_in_the_loss(train: Train) -> None:
+    trainer = train("loss")
+    steps = list(steps_taken(Path("runs/loss/events.jsonl")).values())
+    assert all("weighted_loss" not in event["extra"] for event in steps[:12])
+    for event in steps[12:]:
+        losses, tokens = event["loss_by_source"], event["loss_tokens_by_source"]
+        halved = 0.5 * losses["web"] * tokens["web"] + losses["code"] * tokens["code"]
+        mean = halved / (0.5 * tokens["web"] + tokens["code"])
+        assert event["extra"]["objective"] == event["extra"]["weighted_loss"] == pytest.approx(mean, rel=1e-6)
+    first, last = (event for event in events_of("loss") if event["event"] == "evaluated")
+    assert (first["weighted_loss"], first["step"], last["step"]) == (None, 12, 20)
+    assert last["loss"] != last["weighted_loss"] is not None
+    learnt = sum(event["loss_tokens"] for event in steps)
+    slots = sum(np.count_nonzero(trainer.loader.batch(step).segments >= 0) for step in range(20))
+    assert 0.8 < learnt / slots < 0.93
 
 
 def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:

@@ -103,6 +103,7 @@ max_tokens = 1000
 name = "first"
 steps = 2
 weights = { web = 1, short = 1, hub = 1, stream = 1 }
+goldfish = { k = 4, h = 2 }
 
 [[stages]]
 name = "second"
@@ -125,10 +126,12 @@ size = "tiny"
 [tokenizer]
 kind = "tiktoken"
 path = "ranks.tiktoken"
+special_tokens = ["<|eos|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
 
 [sources.pages]
 kind = "text"
 path = "pages"
+fim = { rate = 0.5, spm = 0.5 }
 
 [schedule]
 shape = "cosine"

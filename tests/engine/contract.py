@@ -10,6 +10,7 @@ import pytest
 from tests.engine.kl_contract import KlContract
 from tests.engine.optimizer_contract import OptimizerContract
 from tests.engine.tiny import OPTIMIZERS, STAGE, change_segment, nats_of, only_learn
+from tests.engine.weight_contract import LossWeightContract
 from tests.support.batches import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
 from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import (
@@ -32,7 +33,7 @@ GENERATED = [
 ]
 
 
-class EngineContract(KlContract, OptimizerContract):
+class EngineContract(KlContract, OptimizerContract, LossWeightContract):
     """Inherit, and give `make`."""
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)

@@ -88,6 +88,8 @@ STAGE_KEYS: dict[str, list[Any]] = {
     "kl": [None, {"beta": 0.1}, {"beta": 0.2}, {"beta": 0.1, "direction": "reverse"}],
     "z_loss": [None, 1e-4],
     "loss_on": [None, "all", "assistant"],
+    "loss_weight": [None, {"web": 0.5}, {"web": 1.0, "code": 0.5}],
+    "goldfish": [None, {"k": 50, "h": 50}, {"k": 4, "h": 13}],
     "reset_optimizer": [None, True],
     "optimizer": [
         None,
@@ -223,6 +225,8 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
     if out is not None and stage.rows_before(step + 1) <= out.first:
         out = None  # the next mixture has not begun
     shares = {name: share for name, share in (stage.shares or {}).items() if share}
+    counts = stage.mixture.count(stage.batches.rows_before(step + 1 - (stage.start or 0))).tolist()
+    read = [name for name, count in zip(stage.mixture.names, counts, strict=True) if count]
     what = (
         (now.stage, stage.start, now.seq_len, now.batch_size, now.tokens_before, now.weight_decay),
         (
@@ -236,6 +240,8 @@ def decided(plan: Plan, step: int) -> tuple[object, list[float]]:
             said.kl,
             said.z_loss,
             said.loss_on,
+            said.goldfish,
+            {name: weight for name, weight in (said.loss_weight or {}).items() if weight != 1 and name in read},
         ),
         (
             is_fresh and stage.start != 0,

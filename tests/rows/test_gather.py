@@ -1,5 +1,6 @@
 """Rows -> arrays: a document's next token is the target, and nothing is predicted across documents."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.corpus import document_ends, gather_known, gather_window, make_blocks
 from trivium.rows.batch import IGNORED, PADDING
-from trivium.rows.blocks import FileBlocks, FileTable
+from trivium.rows.blocks import FileBlocks
 from trivium.rows.kernels import address_of
 from trivium.rows.packing import Policy
 from trivium.rows.window import Window, make_window
@@ -71,7 +72,7 @@ def test_tokens_of_any_width_become_the_same_rows(dtype: str) -> None:
     expected = gather_window(blocks, window).tolist()
     copies = [file.open().tokens.astype(dtype) for file in blocks.files]
     addresses = np.array([address_of(copy) for copy in copies])
-    blocks.table = FileTable(addresses, np.full(2, copies[0].itemsize), np.zeros(2, np.int64), np.full(2, 100))
+    blocks.table = replace(blocks.table, tokens=addresses, itemsize=np.full(2, copies[0].itemsize))
     assert gather_window(blocks, window).tolist() == expected
 
 

@@ -15,6 +15,7 @@ from trivium.config.schema import Config
 from trivium.loader.stage_reader import files_of
 from trivium.rows.blocks import FileBlocks, HoldOut
 from trivium.rows.gather import gather
+from trivium.rows.goldfish import NONE, Goldfish
 from trivium.rows.kernels import address_of
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.window import Window
@@ -66,20 +67,23 @@ def make_blocks(
     return FileBlocks(name, opened, repr(files), block_tokens, window_blocks, hold_out)
 
 
-def gather_window(blocks: FileBlocks, window: Window) -> NDArray[np.int32]:
+def gather_window(blocks: FileBlocks, window: Window, goldfish: Goldfish = NONE) -> NDArray[np.int32]:
     """(4, rows, seq_len): the tokens, targets, segments and positions of all rows of a window."""
-    arrays, unknown = gather_known(blocks, window, LARGEST_ID)
+    arrays, unknown = gather_known(blocks, window, LARGEST_ID, goldfish)
     assert unknown[0] == -1
     return arrays
 
 
-def gather_known(blocks: FileBlocks, window: Window, vocab: int) -> tuple[NDArray[np.int32], tuple[int, int, int]]:
+def gather_known(
+    blocks: FileBlocks, window: Window, vocab: int, goldfish: Goldfish = NONE
+) -> tuple[NDArray[np.int32], tuple[int, int, int]]:
     """The same for a vocabulary, and the row, file and first token of the first piece with an id beyond it."""
     files = files_of(blocks, vocab, masks_loss=True)
     firsts = address_of(window.pieces) + window.row_starts[:-1] * PIECE_BYTES
     of_source = np.full(window.num_rows, address_of(files))
     arrays = np.full((4, window.num_rows, window.seq_len), -7, np.int32)
-    return arrays, gather(np.stack((firsts, np.diff(window.row_starts), of_source), axis=1), arrays)
+    rows = np.stack((firsts, np.diff(window.row_starts), of_source), axis=1)
+    return arrays, gather(rows, arrays, *goldfish.rule)
 
 
 def document_ends(files: Lengths) -> NDArray[np.int64]:

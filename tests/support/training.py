@@ -58,6 +58,7 @@ mixture = { web = 0.5, code = 0.5 }
 fade = { steps = 2 }
 seq_len = 32
 batch_size = 4
+loss_weight = { code = 0.5 }
 rope = { theta = 50_000 }
 lr = { scale = 0.5 }
 evaluate = true
@@ -77,6 +78,7 @@ mixture = { web = 1.0 }
 seq_len = 16
 batch_size = 4
 z_loss = 1e-4
+goldfish = { k = 4, h = 3 }
 lr = { shape = "linear" }
 """
 )

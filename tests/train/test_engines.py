@@ -50,6 +50,7 @@ seq_len = 16
 batch_size = 8
 packing = "concat"
 kl = { beta = 0.5 }
+loss_weight = { code = 0.5 }
 [[stages]]
 name = "long"
 steps = 20
@@ -60,6 +61,7 @@ rope = { theta = 50_000 }
 packing = "pad"
 lr = { warmup = { steps = 10 } }
 z_loss = 1e-4
+goldfish = { k = 4, h = 3 }
 reset_optimizer = true
 [[stages]]
 name = "back"

@@ -334,6 +334,7 @@ def test_stages_that_ones_own_parts_would_pass_over_are_refused(folder: Path) ->
     for kind, override, what in (
         (small, "stages.0.rope.theta=50000", "Trainer.model() makes the model, which does not see them"),
         (loss, "stages.0.z_loss=0.1", "Trainer.loss() is the whole objective, but the stage has z_loss"),
+        (loss, "stages.0.loss_weight={web = 0.5}", "objective, but the stage has loss_weight. Leave it out."),
         (loss, 'stages.1.kl={beta = 1.0, direction = "reverse"}', 'the stage has kl.direction = "reverse"'),
     ):
         with pytest.raises(UsageError) as refusal:

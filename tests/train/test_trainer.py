@@ -50,6 +50,7 @@ def test_a_stage_of_n_steps_takes_n_steps_and_all_changes_come_with_its_first(fo
     assert began[1]["changes"] == {
         "seq_len": [16, 32],
         "batch_size": [8, 4],
+        "loss_weight": [None, {"code": 0.5}],
         "rope": [{"theta": 10_000.0}, {"theta": 50_000.0}],
         "mixture": [{"code": 0.25, "web": 0.75}, {"code": 0.5, "web": 0.5}],
     }

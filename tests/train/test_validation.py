@@ -10,7 +10,7 @@ from tests.support.training import SMALL_MODEL, events, train
 from trivium.engine.base import EvalStats
 from trivium.errors import ConfigError, PlanError
 from trivium.rows.batch import Batch
-from trivium.run.events import Ended, as_event
+from trivium.run.events import Ended, Evaluated, as_event
 from trivium.text.tokenizer import ByteTokenizer
 from trivium.train.trainer import Trainer
 
@@ -91,6 +91,24 @@ def test_bits_per_byte_leave_out_the_nats_of_tokens_that_have_no_bytes(engine: s
     (event,) = events("evaluated")
     assert event["bits_per_byte"] == pytest.approx(sum(text) / math.log(2) / len(text), rel=1e-6)
     assert event["loss"] == pytest.approx(sum(loss for _, loss in counted) / len(counted), rel=1e-6)
+
+
+def test_a_stage_with_weights_has_a_weighted_loss_beside_the_plain_one() -> None:
+    counting = 'sources.counting={ kind = "chat", task = "counting", size = 60, validation = 0.2, loss_on = "all" }'
+    plain = [counting, "evaluate.at_start=true", "stages.0.steps=1"]
+    train(*plain)
+    (without,), (step,) = events("evaluated"), events("step")
+    assert without["weighted_loss"] is None
+    assert "weighted_loss" not in step["extra"]
+    train(*plain, "run.name=weighted", "stages.0.loss_weight={ counting = 0.25 }")
+    (event,), (step,) = events("evaluated", "weighted"), events("step", "weighted")
+    assert (event["loss"], event["loss_by_source"]) == (without["loss"], without["loss_by_source"])
+    low, high = sorted([event["loss_by_source"]["spelling"], event["loss"]])
+    assert low < event["weighted_loss"] < high  # nearer to the source that weighs more
+    assert step["extra"]["objective"] == step["extra"]["weighted_loss"] != step["loss"]
+    shown = as_event(event)
+    assert isinstance(shown, Evaluated)
+    assert f"validation {event['loss']:.4f}, {event['weighted_loss']:.4f} weighted, " in shown.line()
 
 
 def test_an_evaluation_reads_the_rows_that_its_tokens_fill() -> None:

@@ -26,12 +26,13 @@ def train_tokenizer(
         str | None, typer.Option(help="The field of JSONL and Parquet that has the text.", show_default="text")
     ] = None,
     bad_lines: BadLines = None,
+    fim: Annotated[bool, typer.Option("--fim", help="Add the three tokens of fill-in-the-middle.")] = False,
 ) -> None:
     """Train a byte-level BPE on texts, or on the texts of a config's sources."""
     from trivium.text.train_tokenizer import train_on_texts
     from trivium.textfiles.progress import say
 
-    trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines)
+    trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines, fim=fim)
     for line in trained.skipped:
         say(line)
     echo(str(trained))

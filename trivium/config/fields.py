@@ -96,12 +96,14 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0)]
 Shares = Annotated[Mapping[str, Share], frozen_dict]
+LossWeight = Annotated[Mapping[str, Annotated[float, Field(ge=0, le=1e6)]], frozen_dict]
 Paths = Annotated[
     tuple[PathText, ...],
     BeforeValidator(_one_or_many, json_schema_input_type=str | list[str]),
     Field(min_length=1),
 ]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str]), Field(min_length=1)]
+FimTokens = Annotated[tuple[Name, Name, Name], BeforeValidator(_as_tuple, json_schema_input_type=list[str])]
 Betas = Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_as_tuple, json_schema_input_type=list[BelowOne])]
 
 

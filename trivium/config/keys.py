@@ -33,6 +33,12 @@ RENAMED = {
     "sources.shuffle_documents": "shuffle_buffer",
 }
 
+# Keys that only other tables of their kind have, and why.
+ELSEWHERE = {
+    "sources.fim": "needs text, which is cut before it is tokenised. Write it in a source of kind text, huggingface or "
+    "stream, or leave it out.",
+}
+
 MISSING = object()
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -92,7 +98,10 @@ def unknown_key(path: Path, known: Iterable[str]) -> str:
     """What is wrong with a key that its table does not have; an old name leads to the new one."""
     # Without the stage's number or the source's name: stages.0.documents -> stages.documents.
     place = (path[0], *path[2:]) if path[0] in ("stages", "sources") else path
-    now = RENAMED.get(".".join(map(str, place)))
+    written = ".".join(map(str, place))
+    if written in ELSEWHERE:
+        return ELSEWHERE[written]
+    now = RENAMED.get(written)
     return f"unknown key. {nearest(now or str(path[-1]), known)}"
 
 

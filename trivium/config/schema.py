@@ -12,6 +12,7 @@ from pydantic import Field
 
 from trivium.config.engine import Engine
 from trivium.config.fields import (
+    FimTokens,
     FrozenDict,
     Name,
     Names,
@@ -171,6 +172,8 @@ class Tokenizer(Table):
     """With kind = "tiktoken": the pattern by which text is split; absent: GPT-4's."""
     special_tokens: Names | None = Field(None, examples=[["<|bos|>", "<|eos|>"]])
     """With kind = "tiktoken": special tokens after the ranks; absent: one for each role, as <|bos|>."""
+    fim_tokens: FimTokens | None = Field(None, examples=[["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]])
+    """The tokens before prefix, suffix and middle, for sources with fim; absent: tokens with well-known names."""
 
 
 class LoaderSettings(Table):

@@ -90,6 +90,15 @@ class PreparedSource(BaseSource):
     """The largest fraction of lines without a document; more is an error."""
 
 
+class Fim(Table):
+    """Fill-in-the-middle: documents are cut in three, and the model learns to write the middle from the other two."""
+
+    rate: Annotated[float, Field(gt=0, le=1)] = Field(0.5, examples=[0.5])
+    """The part of the documents that is cut."""
+    spm: Fraction = Field(0.5, examples=[0.5])
+    """Of these, the part with the suffix first (SPM); the others begin with the prefix (PSM)."""
+
+
 class TextSource(PreparedSource):
     """Local text: JSONL, Parquet, plain text (also .gz, .zst); tokenised once and cached."""
 
@@ -101,6 +110,8 @@ class TextSource(PreparedSource):
     """The column of the text, in JSONL and Parquet."""
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
+    fim: Fim | None = Field(None, examples=[{"rate": 0.5, "spm": 0.5}])
+    """Cut some documents for fill-in-the-middle, as they are tokenised; absent: none."""
 
 
 class HubSource(BaseSource):
@@ -125,6 +136,8 @@ class HuggingFaceSource(HubSource, PreparedSource):
     """The dataset has tokens already: input_ids (or inputs), perhaps with labels and position_ids."""
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
+    fim: Fim | None = Field(None, examples=[{"rate": 0.5, "spm": 0.5}])
+    """Cut some documents for fill-in-the-middle, as they are tokenised; absent: none."""
 
 
 class StreamSource(HubSource):
@@ -134,6 +147,8 @@ class StreamSource(HubSource):
     """A streaming `datasets` dataset; not finite, so it has no epochs."""
     add: Added | None = Field(None, examples=[["bos", "eos"]])
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
+    fim: Fim | None = Field(None, examples=[{"rate": 0.5, "spm": 0.5}])
+    """Cut some documents for fill-in-the-middle, as they are tokenised; absent: none."""
     lanes: Count = Field(8, examples=[8])
     """Readers side by side, whatever the number of ranks."""
     shuffle_buffer: Count = Field(10_000, examples=["10k"])
@@ -253,6 +268,11 @@ def base_of(sources: Mapping[str, BaseSource], name: str) -> BaseSource | None:
     """The source that has a source's documents: itself, or of a view the other one; None where that is not there."""
     source = sources.get(name)
     return sources.get(source.of or "") if isinstance(source, ViewSource) else source
+
+
+def fim_of(source: BaseSource) -> Fim | None:
+    """How a source's texts are cut; None where they are not, or it has no text."""
+    return source.fim if isinstance(source, TextSource | HuggingFaceSource | StreamSource) else None
 
 
 TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")

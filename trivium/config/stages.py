@@ -8,6 +8,7 @@ from pydantic import Field, model_serializer
 from trivium.config.batches import Batches
 from trivium.config.fields import (
     Epochs,
+    LossWeight,
     Name,
     Names,
     OpenFraction,
@@ -28,6 +29,7 @@ Precision = Literal["float32", "bfloat16"]
 Recompute = Literal["none", "selective", "full"]
 MOST_ROWS = 2**24  # of a step
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
+MOST_CONTEXT = 2**16  # tokens that a goldfish mask looks back
 # Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an
 # override of one of them takes the place of those in the file.
 EITHER = (
@@ -166,6 +168,15 @@ class Kl(Table):
     """Precision of the reference model; absent: the engine's precision."""
 
 
+class Goldfish(Table):
+    """Tokens that are dropped from the loss, so that no passage is memorised."""
+
+    k: Annotated[Count, Field(ge=2)] = Field(50, examples=[50])
+    """One of this many tokens is dropped, on average."""
+    h: Annotated[Count, Field(le=MOST_CONTEXT)] = Field(50, examples=[50])
+    """The tokens before a token, in its document, whose hash decides; the first ones of a document are all kept."""
+
+
 class StageEngine(Table):
     """What a stage changes in `[engine]`, from its first step on, without a new launch."""
 
@@ -222,6 +233,10 @@ class StageDefaults(Table):
     """Weight of the squared log of the softmax's sum; absent: none."""
     loss_on: Literal["all", "assistant"] | None = None
     """Which tokens of conversations count in the loss; absent: as the source has it."""
+    loss_weight: LossWeight | None = Field(None, examples=[{"code": 0.5}])
+    """What the losses of a source's tokens are multiplied by in the objective; 1 for sources that are not named."""
+    goldfish: Goldfish | None = Field(None, examples=[{"k": 50, "h": 50}])
+    """Drop one of k tokens from the loss, always the same ones; absent: none."""
     reset_optimizer: bool = False
     """Start with a fresh optimizer state at the stage's first step."""
     evaluate: bool = False

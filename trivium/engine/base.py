@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
 from trivium.engine.own import name_of
 from trivium.errors import UsageError
@@ -136,6 +137,7 @@ class StageSettings:
     rope: RopeSpec | None = None  # absent: the model's
     document_mask: bool = True
     z_loss: float | None = None
+    loss_weight: LossWeights = EQUAL  # of all terms of a token's loss, by its source
     kl: KlSettings | None = None  # absent: no reference is held or run
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
     recompute: Recompute | None = None  # absent: the engine's, as all below
@@ -158,9 +160,10 @@ class StageSettings:
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
-        Terms are means over loss tokens: z (the squared log of the softmax's sum), kl and reference_nats.
+        The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
+        (the squared log of the softmax's sum), kl and reference_nats.
         """
-        extra, objective = {}, loss
+        extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, loss
         if self.z_loss is not None:
             extra["z_loss"] = self.z_loss * terms["z"]
             objective += extra["z_loss"]
@@ -200,7 +203,8 @@ class StepStats:
     nats_by_source: Mapping[str, float]
     loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
-    # z_loss; kl (before its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
+    # weighted_loss (the cross-entropy by the stage's loss_weight, by which all of these are means); z_loss; kl (before
+    # its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
     skipped: str | None = None  # why no update was made, where none was
     together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged
@@ -356,8 +360,9 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
     if settings.token_losses is None:
         return
-    if stage.z_loss is not None:
-        raise UsageError("Trainer.loss() is the whole objective, but the stage has z_loss. Leave it out.")
+    for key, is_given in {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}.items():
+        if is_given:
+            raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
         what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
         raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")

@@ -215,7 +215,7 @@ class Loader:
         first = (step - found.first_step) * found.size
         stop = first + found.size
         arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
-        row, file, offset = gather(found.rows[first:stop], arrays)
+        row, file, offset = gather(found.rows[first:stop], arrays, *found.goldfish.rule)
         if row >= 0:
             raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)

@@ -19,6 +19,7 @@ from trivium.plan.stage import CompleteStage, SourceUse
 from trivium.rows.batch import Batch
 from trivium.rows.blocks import Blocks
 from trivium.rows.gather import ROW_ADDRESS, ROW_FILES, ROW_PIECES, gather
+from trivium.rows.goldfish import NONE, Goldfish
 from trivium.rows.kernels import address_of, array_at, compiled
 from trivium.rows.piece import PIECE_BYTES
 from trivium.rows.reading import Reading
@@ -40,7 +41,7 @@ class LoadedWindow:
 
     first: int  # position of the first
     window: Window
-    files: Int64s  # (files, 4) as `gather` takes them
+    files: Int64s  # (files, 6) as `gather` takes them
     stream: tuple[str, LaneRows] | None = None  # its name, and the documents that `files` has the addresses of
 
     @property
@@ -89,7 +90,8 @@ def files_of(blocks: Blocks, vocab: int, *, masks_loss: bool) -> Int64s:
     """A source's files as `gather` takes them; without their loss bytes where all tokens count in the loss."""
     table = blocks.table
     loss = table.loss if masks_loss else np.zeros_like(table.loss)
-    return np.stack((table.tokens, table.itemsize, loss, np.minimum(table.num_ids, vocab)), axis=1)
+    known = np.minimum(table.num_ids, vocab)
+    return np.stack((table.tokens, table.itemsize, loss, known, table.ends, table.documents), axis=1)
 
 
 class OpenFiles:
@@ -120,6 +122,7 @@ class FoundRows:
     source: NDArray[np.int32]  # (rows,) index into the plan's sources
     rows: Int64s  # (rows, 3) as `gather` takes them
     loaded: tuple[LoadedWindow, ...]  # kept alive: the rows point into them
+    goldfish: Goldfish = NONE  # which targets are dropped
 
     def streamed(self, row: int) -> tuple[WindowDocuments, ...] | None:
         """The documents of a stream that a row points into; None for a row of files."""
@@ -137,6 +140,7 @@ class StageReader:
     ) -> None:
         self.stage = stage
         self.mixture = stage.mixture  # every batch asks for it
+        self.goldfish = stage.goldfish
         segments = {name: stage.uses[name].segment for name in self.mixture.names}
         self.givers = [_giver(stage.uses[name], streams.lanes.get(name), vocabs[name]) for name in self.mixture.names]
         number_of = {name: number for number, name in enumerate(names)}
@@ -181,6 +185,7 @@ class StageReader:
             self._source_index[sources],
             rows,
             loaded,
+            self.goldfish,
         )
 
     def _bring(self, source: int, position: int, stop: int) -> LoadedWindow:
@@ -262,7 +267,7 @@ class RowReader:
         files = self._files.table()
         rows[:, ROW_FILES] = address_of(files)
         arrays = np.empty((4, count, self.reading.settings.seq_len), np.int32)
-        row, file, offset = gather(rows, arrays)
+        row, file, offset = gather(rows, arrays, *NONE.rule)  # no token of a validation is dropped
         if row >= 0:
             raise unknown_in_file(self.sources[self._source], self.reading.blocks, file, offset, self.vocab)
         source = np.full(count, self._source, np.int32)

@@ -30,7 +30,7 @@ class Streams:
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
             _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
             try:
-                stream = StreamDataset(name, source, tokenizer)
+                stream = StreamDataset(name, source, tokenizer, config=plan.config.tokenizer)
             except SourceError as error:
                 raise PlanError([Problem(f"sources.{name}", str(error))]) from error
             stream.stopping = stopping

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.problems import show_value
+from trivium.config.sources import fim_of
 from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
@@ -38,6 +39,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "sources": {
             name: {"kind": source.kind}
             | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
+            | {"fim": None if (fim := fim_of(source)) is None else fim.model_dump()}
             | {"tasks": [task._asdict() for task in plan.sources[name].tasks] if name in plan.sources else None}
             for name, source in plan.config.sources.items()
         },
@@ -97,6 +99,8 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "rope": None if stage.rope is None else stage.rope.deciding(),
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
         "loss_on": stage.config.loss_on,
+        "loss_weight": None if stage.config.loss_weight is None else dict(stage.config.loss_weight),
+        "goldfish": None if stage.config.goldfish is None else stage.config.goldfish.model_dump(mode="json"),
         "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
         "optimizer": _optimizer_json(plan, stage),
         "peak_lr": plan.peak_lr_of(stage),
@@ -110,6 +114,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
                 "rows": use.rows,
                 "tokens": use.rows * stage.seq_len,
                 "loss_tokens": use.loss_tokens,
+                "loss_tokens_expected": use.dropped > 0,
                 "figures": None if use.figures is None else asdict(use.figures),
                 "epochs": use.epochs,
                 "epochs_so_far": use.epochs_so_far,
@@ -151,6 +156,12 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
+        if stage.get("loss_weight"):
+            weights = ", ".join(f"{name} {weight:g}" for name, weight in stage["loss_weight"].items())
+            parts.append(f"loss weights {weights}, others 1")
+        if stage.get("goldfish"):
+            k, h = stage["goldfish"]["k"], stage["goldfish"]["h"]
+            parts.append(f"goldfish drops about 1 in {k:,} tokens from the loss, by the {h:,} before it")
         parts += [f"engine.{key} {value}" for key, value in (engine or {}).items()]
         parts += _optimizer_words(stage.get("optimizer"))
         before = rope

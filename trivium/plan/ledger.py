@@ -64,7 +64,9 @@ class Ledger:
             if name in self.sources:
                 # The stage's loss_on goes before the source's; neither moves a row.
                 masks_loss = (stage.loss_on or self.sources[name].loss_on) != "all"
-                uses[name] = replace(self._give_one(name, settings, rows), masks_loss=masks_loss)
+                dropped = 0.0 if stage.goldfish is None else 1 / stage.goldfish.k
+                given = self._give_one(name, settings, rows)
+                uses[name] = replace(given, masks_loss=masks_loss, dropped=dropped)
             else:
                 uses[name] = SourceUse(rows)
         return uses

@@ -17,7 +17,7 @@ from trivium.config.optimizer import Optimizer, StageOptimizer, stage_optimizers
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
-from trivium.config.sources import StreamSource, ViewSource
+from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of
 from trivium.model.folder import SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.lr.curve import Curve
@@ -139,15 +139,27 @@ def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]
     """What decides a source's documents and the order in which they are read."""
     source = config.sources[name]
     if isinstance(source, StreamSource):
-        entries = {f"sources.{name}.{key}": redacted(getattr(source, key)) for key in STREAM_KEYS}
+        entries = _fim_entries(name, source, config) | {
+            f"sources.{name}.{key}": redacted(getattr(source, key)) for key in STREAM_KEYS
+        }
         return entries if source.add is None else entries | {f"sources.{name}.add": sorted(set(source.add))}
     if isinstance(source, ViewSource):
         view = {"from": source.of, "min_tokens": source.min_tokens, "max_tokens": source.max_tokens}
         entries = {f"sources.{name}.{key}": value for key, value in view.items()}
         return entries | _source_entries(source.of or "", config, sources)
     keys = ("block_tokens", "window_blocks", "validation")
-    content = sources[name].content if name in sources else None
-    return {f"sources.{name}.content": content} | {f"sources.{name}.{key}": getattr(source, key) for key in keys}
+    entries = {f"sources.{name}.content": sources[name].content if name in sources else None}
+    entries |= {f"sources.{name}.{key}": getattr(source, key) for key in keys}
+    return _fim_entries(name, source, config) | entries
+
+
+def _fim_entries(name: str, source: BaseSource, config: Config) -> Record:
+    """How a source's texts are cut; nothing where they are not."""
+    fim = fim_of(source)
+    if fim is None:
+        return {}
+    named = None if config.tokenizer is None else config.tokenizer.fim_tokens
+    return _flat(f"sources.{name}.fim", fim) | ({} if named is None else {f"sources.{name}.fim.tokens": list(named)})
 
 
 def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
@@ -182,6 +194,11 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
         entries |= _flat(f"{path}.kl", config.kl)
         if config.kl.reference is not None and config.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(config.kl.reference.stage)
+    if config.goldfish is not None:
+        entries |= _flat(f"{path}.goldfish", config.goldfish)
+    for name, weight in sorted((config.loss_weight or {}).items()):
+        if name in read and weight != 1:
+            entries[f"{path}.loss_weight.{name}"] = weight
     for name, use in stage.uses.items():
         if name in read and not use.masks_loss and config.loss_on is None:
             entries[f"{path}.loss_on.{name}"] = "all"  # as the source has it
@@ -241,10 +258,12 @@ def fingerprint(entries: Record) -> str:
 def first_difference(old: Record, new: Record) -> Difference | None:
     """The first key that differs, in the order of the old record, then of the new one."""
     plain_old, plain_new = json.loads(json.dumps(old)), json.loads(json.dumps(new))
-    for key in [*plain_old, *plain_new]:
-        if plain_old.get(key) != plain_new.get(key):
-            return Difference(key, plain_old.get(key), plain_new.get(key))
-    return None
+    differing = [key for key in [*plain_old, *plain_new] if plain_old.get(key) != plain_new.get(key)]
+    if not differing:
+        return None
+    # What was written decides a source's content, and says more than the hash of it.
+    key = next((key for key in differing if not key.endswith(".content")), differing[0])
+    return Difference(key, plain_old.get(key), plain_new.get(key))
 
 
 def _shown(value: Any) -> str:

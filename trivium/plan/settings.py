@@ -12,6 +12,7 @@ from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
 from trivium.config.stages import Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.mesh import CONTEXT, MeshShape, refuse_unshared_rows
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -66,6 +67,7 @@ def stage_settings(
         rope=rope,
         document_mask=stage.document_mask,
         z_loss=stage.z_loss,
+        loss_weight=LossWeights(stage.loss_weight or {}),
         kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
         reset_optimizer=begins and (stage.reset_optimizer if optimizer is None else optimizer.is_fresh),
         recompute=stage.engine.recompute,

@@ -10,6 +10,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
+from trivium.config.sources import fim_of
 from trivium.config.stages import CROPPING
 from trivium.plan.export import inherited_values, objective_lines, stage_json
 from trivium.plan.lr.words import rate_lines
@@ -118,7 +119,7 @@ def source_table(plan: Plan) -> Table:
                 name + fading,
                 share,
                 _count(use.rows * stage.seq_len if use else None),
-                _count(use.loss_tokens if use else None),
+                _loss_tokens(use),
                 *_epochs(use),
                 *_packed(stage, use),
             )
@@ -164,7 +165,9 @@ def source_list(plan: Plan) -> Table:
         opened = plan.sources.get(name)
         size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
         tasks = () if opened is None else opened.tasks
-        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else source.where, *size)
+        fim = fim_of(source)
+        cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
+        _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else f"{source.where}{cut}", *size)
         for task, documents, tokens in tasks:
             _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))
     return table
@@ -185,6 +188,12 @@ def plain_table(*headers: str, right: tuple[int, ...] = ()) -> Table:
 
 def _count(count: int | None) -> str:
     return UNKNOWN if count is None else show_count(count)
+
+
+def _loss_tokens(use: SourceUse | None) -> str:
+    """`1.9B`; `~1.9B` where that many are expected."""
+    counted = _count(use.loss_tokens if use else None)
+    return f"~{counted}" if use and use.dropped and use.loss_tokens is not None else counted
 
 
 def _epochs(use: SourceUse | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from trivium.config.batches import Batches, BatchPiece
 from trivium.config.stages import Stage
 from trivium.model.spec import RopeSpec
 from trivium.rows.figures import Figures
+from trivium.rows.goldfish import NONE, Goldfish
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings
 
@@ -30,13 +31,18 @@ class SourceUse:
     epochs_so_far: float | None = None  # and in the run up to its end
     segment: Segment | None = None  # where the stage starts to read it
     masks_loss: bool = True  # whether the source's loss bytes count in the stage
+    dropped: float = 0.0  # the share of its loss tokens that a goldfish mask is expected to drop
 
     @property
     def loss_tokens(self) -> int | None:
-        """Tokens that count in the loss; with loss on all, those too that the source's loss bytes mask."""
+        """Tokens that count in the loss; with loss on all, those too that the source's loss bytes mask.
+
+        With a goldfish mask, which only the tokens themselves decide, as many as are expected.
+        """
         if self.figures is None:
             return None
-        return self.figures.unmasked if self.masks_loss else self.figures.loss_tokens
+        counted = self.figures.unmasked if self.masks_loss else self.figures.loss_tokens
+        return round(counted * (1 - self.dropped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,12 @@ class PlannedStage:
     def row_settings(self) -> RowSettings:
         """What decides how its rows are made."""
         return RowSettings(self.seq_len, self.config.packing, self.seed)
+
+    @property
+    def goldfish(self) -> Goldfish:
+        """Which targets are dropped from the loss."""
+        asked = self.config.goldfish
+        return NONE if asked is None else Goldfish(asked.k, asked.h)
 
     def steps_for(self, tokens: int) -> int:
         """The fewest steps of the stage that have this many tokens."""

@@ -22,6 +22,7 @@ from trivium.prepare.origins import Origins
 from trivium.prepare.shards import QueuedShard, Shard
 from trivium.text.fast_bpe import FastTokenizer
 from trivium.text.file_tokenizer import FileTokenizer
+from trivium.text.fim import Fim
 from trivium.text.roles import Role
 from trivium.text.tokenizer import AddedTokens, Tokenizer, added_roles, added_tokens, open_tokenizer
 from trivium.textfiles.bad_lines import BadLines
@@ -63,6 +64,7 @@ class Job:
     dataset: dict[str, Any] | None = None  # where rows come from
     fast: str | None = None  # by which pattern tiktoken gives the same ids
     format: WrittenFormat = "ds"
+    fim: Fim | None = None
 
     def writer(self, shard: Shard) -> TokenWriter:
         """The token file of a shard, to be written."""
@@ -84,6 +86,7 @@ class Recipe:
     add: tuple[Role, ...] | None = None  # added to each document; None: see `added_roles`
     dataset: dict[str, Any] | None = None  # where rows come from
     format: WrittenFormat = "ds"
+    fim: Fim | None = None  # how texts are cut for fill-in-the-middle
 
     def __post_init__(self) -> None:
         if self.format == "megatron" and self.form != "text":
@@ -102,7 +105,8 @@ class Recipe:
         """Plain values that change with the tokens of any document."""
         fingerprint = None if self.tokenizer is None else self.tokenizer.fingerprint
         as_written = [] if self.format == "ds" else [self.format]
-        return [VERSION, self.form, fingerprint, self.column, sorted(self.added), *as_written]
+        cut = [] if self.fim is None else [self.fim.content]
+        return [VERSION, self.form, fingerprint, self.column, sorted(self.added), *as_written, *cut]
 
     def job(self, folder: Path) -> Job:
         """The same as plain values, for the workers."""
@@ -118,6 +122,7 @@ class Recipe:
             after=marks.after,
             dataset=self.dataset,
             format=self.format,
+            fim=self.fim,
         )
 
 
@@ -229,17 +234,23 @@ class ShardEncoder:
         lines = len(found.records) + len(found.bad)
         numbered = texts_of(found, self.job.column)
         texts = list(numbered.values())
-        ids = self.encoder.encode(texts) if texts else []
-        if self.job.fast is not None and not self._compared:
-            self._compare(texts, ids)
+        encode = self._compared_encode if self.job.fast is not None else self.encoder.encode
+        ids = [] if not texts else encode(texts) if self.job.fim is None else self.job.fim.encode(texts, encode)
         around = len(self.job.before) + len(self.job.after)
         lengths = np.fromiter((len(each) + around for each in ids), np.int64, len(ids))
         tokens = _joined(ids, self.job.before, self.job.after) if around else _concatenated(ids)
         sizes = lines, found.text_bytes, found.input_bytes
         return Encoded(tokens, lengths, None, found.bad, *sizes, numbers=list(numbered))
 
+    def _compared_encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The fast library's ids; the first texts of each shard are encoded by the slow one too."""
+        ids = self.encoder.encode(texts)
+        if not self._compared:
+            self._compare(texts, ids)
+        return ids
+
     def _compare(self, texts: Sequence[str], ids: Sequence[NDArray[Any]]) -> None:
-        """The first texts of each shard are encoded by the slow library too: the ids must be the same."""
+        """The ids of both libraries must be the same."""
         few = max(1, int(np.searchsorted(np.cumsum([len(text) for text in texts]), COMPARED_CHARACTERS)))
         for text, slow, fast in zip(texts, self.tokenizer.encode(texts[:few]), ids, strict=False):
             if not np.array_equal(slow, fast):

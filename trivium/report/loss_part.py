@@ -138,12 +138,14 @@ def _evaluation_table(run: ShownRun) -> PageTable:
     events = run.log.of(Evaluated)
     scores = _own_scores(events)
     names = [name for name in run.sources if any(name in event.loss_by_source for event in events)]
+    weighted = ["weighted loss"] if any(event.weighted_loss is not None for event in events) else []
     rows = []
     for event in events:
-        numbers = [event.loss, event.bits_per_byte, *(event.loss_by_source.get(name) for name in names)]
+        numbers = [event.loss, *([event.weighted_loss] if weighted else []), event.bits_per_byte]
+        numbers += [event.loss_by_source.get(name) for name in names]
         numbers += [event.scores.get(name) for name in scores]
         rows.append([f"{event.step:,}", event.stage, *_numbers(*numbers)])
-    columns = ["step", "stage", "loss", "bits per byte", *(f"loss of {name}" for name in names), *scores]
+    columns = ["step", "stage", "loss", *weighted, "bits per byte", *(f"loss of {name}" for name in names), *scores]
     title = run.label_of("Evaluations")
     numeric = (0, *range(2, len(columns)))
     return long_table(f"evaluations-{run.number}", title, columns, rows, numbers=numeric, folded=True)

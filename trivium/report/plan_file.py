@@ -34,6 +34,7 @@ class SourceUse(TypedDict):
     rows: Whole
     tokens: Whole | None
     loss_tokens: Whole | None
+    loss_tokens_expected: NotRequired[bool]
     figures: UseFigures | None
     epochs: Number | None
     epochs_so_far: Number | None
@@ -75,6 +76,7 @@ class SourceFile(TypedDict):
     """A source; a stream has no size."""
 
     kind: str
+    fim: NotRequired[dict[str, Number] | None]
     documents: Whole | None
     tokens: Whole | None
 

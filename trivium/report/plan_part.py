@@ -113,7 +113,9 @@ def _forecast(forecast: Record | None, of: str, key: str) -> list[Block]:
 
 def _source_rows(name: str, source: Record) -> list[list[str]]:
     """A source, and each task that it mixes."""
-    rows = [(str(source["kind"]), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
+    fim = source.get("fim")
+    kind = source["kind"] if fim is None else f"{source['kind']}, fim {fim['rate']:.4g}"
+    rows = [(str(kind), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
     return [[name, kind, _count(of["documents"]), _count(of["tokens"])] for kind, of in rows]
 
 
@@ -282,7 +284,7 @@ def _use_rows(stage: Record) -> list[list[str]]:
                 name,
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
                 _count(use.get("tokens")),
-                _count(use.get("loss_tokens")),
+                ("~" if use.get("loss_tokens_expected") else "") + _count(use.get("loss_tokens")),
                 _times(use.get("epochs")),
                 _times(use.get("epochs_so_far")),
                 *packed_figures(stage, use.get("figures")),

@@ -13,7 +13,11 @@ EXTRA_TABLES = ("extra", "figures")  # what an engine and the user's own code ad
 EXTRAS = {  # what engines add: a title and a note
     "kl": ("KL to the reference", "Nats a token that counts in the loss, before it is multiplied by beta."),
     "reference_loss": ("Loss of the reference", "Of the frozen model, on the same tokens."),
-    "objective": ("Objective", "What is minimised: the loss, and beta times the KL."),
+    "weighted_loss": ("Weighted loss", "The loss by the weights that the stage gives to its sources."),
+    "objective": (
+        "Objective",
+        "What is minimised: the loss, weighted where the stage has weights, and its other terms.",
+    ),
 }
 
 

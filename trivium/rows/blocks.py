@@ -55,6 +55,8 @@ class FileTable:
     itemsize: Int64s  # bytes of a token
     loss: Int64s  # address of the loss bytes; 0 where every token counts in the loss
     num_ids: Int64s  # how many ids the dtype of the tokens has, from 0 on; those of a batch are int32
+    ends: Int64s  # address of the documents' ends, in tokens
+    documents: Int64s  # how many these are
 
 
 class Blocks(Protocol):
@@ -136,7 +138,6 @@ class FileBlocks:
             self.fingerprint += "/{}-{}".format(*lengths.limits)
         # Arrays that kernels read by address are kept here, so that they live as long as the addresses.
         self._ends: dict[int, Int64s] = {}  # of the files that are open
-        self._ends_at = np.zeros(len(files), np.int64)
         self._num_documents = np.array([file.num_documents for file in files], np.int64)
         self._num_tokens = np.array([file.num_tokens for file in files], np.int64)
         self._first_document = np.concatenate(([0], np.cumsum(self._num_documents)))
@@ -148,6 +149,8 @@ class FileBlocks:
             itemsize=np.array([file.dtype.itemsize for file in files], np.int64),
             loss=np.zeros(len(files), np.int64),
             num_ids=np.array([min(np.iinfo(file.dtype).max, LARGEST_ID) + 1 for file in files], np.int64),
+            ends=np.zeros(len(files), np.int64),
+            documents=self._num_documents,
         )
         for number, file in enumerate(files):
             if isinstance(file, TokenFile):
@@ -158,7 +161,7 @@ class FileBlocks:
         file = self.files[number].open()
         if number not in self._ends:
             ends = np.ascontiguousarray(file.ends, np.int64)
-            self._ends_at[number] = address_of(ends)
+            self.table.ends[number] = address_of(ends)
             self.table.tokens[number] = address_of(file.tokens)
             self.table.loss[number] = 0 if file.loss is None else address_of(file.loss)
             self._ends[number] = ends
@@ -204,7 +207,7 @@ class FileBlocks:
             bands = bands & self.lengths.mask
         else:
             bands = np.full(0 if self.lengths.is_whole else blocks.size, self.lengths.mask, np.int64)
-        files = self._ends_at, self._num_documents, self._num_tokens, self._first_block, self._keys
+        files = self.table.ends, self._num_documents, self._num_tokens, self._first_block, self._keys
         pieces, damaged = _find_spans(blocks, *files, self.block_tokens, limit, wanted, self._bounds, bands)
         if damaged >= 0:
             raise self._damaged_index(int(blocks[damaged]))
@@ -329,7 +332,7 @@ def _count_documents(
 
 
 @compiled
-def _first_above(ends: Int64s, token: int) -> int:
+def first_above(ends: Int64s, token: int) -> int:
     """The first document that ends after a token: the one that holds it."""
     low, high = 0, ends.size
     while low < high:
@@ -366,8 +369,8 @@ def _find_spans(
         file = np.searchsorted(first_block, blocks[index], side="right") - 1
         begin = (blocks[index] - first_block[file]) * block_tokens
         ends = array_at(ends_at[file], (num_documents[file],), np.int64)
-        first_document[index] = _first_above(ends, begin)
-        most += min(_first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
+        first_document[index] = first_above(ends, begin)
+        most += min(first_above(ends, begin + block_tokens), ends.size - 1) - first_document[index] + 1
     pieces = np.empty((most, 2), np.int64)
     count = 0
     for index in range(blocks.size):

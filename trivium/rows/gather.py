@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.rows.batch import IGNORED, PADDING
+from trivium.rows.blocks import first_above
+from trivium.rows.goldfish import drop
 from trivium.rows.kernels import array_at, compiled
 from trivium.rows.piece import continues, file_of, length_of
 
@@ -15,25 +17,30 @@ Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 
 # A row to gather: the address of its pieces, how many they are, and the address of its source's table of files. That
-# table is (files, 4): address of the tokens, bytes of a token, address of the loss bytes or 0, size of the vocabulary.
+# table is (files, 6): address of the tokens, bytes of a token, address of the loss bytes or 0, size of the vocabulary,
+# address of the documents' ends, number of documents.
 ROW_ADDRESS, ROW_PIECES, ROW_FILES = 0, 1, 2
-FILE_BYTES = 32  # of one file in the table
+FILE_BYTES = 48  # of one file in the table
 
 
 @compiled
-def gather(rows: Int64s, arrays: NDArray[np.int32]) -> tuple[int, int, int]:
+def gather(
+    rows: Int64s, arrays: NDArray[np.int32], limit: np.uint64, h: int, oldest: np.uint64
+) -> tuple[int, int, int]:
     """Fill `arrays` (4, rows, seq_len): tokens, targets, segments, positions; `rows` is (rows, 3) as above.
 
-    Stops at the first piece with an id that is not known, and gives its row, its file and its first token; else row -1.
+    `limit`, `h` and `oldest` are a goldfish mask's rule. Stops at the first piece with an id that is not known, and
+    gives its row, its file and its first token; else row -1.
     """
     seq_len = arrays.shape[2]
+    before = np.empty(max(0, h - 1), np.int32)
     for row in range(rows.shape[0]):
         pieces = array_at(rows[row, ROW_ADDRESS], (rows[row, ROW_PIECES], 2), np.int64)
         tokens, targets, segments, positions = arrays[0, row], arrays[1, row], arrays[2, row], arrays[3, row]
         column = 0
         for piece in range(pieces.shape[0]):
             word = pieces[piece, 1]
-            file = array_at(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES, (4,), np.int64)
+            file = array_at(rows[row, ROW_FILES] + file_of(word) * FILE_BYTES, (6,), np.int64)
             length = length_of(word)
             # Of a row of crop the last token is a target only.
             inputs = min(length, seq_len - column)
@@ -48,6 +55,10 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> tuple[int, int, int]:
             targets[column + targeted : stop] = IGNORED
             if file[2]:
                 _mask(file[2] + pieces[piece, 0] + 1, targets[column : column + targeted])
+            if limit:
+                known_before = before[: _tokens_before(file[4], file[5], pieces[piece, 0], before.size)]
+                _copy(file[0], file[1], pieces[piece, 0] - known_before.size, file[3], known_before)
+                drop(known_before, tokens[column:stop], targets[column : column + targeted], limit, h, oldest)
             segments[column:stop] = piece
             _count_up(positions[column:stop])
             column = stop
@@ -56,6 +67,14 @@ def gather(rows: Int64s, arrays: NDArray[np.int32]) -> tuple[int, int, int]:
         segments[column:] = PADDING
         positions[column:] = 0
     return -1, 0, 0
+
+
+@compiled
+def _tokens_before(ends_at: int, num_documents: int, offset: int, most: int) -> int:
+    """How many tokens of its document are before a token of a file, counted up to `most`."""
+    ends = array_at(ends_at, (num_documents,), np.int64)
+    number = first_above(ends, offset)
+    return min(most, offset - (ends[number - 1] if number else 0))
 
 
 @compiled

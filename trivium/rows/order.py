@@ -11,7 +11,7 @@ passes on average). Four rounds would not do: indices a power of two apart would
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,8 +33,11 @@ _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _WORD_BITS = np.uint64(64)
 
 
+Word = TypeVar("Word", np.uint64, NDArray[np.uint64])
+
+
 @formula
-def _mix(value: np.uint64) -> np.uint64:
+def mixed(value: Word) -> Word:
     """Every bit of the value changes every bit of the result: the finaliser of splitmix64, a bijection."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
     value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
@@ -48,7 +51,7 @@ def uniform(key: Any, number: Any) -> Any:
     Called from Python it takes arrays: NumPy warns of a scalar that wraps around.
     """
     # Two passes, so that neither neighbouring numbers nor neighbouring keys give related draws.
-    return _mix(_mix(np.uint64(number) + _GOLDEN) ^ np.uint64(key))
+    return mixed(mixed(np.uint64(number) + _GOLDEN) ^ np.uint64(key))
 
 
 def uniforms(key: int, numbers: ArrayLike) -> NDArray[np.uint64]:
@@ -72,8 +75,8 @@ def _two_rounds(value: np.uint64, bits: tuple[np.uint64, ...], keys: tuple[np.ui
     high_bits, low_bits = bits
     high = value >> low_bits
     low = value ^ (high << low_bits)
-    high ^= _mix(low ^ keys[0]) >> (_WORD_BITS - high_bits)
-    low ^= _mix(high ^ keys[1]) >> (_WORD_BITS - low_bits)
+    high ^= mixed(low ^ keys[0]) >> (_WORD_BITS - high_bits)
+    low ^= mixed(high ^ keys[1]) >> (_WORD_BITS - low_bits)
     return (high << low_bits) | low
 
 
@@ -83,8 +86,8 @@ def _two_rounds_back(value: np.uint64, bits: tuple[np.uint64, ...], keys: tuple[
     high_bits, low_bits = bits
     high = value >> low_bits
     low = value ^ (high << low_bits)
-    low ^= _mix(high ^ keys[1]) >> (_WORD_BITS - low_bits)
-    high ^= _mix(low ^ keys[0]) >> (_WORD_BITS - high_bits)
+    low ^= mixed(high ^ keys[1]) >> (_WORD_BITS - low_bits)
+    high ^= mixed(low ^ keys[0]) >> (_WORD_BITS - high_bits)
     return (high << low_bits) | low
 
 

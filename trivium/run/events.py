@@ -197,6 +197,7 @@ class Evaluated(Event):
     fingerprint: str = ""
     fingerprint_by_source: Mapping[str, str] = field(default_factory=dict)
     loss_by_position: Mapping[str, float] = field(default_factory=dict)  # by the first of a range of positions
+    weighted_loss: float | None = None  # by the stage's loss_weight; None where it has none
 
     def fingerprint_of(self, source: str) -> str:
         """What a source's figures were measured on; "" where nobody kept it."""
@@ -214,9 +215,9 @@ class Evaluated(Event):
         if self.loss is None:
             return f"step {self.step:,}: {scores}"
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
-        bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
-        shown = f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
-        return f"{shown}, {scores}" if scores else shown
+        beside = {"weighted": self.weighted_loss, "bits per byte": self.bits_per_byte}
+        known = "".join(f", {figure:.4f} {name}" for name, figure in beside.items() if figure is not None)
+        return f"step {self.step:,}: validation {self.loss:.4f}{known} ({by_source}){', ' if scores else ''}{scores}"
 
 
 class ScoreFigures(TypedDict):

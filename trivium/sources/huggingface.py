@@ -15,7 +15,15 @@ from trivium.paths import find_any
 from trivium.prepare.dataset_rows import SAVED, described, load_rows, token_column
 from trivium.prepare.encode import Recipe
 from trivium.prepare.shards import KnownParts, QueuedShard, Shard, shard_size
-from trivium.sources.locate import FetchedNote, LocatedSource, LocateSettings, not_fetched, not_prepared, prepared_files
+from trivium.sources.locate import (
+    FetchedNote,
+    LocatedSource,
+    LocateSettings,
+    not_fetched,
+    not_prepared,
+    prepared_files,
+    text_recipe,
+)
 from trivium.textfiles.read import InputPart
 
 
@@ -69,7 +77,7 @@ def locate_dataset(name: str, source: HuggingFaceSource, settings: LocateSetting
     if source.tokenised:
         recipe = Recipe("tokenised", column=token_column(rows), dataset=description)
     else:
-        recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add, description)
+        recipe = text_recipe(source, settings, description)
     work = RowsWork(source.where, rows._fingerprint, rows.num_rows, int(rows.data.nbytes))
     found = prepared_files(name, source, work, recipe, settings)
     note.keep(found)
@@ -80,7 +88,7 @@ def _asked(source: HuggingFaceSource, settings: LocateSettings, files: Any) -> l
     """What is asked of the Hub or a folder, and of what comes from there."""
     asked: list[Any] = [source.dataset, source.subset, source.split, source.tokenised, files]
     if not source.tokenised:
-        asked.append(Recipe("text", settings.tokenizer, settings.config, source.column, source.add).content)
+        asked.append(text_recipe(source, settings).content)
     return asked
 
 

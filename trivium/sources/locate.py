@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trivium.config.numbers import show_count
 from trivium.config.schema import Tokenizer as TokenizerConfig
-from trivium.config.sources import PreparedSource, TextSource, TokensSource
+from trivium.config.sources import HuggingFaceSource, PreparedSource, TextSource, TokensSource
 from trivium.errors import SourceError
 from trivium.files import cache_folder, hash_json, keep_in_cache, read_json
 from trivium.paths import suggestion
@@ -22,6 +22,7 @@ from trivium.prepare.encode import Recipe
 from trivium.prepare.folder import VERSION, identity_of, is_prepared
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
+from trivium.text.fim import find_fim
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.tokenfiles import find
@@ -95,9 +96,17 @@ def locate_text(name: str, source: TextSource, settings: LocateSettings) -> Loca
     assert source.path is not None, "a checked source has a path"
     if not exists(source.path):
         return not_there(source.path)
-    recipe = Recipe("text", settings.tokenizer, settings.config, source.column, source.add)
+    recipe = text_recipe(source, settings)
     work = FilesWork(find_inputs(source.path, hashing=settings.prepare))
     return prepared_files(name, source, work, recipe, settings)
+
+
+def text_recipe(
+    source: TextSource | HuggingFaceSource, settings: LocateSettings, dataset: dict[str, Any] | None = None
+) -> Recipe:
+    """How the texts of a source become tokens."""
+    fim = find_fim(source.fim, settings.tokenizer, settings.config)
+    return Recipe("text", settings.tokenizer, settings.config, source.column, source.add, dataset, fim=fim)
 
 
 def exists(paths: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from trivium.config.sources import TextSource
 from trivium.errors import SourceError, UsageError
 from trivium.files import draft
 from trivium.screen import terminal
+from trivium.text.fim import USUAL_NAMES
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
 from trivium.text.tokenizer import replace_surrogates
@@ -54,7 +55,13 @@ class WrittenTokenizer:
 
 
 def train_on_texts(
-    what: Sequence[str], out: Path, vocab: int, *, column: str | None = None, bad_lines: float | None = None
+    what: Sequence[str],
+    out: Path,
+    vocab: int,
+    *,
+    column: str | None = None,
+    bad_lines: float | None = None,
+    fim: bool = False,
 ) -> WrittenTokenizer:
     """Train on files and folders of text, or on the text sources of a config and its overrides; write it to `out`."""
     from rich.progress import Progress
@@ -70,16 +77,20 @@ def train_on_texts(
                 yield from each.read(lambda count: progress.advance(task, count))
             progress.update(task, description="merging", total=None)
 
-        trained = train_tokenizer(texts(), vocab)
+        trained = train_tokenizer(texts(), vocab, USUAL_NAMES[0] if fim else ())
     skipped = tuple(f"{each.title}: skipped {line}" for each in sources for line in each.bad.lines())
     return WrittenTokenizer(write_tokenizer(trained, out), trained, skipped)
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int) -> TrainedTokenizer:
-    """Train a byte-level BPE of `vocab` tokens that splits text as GPT-4 does, with a special token for each role."""
+def train_tokenizer(texts: Iterable[str], vocab: int, more: Sequence[str] = ()) -> TrainedTokenizer:
+    """Train a byte-level BPE of `vocab` tokens that splits text as GPT-4 does, with a special token for each role.
+
+    `more` are names of further special tokens.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    least = BYTES + len(ROLES)
+    special = [*(role_name(role) for role in ROLES), *more]
+    least = BYTES + len(special)
     if vocab < least:
         what = f"{vocab:,} is too small: bytes and special tokens alone are {least}"
         raise UsageError(f"--vocab: {what}. Write {least} or more.")
@@ -90,7 +101,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> TrainedTokenizer:
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=[role_name(role) for role in ROLES],
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

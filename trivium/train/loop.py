@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
 GARBAGE_STEPS = 50  # between two collections of Python's garbage
 FIRST_STEP_MINUTES, STEP_MINUTES = 10.0, 5.0  # that devices wait for the others
-STAGE_CHANGES = ("seq_len", "batch_size", "packing", "document_mask", "kl", "z_loss", "loss_on")
+STAGE_CHANGES = (
+    "seq_len",
+    "batch_size",
+    "packing",
+    "document_mask",
+    "kl",
+    "z_loss",
+    "loss_on",
+    "loss_weight",
+    "goldfish",
+)
 
 
 def train(trainer: "Trainer", session: Session) -> None:

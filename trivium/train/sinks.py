@@ -47,6 +47,7 @@ def figures(event: Event) -> dict[str, float]:
         found |= _under("train/lr", event.lr) | _under("train", event.extra) | _under("own", event.figures)
     elif isinstance(event, Evaluated):
         found = {"validation/loss": event.loss, "validation/bits_per_byte": event.bits_per_byte}
+        found["validation/weighted_loss"] = event.weighted_loss
         found |= _under("validation/loss", event.loss_by_source)
         found |= _under("validation/bits_per_byte", event.bits_per_byte_by_source)
         found |= _under("scores", event.scores)

@@ -17,6 +17,7 @@ from trivium.ask.open import LoadedModel, open_model
 from trivium.config.load import Loaded, load, peek_engine
 from trivium.config.schema import Config
 from trivium.engine.base import Engine, EvalStats, MakeModel, StepSettings, StepStats, TokenLosses
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
@@ -220,7 +221,8 @@ class Trainer:
     def evaluate(self) -> Evaluated | None:
         """Evaluate the model on the held-out rows, and by the evaluator; None where the run has neither."""
         fingerprints = self.validation_fingerprints
-        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, fingerprints)
+        weights = LossWeights(self.stage.config.loss_weight or {})
+        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, fingerprints, weights)
         if self._evaluator is not None:
             event = event or Evaluated.without_validation(self.step, self.stage.name)
             event = replace(event, scores=named_scores(self._evaluator(self)))

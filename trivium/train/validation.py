@@ -19,6 +19,7 @@ from trivium.config.problems import where
 from trivium.config.rules.evaluate import impossible_evaluations, unscored_tasks
 from trivium.config.schema import Config
 from trivium.engine.base import POSITIONS, EvalStats, SourceFigures
+from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.stage_reader import RowReader
 from trivium.plan.lr.curve import exact
@@ -181,8 +182,9 @@ def evaluate(
     batches: Iterator[Batch],
     val_step: Callable[[Batch], EvalStats],
     fingerprints: Mapping[str, str],
+    weights: LossWeights = EQUAL,
 ) -> Evaluated | None:
-    """One evaluation; None where nothing is held out."""
+    """One evaluation; None where nothing is held out. `weights` are the stage's, for a figure beside the plain loss."""
     started = time.perf_counter()
     whole = add_up(val_step(batch) for batch in batches)
     sums = whole.by_source
@@ -200,7 +202,13 @@ def evaluate(
         fingerprint=_hash(*sorted(fingerprints.items())),
         fingerprint_by_source=dict(fingerprints),
         loss_by_position=_loss_by_position(whole),
+        weighted_loss=_weighted_loss(sums, weights) if weights else None,
     )
+
+
+def _weighted_loss(sums: Mapping[str, SourceFigures], weights: LossWeights) -> float:
+    nats = {name: figures.nats for name, figures in sums.items()}
+    return weights.mean(nats, {name: figures.tokens for name, figures in sums.items()})
 
 
 def named_scores(found: Any) -> dict[str, float]:

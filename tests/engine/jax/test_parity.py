@@ -14,6 +14,7 @@ from tests.support.batches import TINY, make_batch, settings_at
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.step import DeviceBatch
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.torch.engine import TorchEngine
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -42,8 +43,9 @@ def jax_gradients(engine: JaxEngine, seed: int) -> Mapping[str, Any]:
     batch = make_batch(seed=seed)
     rows = DeviceBatch.of(batch, engine.settings.micro_batch_size, engine.mesh)
     compiled = jax.jit(engine.program._gradients)
+    terms = engine.terms._replace(loss_weight=engine.stage.loss_weight.of_sources(batch.sources))
     with jax.set_mesh(engine.mesh):
-        gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.loss_tokens()), engine.terms)
+        gradients, _, _ = compiled(engine.state.params, rows, np.float32(1 / batch.loss_tokens()), terms)
     return gradients
 
 
@@ -60,8 +62,9 @@ def test_both_engines_draw_the_same_weights() -> None:
         (TINY, STAGE),
         (NORMED, replace(STAGE, document_mask=False, z_loss=1e-2)),
         (replace(TINY, rope=RopeSpec(dropped=(1,))), STAGE),
+        (TINY, replace(STAGE, z_loss=1e-2, loss_weight=LossWeights({"code": 0.25}))),
     ],
-    ids=["llama", "qwen3", "smollm3"],
+    ids=["llama", "qwen3", "smollm3", "weighted"],
 )
 def test_gradients_are_the_same_by_parameter(spec: ModelSpec, stage: StageSettings, tmp_path: Path) -> None:
     torch_engine, jax_engine = both(tmp_path, spec)

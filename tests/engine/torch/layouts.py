@@ -19,6 +19,7 @@ from tests.support.batches import TINY, VOCAB, make_batch, settings_at
 from tests.support.counted import Counted
 from tests.support.forked import launch
 from trivium.engine.base import EngineSettings, OptimizerSettings
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
 from trivium.engine.ranks import Ranks
@@ -80,7 +81,7 @@ def measure(folder: Path) -> None:
 def make(kind: str, mesh: MeshShape, reshard: bool | None = None) -> TorchEngine:
     settings = replace(KINDS[kind], mesh=mesh, device="cpu", token_bytes=np.arange(VOCAB))
     engine = TorchEngine(replace(settings, reshard_after_forward=reshard))
-    engine.enter(replace(STAGE, z_loss=1e-3))
+    engine.enter(replace(STAGE, z_loss=1e-3, loss_weight=LossWeights({"code": 0.5})))
     return engine
 
 
@@ -96,6 +97,7 @@ def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str,
         stats = engine.step(shard(make_batch(seed=step), engine.settings.mesh, rank), settings_at(step))
         by_source = [dict(stats.nats_by_source), dict(stats.loss_tokens_by_source)]
         figures = {"loss": stats.loss, "norm": stats.grad_norm, "z": stats.extra["z_loss"]}
+        figures["objective"] = stats.extra["objective"]
         taken.append(figures | {"by_source": by_source, "loss_tokens": stats.loss_tokens})
     return taken
 

@@ -1,5 +1,6 @@
 """The sliced loss is the direct one, backward too."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,30 @@ def test_losses_and_gradients_are_those_of_whole_logits(objective: Objective, al
     expected = torch.autograd.grad(2 * wanted.objective, (hidden, weight))
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)
     assert not gradients[1][VOCAB:].any()
+
+
+@pytest.mark.parametrize("direction", [None, *DIRECTIONS])
+@pytest.mark.parametrize("all_count", [True, False])
+def test_weights_multiply_all_terms_of_a_token(direction: Direction | None, all_count: bool) -> None:
+    """The gradient of a weighted sum is the sum of the gradients of tokens of each weight, weighted."""
+    hidden, weight, targets = inputs(torch.float32)
+    targets = targets.clamp(min=0) if all_count else targets
+    reference = None if direction is None else reference_states(torch.float32)
+    objective = Objective(0.01, 0.1, None if direction is None else Penalty(0.7, direction))
+    by_state = torch.tensor([0.25, 2.0]).repeat(TOKENS)[:TOKENS]
+    plain = loss_targets(targets)
+    weighted = replace(plain, weight_bits=(by_state if plain.at is None else by_state[plain.at]).view(torch.int32))
+    got = sliced_loss(hidden, weight, weighted, VOCAB, objective, reference)
+    gradients = torch.autograd.grad(got.objective, (hidden, weight))
+    total, expected = torch.zeros(()), [torch.zeros_like(hidden), torch.zeros_like(weight)]
+    for value in (0.25, 2.0):
+        of_value = loss_targets(targets.where(by_state == value, IGNORED))
+        part = sliced_loss(hidden, weight, of_value, VOCAB, objective, reference)
+        total = total + value * part.objective.detach()
+        for whole, each in zip(expected, torch.autograd.grad(part.objective, (hidden, weight)), strict=True):
+            whole += value * each
+    torch.testing.assert_close(got.objective.detach(), total)
+    torch.testing.assert_close(gradients, tuple(expected), rtol=1e-4, atol=1e-6)
 
 
 def test_where_no_token_counts_all_is_zero() -> None:

@@ -61,7 +61,7 @@ def test_all_layouts_learn_the_same(layouts: dict[str, Any], name: str, kind: st
     one, many = layouts["one"][kind]["steps"], layouts[name][kind]["steps"]
     assert len(many) == STEPS
     for step, other in zip(one, many, strict=True):
-        for figure in ("loss", "norm", "z"):
+        for figure in ("loss", "norm", "z", "objective"):
             assert other[figure] == pytest.approx(step[figure], rel=1e-5 if figure != "norm" else 1e-4)
         assert other["loss_tokens"] == step["loss_tokens"]
         assert other["by_source"][1] == step["by_source"][1]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import batches, evaluate, model, optimizer, rates, sources, stages
+from trivium.config.rules import batches, evaluate, model, objective, optimizer, rates, sources, stages
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -31,7 +31,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     stages.fade_rules,
     rates.lr_rules,
     stages.rope_rules,
-    stages.objective_rules,
+    objective.objective_rules,
     stages.anneal_rules,
     stages.use_rules,
 )

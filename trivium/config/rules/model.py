@@ -108,7 +108,7 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
     if kind != tokenizer.kind:
         return  # no kind at all, which was reported already
-    for key in ("path", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens"):
+    for key in ("path", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens", "fim_tokens"):
         if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
             what = f'is given with kind = "{kind}", which reads none. Leave it out.'
             yield view.problem(("tokenizer", key), what)

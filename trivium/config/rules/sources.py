@@ -11,6 +11,7 @@ from trivium.config.sources import (
     TASKS,
     ChatSource,
     HubSource,
+    HuggingFaceSource,
     StreamSource,
     TaskKeys,
     TextSource,
@@ -52,6 +53,9 @@ def source_rules(view: View) -> Iterator[Finding]:
         if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
             what = "has eos and bos, but documents are found by one of them. Keep the one your files have."
             yield view.problem(path, what)
+        if isinstance(source, HuggingFaceSource) and source.tokenised and source.fim is not None:
+            what = "is for text, and this dataset is tokenised already. Leave it out, or name a dataset of text."
+            yield view.problem((*path, "fim"), what)
         if source.validation is not None and source.validation_only:
             what = "holds out a part, but validation_only keeps all of it out. Keep one of the two."
             yield view.problem((*path, "validation"), what)

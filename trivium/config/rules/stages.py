@@ -10,7 +10,7 @@ from trivium.config.rules.batches import known_batches
 from trivium.config.rules.rates import stage_lr_rules
 from trivium.config.rules.shares import known_rules, names_rules, shares_rules
 from trivium.config.rules.view import Finding, View, one_way
-from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource
+from trivium.config.sources import StreamSource
 from trivium.config.stages import Fade, Rope, Stage
 
 BUDGETS = ("steps", "tokens", "epochs")
@@ -314,57 +314,6 @@ def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
         if getattr(rope, low) >= getattr(rope, high):
             what = f"is {getattr(rope, low):g}, not under the {high} of {getattr(rope, high):g}. Lower it."
             yield view.problem((*path, low), what)
-
-
-def objective_rules(view: View) -> Iterator[Finding]:
-    """KL has something to be measured to; loss_on has conversations to choose in."""
-    names = [stage.name for stage in view.stages]
-    for number, stage in enumerate(view.stages):
-        if stage.kl is not None:
-            yield from _kl_rules(view, number, stage, names)
-        if stage.loss_on is not None:
-            read = readable(view, stage)
-            if read and all(_is_text(view.config.sources.get(name)) for name in read):
-                what = (
-                    f"is {show_value(stage.loss_on)}, but {listed(read)} "
-                    f"{'has' if len(read) == 1 else 'have'} no conversations to choose in. Leave it out."
-                )
-                yield view.problem(view.stage_path(number, "loss_on"), what)
-
-
-def _is_text(source: Source | None) -> bool:
-    """Whether a source is plain text for certain; token files may have their own loss spans."""
-    tokenised = isinstance(source, HuggingFaceSource) and source.tokenised
-    return isinstance(source, TextSource | StreamSource | HuggingFaceSource) and not tokenised
-
-
-def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) -> Iterator[Finding]:
-    assert stage.kl is not None
-    path = view.stage_path(number, "kl")
-    reference = stage.kl.reference
-    if stage.kl.beta is None and view.absent(*path, "beta"):
-        yield view.problem((*path, "beta"), "is missing. Write kl = { beta = 0.1 }.")
-    if reference is not None and (reference.stage is None) == (reference.path is None):
-        if set(view.written(*path, "reference")) <= {*reference.model_fields_set}:
-            what = 'needs exactly one of stage and path. Write reference = { path = "runs/base" }.'
-            yield view.problem((*path, "reference"), what)
-        return
-    if reference is not None and reference.step is not None and reference.path is None:
-        what = 'is given without path. Write path = "runs/base" too, or leave it out.'
-        yield view.problem((*path, "reference", "step"), what)
-    if reference is not None and reference.stage is not None and reference.stage not in names[: number + 1]:
-        known = [name for name in names[: number + 1] if name]
-        what = f"{show_value(reference.stage)} is neither this stage nor one before it."
-        yield view.problem((*path, "reference", "stage"), f"{what} {nearest(reference.stage, known)}")
-    fresh = view.absent("model", "init")
-    starts_at_zero = number == 0 if reference is None else reference.stage is not None and reference.stage == names[0]
-    if fresh and starts_at_zero:
-        here = "Leave kl out of this stage" if path[0] == "stages" else "Write kl in the stages that need it"
-        what = (
-            "the reference would be the untrained model of step 0. "
-            f'{here}, or give model.init, or reference = {{ path = "runs/base" }}.'
-        )
-        yield view.problem(path, what)
 
 
 def anneal_rules(view: View) -> Iterator[Finding]:

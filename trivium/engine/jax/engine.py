@@ -136,7 +136,7 @@ class JaxEngine:
                 key,
                 len(rows.tokens),
                 StepRates.of(now, self.optimizer_settings.grad_clip),
-                self.terms,
+                self.terms._replace(loss_weight=self.stage.loss_weight.of_sources(batch.sources)),
                 len(batch.sources),
             )
         compiled = known.count - before
@@ -147,7 +147,11 @@ class JaxEngine:
         # The device decided by its own float32 figures: the reason is given by the same.
         limits = (float(np.float32(limit)) for limit in (now.loss_limit, now.norm_limit))
         skipped = StepStats.why_skipped(float(limited_loss), norm, *limits)
-        terms = {name: float(total) / max(1, loss_tokens) for name, total in meta.sums.items()}
+        nats, tokens = ({name: getattr(part, key) for name, part in figures.items()} for key in ("nats", "tokens"))
+        weight = self.stage.loss_weight.total(tokens) or 1
+        terms = {name: float(total) / weight for name, total in meta.sums.items()}
+        if self.settings.token_losses is None:
+            terms = self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         if skipped is None:
             self.trained_rope = self.stage.rope or self.settings.spec.rope
@@ -155,9 +159,9 @@ class JaxEngine:
             loss=loss,
             loss_tokens=loss_tokens,
             grad_norm=norm,
-            nats_by_source={source: part.nats for source, part in figures.items()},
-            loss_tokens_by_source={source: part.tokens for source, part in figures.items()},
-            extra=terms if self.settings.token_losses is not None else self.stage.extra(loss, terms),
+            nats_by_source=nats,
+            loss_tokens_by_source=tokens,
+            extra=terms,
             skipped=skipped,
             compilations=compiled,
         )

@@ -30,7 +30,7 @@ Number = Array | np.float32
 class Weights(NamedTuple):
     """What the terms of an objective are multiplied by: arguments of a compiled step."""
 
-    scale: Number = np.float32(1)  # of their sum: one over the loss tokens of the whole batch
+    scale: Number = np.float32(1)  # of their sum: one over the loss tokens of the whole batch; of a slice, (tokens, 1)
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
 
@@ -96,6 +96,11 @@ class LossTargets(NamedTuple):
 
     tokens: Array
     loss_mask: Array
+    weights: Array | None = None  # what all terms of a token are multiplied by; None: 1
+
+    def total(self, by_token: Array) -> Array:
+        """The weighted sum of a term, which is 0 where nothing is predicted."""
+        return by_token.sum() if self.weights is None else (by_token * self.weights).sum()
 
 
 class ReferenceStates(NamedTuple):
@@ -225,7 +230,8 @@ def _own_losses_and_gradients(
         weight_gradient, parts = lax.scan(one, jnp.zeros_like(unembedding), cut)
         parts = tuple(part.reshape(-1, *part.shape[2:])[:tokens] for part in parts)
     hidden_gradient, nats, z, reference_nats, kl = parts
-    objective = weights.scale * (nats.sum() + weights.z_loss * z.sum() + weights.beta * kl.sum())
+    terms = targets.total(nats) + weights.z_loss * targets.total(z) + weights.beta * targets.total(kl)
+    objective = weights.scale * terms
     return Losses(objective, nats, z, reference_nats, kl), hidden_gradient, weight_gradient
 
 
@@ -245,7 +251,9 @@ def _slice_losses(
     weights: Weights,
 ) -> tuple[tuple[Array, Array, Array, Array], Array]:
     """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by logit."""
-    targets, loss_mask = part.targets
+    targets, loss_mask, by_token_weights = part.targets
+    if by_token_weights is not None:
+        weights = weights._replace(scale=weights.scale * by_token_weights[:, None])
     logits = _logits(part.hidden, matrix, vocab)
     if part.reference is None or reference_matrix is None or direction is None:
         exponents, sums, log_sums = exponentials(logits)

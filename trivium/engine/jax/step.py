@@ -107,6 +107,7 @@ class StageTerms(NamedTuple):
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
     reference: FrozenReference | None = None
+    loss_weight: NDArray[np.float32] | None = None  # of every source that a batch may have rows of; None: 1
 
 
 class BySource(NamedTuple):
@@ -177,9 +178,8 @@ class Program:
         """
         assert len(batch.tokens) == accumulate_steps, "accumulate_steps is the number of micro-batches"
         loss_tokens = batch.loss_mask.sum()
-        scale = 1 / jnp.maximum(1, loss_tokens)
-        gradients, nats, sums = self._gradients(state.params, batch, scale, terms)
-        loss, norm = nats.sum() * scale, norm_of(gradients)
+        gradients, nats, sums = self._gradients(state.params, batch, _scale(batch, terms), terms)
+        loss, norm = nats.sum() / jnp.maximum(1, loss_tokens), norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit) & (norm <= now.norm_limit)
         gradients = clipped(gradients, norm, now.grad_clip)
         params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
@@ -195,7 +195,7 @@ class Program:
         def objective(params: Params, part: DeviceBatch) -> tuple[Array, tuple[Array, dict[str, Array]]]:
             losses = self._losses(params, part, Weights(scale, terms.z_loss, terms.beta), terms)
             by_row = slots_of(losses.nats, part.tokens.shape).sum(axis=1)
-            return losses.objective, (by_row, self._sums(losses))
+            return losses.objective, (by_row, self._sums(losses, _targets(part, terms)))
 
         of_part = jax.grad(objective, has_aux=True)
         if len(batch.tokens) == 1:
@@ -210,12 +210,13 @@ class Program:
         gradients, (nats, sums) = lax.scan(add, nothing, batch)
         return gradients, nats, {name: part.sum() for name, part in sums.items()}
 
-    def _sums(self, losses: Losses) -> dict[str, Array]:
+    def _sums(self, losses: Losses, targets: LossTargets) -> dict[str, Array]:
+        """Over tokens, by their weights."""
         if losses.figures is not None:
             return {name: figure.sum() for name, figure in losses.figures.items()}
-        sums = {"z": losses.z.sum()}
+        sums = {"z": targets.total(losses.z)}
         if self.how.direction is not None:
-            sums |= {"kl": losses.kl.sum(), "reference_nats": losses.reference_nats.sum()}
+            sums |= {"kl": targets.total(losses.kl), "reference_nats": targets.total(losses.reference_nats)}
         return sums
 
     def _losses(self, params: Params, part: DeviceBatch, weights: Weights, terms: StageTerms) -> Losses:
@@ -228,7 +229,7 @@ class Program:
             hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
             reference = ReferenceStates(hidden, matrix)
         hidden, matrix = self._hidden(design, params, terms.rotation, part)
-        targets = LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask))
+        targets = _targets(part, terms)
         if self.how.token_losses is not None:
             places = [tokens_of(each) for each in (part.tokens, *self._places(part))]
             vocab, function = design.spec.vocab, self.how.token_losses
@@ -286,6 +287,24 @@ class Program:
 def _row_positions(slots: int) -> Array:
     """Of every slot, where documents are joined."""
     return jnp.asarray(head_tail(slots, context_size()))
+
+
+def _targets(part: DeviceBatch, terms: StageTerms) -> LossTargets:
+    """Of all slots of a micro-batch, with the weights of their rows' sources."""
+    weights = None
+    if terms.loss_weight is not None:
+        of_rows = jnp.asarray(terms.loss_weight)[part.source]
+        weights = tokens_of(jnp.broadcast_to(of_rows[:, None], part.targets.shape))
+    return LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask), weights)
+
+
+def _scale(batch: DeviceBatch, terms: StageTerms) -> Array:
+    """One over the sum of the weights of all loss tokens, of which every source's are counted as whole numbers."""
+    if terms.loss_weight is None:
+        return 1 / jnp.maximum(1, batch.loss_mask.sum())
+    counts = _summed(batch, batch.loss_mask.sum(axis=2), len(terms.loss_weight))
+    total = (counts * terms.loss_weight).sum()
+    return 1 / jnp.where(total > 0, total, 1)
 
 
 def _by_source(batch: DeviceBatch, nats: Array, sources: int) -> BySource:

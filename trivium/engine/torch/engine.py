@@ -51,7 +51,7 @@ from trivium.engine.torch.checkpoint.state import (
 from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, Objective, Penalty
+from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
@@ -105,14 +105,16 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         began = time.perf_counter()
-        counts = _counts(batch)
-        divisor = self.held.divisor(int(counts[1].sum()), batch.targets.size)
+        counts, weights = _counts(batch), self.stage.loss_weight
+        own_weight = weights.total(dict(zip(batch.sources, counts[1].tolist(), strict=True)))
+        divisor = self.held.divisor(own_weight, batch.targets.size)
         with deterministic_algorithms(self.exact):
             nats, terms = self._gradients(batch, 1 / divisor)
             norm, figures = self._figures(nats, terms, counts, () if now.flags is None else now.flags())
             together = time.perf_counter() - began
             loss_tokens = sum(figures.loss_tokens)
-            scale = divisor / max(1, loss_tokens)  # 1 for a single process
+            weight = weights.total(dict(zip(batch.sources, figures.loss_tokens, strict=True))) or 1
+            scale = divisor / weight  # 1 for a single process
             loss, grad_norm = sum(figures.nats) / max(1, loss_tokens), figures.norm * scale
             skipped = StepStats.why_skipped(loss, grad_norm, now.loss_limit, now.norm_limit)
             if skipped is None:
@@ -120,13 +122,14 @@ class TorchEngine:
                 self.trained_rope = self.stage.rope or self.settings.spec.rope
             self.optimizers.zero_grad()
         there = [number for number, count in enumerate(figures.rows) if count]
+        by_source = {batch.sources[each]: figures.nats[each] for each in there}
         return StepStats(
             loss=loss,
             loss_tokens=loss_tokens,
             grad_norm=grad_norm,
-            nats_by_source={batch.sources[each]: figures.nats[each] for each in there},
+            nats_by_source=by_source,
             loss_tokens_by_source={batch.sources[each]: figures.loss_tokens[each] for each in there},
-            extra=self._extra(loss, {name: total / max(1, loss_tokens) for name, total in figures.terms.items()}),
+            extra=self._extra(by_source, {name: total / weight for name, total in figures.terms.items()}, weight),
             skipped=skipped,
             together=together if self.settings.mesh.size > 1 else 0.0,
             raised=None if now.flags is None else figures.raised,
@@ -262,7 +265,7 @@ class TorchEngine:
                 self.reference.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses))
+            sums.append(_sums(losses, rows.targets))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -317,8 +320,15 @@ class TorchEngine:
 
     def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
         own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
-        wants = {"attends": not own_model, "places": own_model or own_loss}
-        return DeviceBatch.of(batch, table, self.stage.document_mask, context=self.context, **wants)
+        return DeviceBatch.of(
+            batch,
+            table,
+            self.stage.document_mask,
+            context=self.context,
+            attends=not own_model,
+            places=own_model or own_loss,
+            row_weights=self.stage.loss_weight.of_rows(batch),
+        )
 
     @torch.no_grad()
     def _next_logits(self, rows: Sequence[NDArray[np.integer]]) -> NDArray[np.float32]:
@@ -332,9 +342,11 @@ class TorchEngine:
         found: NDArray[np.float32] = logits.cpu().numpy()
         return found
 
-    def _extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
-        """A loss of the user's own has its own figures."""
-        return dict(terms) if self.settings.token_losses is not None else self.stage.extra(loss, terms)
+    def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
+        """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
+        if self.settings.token_losses is not None:
+            return dict(terms)
+        return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
@@ -379,9 +391,9 @@ def _counts(batch: Batch) -> NDArray[np.float64]:
     return np.array(found, np.float64)
 
 
-def _sums(losses: Losses) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, still on the device."""
+def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
+    """Over a micro-batch's tokens, by their weights, still on the device."""
     if losses.figures is not None:
         return {name: figure.sum() for name, figure in losses.figures.items()}
     parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: part.sum() for name, part in parts.items() if part is not None}
+    return {name: targets.total(part) for name, part in parts.items() if part is not None}

@@ -21,7 +21,7 @@ the policy to nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +60,8 @@ class Objective:
     They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
     """
 
-    scale: float = 1.0  # one over the loss tokens of the whole batch, or on many ranks over its slots
+    # One over the loss tokens of the whole batch, on many ranks over its slots; of a slice with weights, (tokens, 1).
+    scale: float | Tensor = 1.0
     z_loss: float = 0.0
     penalty: Penalty | None = None
     token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
@@ -130,10 +131,10 @@ def _at(targets: Columns, logits: Tensor) -> Tensor:
     return targets.own(logits.gather(1, targets.at))
 
 
-def _subtract(targets: Columns, logits: Tensor, value: float) -> None:
-    """Subtract a number at the targets."""
+def _subtract(targets: Columns, logits: Tensor, value: float | Tensor) -> None:
+    """Subtract a number, or one for each token, at the targets."""
     lower = logits.gather(1, targets.at)
-    logits.scatter_(1, targets.at, lower - targets.own(torch.full_like(lower, value)))
+    logits.scatter_(1, targets.at, lower - targets.own(torch.ones_like(lower) * value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,26 @@ class LossTargets:
 
     tokens: Tensor  # (loss tokens,)
     at: Tensor | None  # (loss tokens,)
+    # What all terms of a token are multiplied by; None: 1. Float32 as int32, for FSDP rounds what floats and goes into
+    # a model to the precision of its layers.
+    weight_bits: Tensor | None = None  # (loss tokens,)
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The same as float32."""
+        return None if self.weight_bits is None else self.weight_bits.view(torch.float32)
+
+    def of_slice(self, objective: Objective, start: int, stop: int) -> Objective:
+        """The objective of some of the tokens, with their weights."""
+        weights = self.weights
+        return objective if weights is None else replace(objective, scale=objective.scale * weights[start:stop, None])
+
+    def total(self, by_state: Tensor) -> Tensor:
+        """The weighted sum of a term of all hidden states, which is 0 where nothing is predicted."""
+        weights = self.weights
+        if weights is None:
+            return by_state.sum()
+        return torch.dot(by_state if self.at is None else by_state[self.at], weights)
 
 
 def own_losses(
@@ -247,10 +268,11 @@ class _SlicedLoss(torch.autograd.Function):
             here = slice(start, start + len(tokens)) if at is None else at[start : start + size]
             states = hidden[here]
             logits = _logits(states, weight, room, known)
+            weighted = loss_targets.of_slice(objective, start, start + size)
             if anchor is None:
-                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, objective, axis)
+                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, weighted, axis)
             else:
-                nats[here], log_sum = anchor.penalise(logits, targets, here, known, objective, axis)
+                nats[here], log_sum = anchor.penalise(logits, targets, here, known, weighted, axis)
             z[here] = log_sum.square()
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = logits.to(hidden.dtype)
@@ -258,10 +280,10 @@ class _SlicedLoss(torch.autograd.Function):
                 _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
         ctx.weight_dtype = unembedding.dtype
-        total = nats.sum() + objective.z_loss * z.sum()
+        total = loss_targets.total(nats) + objective.z_loss * loss_targets.total(z)
         parts = [nats, z]
         if anchor is not None and objective.penalty is not None:
-            total = total + objective.penalty.beta * anchor.kl.sum()
+            total = total + objective.penalty.beta * loss_targets.total(anchor.kl)
             parts += [anchor.nats, anchor.kl]
         ctx.mark_non_differentiable(*parts)
         return objective.scale * total, *parts

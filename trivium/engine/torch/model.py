@@ -66,11 +66,12 @@ class DeviceBatch:
         context: ContextAxis = WHOLE,
         attends: bool = True,
         places: bool = False,
+        row_weights: NDArray[np.float32] | None = None,
     ) -> "DeviceBatch":
         """Copies, so that the loader may use its arrays again. Joined documents count positions through the row.
 
         Of rows that ranks share, T is the slots of this one. `attends` is False where the model asks no layout,
-        `places` True where something asks for places.
+        `places` True where something asks for places. `row_weights` (B,) are what the losses of rows are multiplied by.
         """
         device = table.cos.device
         batch = batch if document_mask else joined(batch)
@@ -86,6 +87,8 @@ class DeviceBatch:
         }
         if at.size < targets.size:
             arrays["at"] = at
+        if row_weights is not None:
+            arrays["weight_bits"] = row_weights[at // batch.seq_len].view(np.int32)
         if (batch.positions != np.arange(batch.seq_len)).any():
             arrays["positions"] = batch.positions
         if places:
@@ -98,7 +101,7 @@ class DeviceBatch:
             tokens=there["tokens"],
             rotation=table.of_rows(batch.seq_len, positions),
             layout=layout.make(there["starts"]) if isinstance(layout, FromStarts) else layout,
-            targets=LossTargets(there["targets"], there.get("at")),
+            targets=LossTargets(there["targets"], there.get("at"), there.get("weight_bits")),
             places=Places(there["place"], there["document"]) if places else None,
             positions=positions,
             by_source=there["by_source"],

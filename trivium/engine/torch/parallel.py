@@ -65,9 +65,9 @@ class LocalModel:
         """Sum over the ranks that have rows of their own."""
         return values
 
-    def divisor(self, loss_tokens: int, slots: int) -> int:
-        """What the objective is divided by before the passes, known without an exchange: the loss tokens themselves."""
-        return max(1, loss_tokens)
+    def divisor(self, weight: float, slots: int) -> float:
+        """What the objective is divided by before the passes, known without an exchange: the weight of all tokens."""
+        return weight or 1
 
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of all gradients, and values summed over the ranks that have rows of their own, on the device."""
@@ -108,8 +108,8 @@ class ShardedModel:
         dist.all_reduce(summed, group=self._data)
         return summed.numpy()
 
-    def divisor(self, loss_tokens: int, slots: int) -> int:
-        """The slots of all rows, of which readers have as many each: loss tokens are not known before the passes."""
+    def divisor(self, weight: float, slots: int) -> float:
+        """The slots of all rows, of which readers have as many each: tokens' weight is not known before the passes."""
         return slots * self.shape.replicate * self.shape.shard
 
     def sum_with_norm(self, gradients: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor]:

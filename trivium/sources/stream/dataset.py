@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import StreamSource
 from trivium.errors import SourceError, StoppedError
 from trivium.sources.stream.prefetch import Retries, described
+from trivium.text.fim import find_fim
 from trivium.text.tokenizer import Tokenizer, added_tokens
 
 CHUNK_EXAMPLES = 256  # fetched and tokenised at a time
@@ -63,7 +65,14 @@ class TextChunk:
 class StreamDataset:
     """A streaming dataset; opened when it is first asked for."""
 
-    def __init__(self, name: str, source: StreamSource, tokenizer: Tokenizer, retries: Retries | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: StreamSource,
+        tokenizer: Tokenizer,
+        retries: Retries | None = None,
+        config: TokenizerConfig | None = None,
+    ) -> None:
         if find_spec("datasets") is None:  # asked here, before a run has a folder
             raise SourceError("the package datasets is not installed: pip install 'trivium[hf]'.")
         self.name = name
@@ -73,6 +82,7 @@ class StreamDataset:
         self.stopping: Callable[[], bool] = lambda: False  # whether to stop waiting
         self._builder_and_files()  # refuses a file that nothing reads
         self._around = added_tokens(tokenizer, source.add)
+        self._fim = find_fim(source.fim, tokenizer, config)
         self._dtype = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         self._dataset: Any = None
         self._lock = threading.Lock()
@@ -136,7 +146,8 @@ class StreamDataset:
 
     def encode(self, texts: list[str]) -> list[NDArray[Any]]:
         """The tokens of each text, and the tokens added to it."""
-        tokens = self.tokenizer.encode(texts)
+        encode = self.tokenizer.encode
+        tokens = encode(texts) if self._fim is None else self._fim.encode(texts, encode)
         before, after = self._around.before, self._around.after
         return [np.concatenate((before, each, after)).astype(self._dtype) for each in tokens]
 

@@ -229,5 +229,9 @@ def _side_by_side(first: int, seq_len: int, taken: list[LaneRow], epochs: tuple[
 
 
 def file_table(documents: Sequence[WindowDocuments], vocab: int) -> Int64s:
-    """Where the tokens are, as the gather reads it: address, bytes of a token, no loss bytes, number of known ids."""
-    return np.array([[address_of(each.tokens), each.tokens.itemsize, 0, vocab] for each in documents], np.int64)
+    """Where the tokens are, as the gather reads it: address, bytes of a token, no loss bytes, known ids, documents."""
+    rows = [
+        [address_of(each.tokens), each.tokens.itemsize, 0, vocab, address_of(each.ends), len(each.ends)]
+        for each in documents
+    ]
+    return np.array(rows, np.int64)
