@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.engine.average_contract import AverageContract
 from tests.engine.kl_contract import KlContract
 from tests.engine.tiny import OPTIMIZERS, STAGE, change_segment, nats_of, only_learn
 from tests.support.batches import ROWS, SEQ_LEN, TINY, VOCAB, make_batch, settings_at
@@ -31,7 +32,7 @@ GENERATED = [
 ]
 
 
-class EngineContract(KlContract):
+class EngineContract(KlContract, AverageContract):
     """Inherit, and give `make`."""
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)

@@ -41,7 +41,8 @@ class Layout:
     def step(self, stage: PlannedStage) -> Measured:
         """A step of a stage; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
-        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference)
+        average = stage.average
+        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference, average=average)
         return Measured(
             self.settings, entered, stage.batch_size // stage_mesh(self.mesh, stage.config).readers(self.mesh.size)
         )

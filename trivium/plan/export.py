@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.model.spec import DEFAULT_THETA
+from trivium.plan.average import average_words
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
@@ -85,6 +86,8 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "document_mask": stage.config.document_mask,
         "rope": None if stage.rope is None else stage.rope.deciding(),
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
+        "average": None if stage.average is None else stage.average.config.model_dump(mode="json", exclude_none=True),
+        "start_from": stage.config.start_from,
         "loss_on": stage.config.loss_on,
         "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
         "seed": stage.seed,
@@ -108,7 +111,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
 def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     """`chat: kl 0.1, loss on assistant`: what stages of a plan's JSON have beside their rows; rope where it changes."""
     lines: list[str] = []
-    before = None
+    before = average = None
     for stage in stages:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = []
@@ -124,11 +127,24 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
+        parts += _average_parts(stage, average)
+        average = stage.get("average")
         parts += [f"engine.{key} {value}" for key, value in (engine or {}).items()]
         before = rope
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")
     return lines
+
+
+def _average_parts(stage: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[str]:
+    """`starts from the average`, `keeps an average: ema 0.999`: where it changes."""
+    kept = stage.get("average")
+    parts = ["starts from the average"] if stage.get("start_from") is not None else []
+    if kept is not None and kept != before:
+        parts.append(f"keeps an average ({average_words(kept)})")
+    elif kept is None and before is not None:
+        parts.append("keeps no average")
+    return parts
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from trivium.config.numbers import show_count
 from trivium.config.schema import Config, Schedule
 from trivium.config.stages import Reference, Stage, StageLr, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
+from trivium.plan.average import average_problems, stage_averages, unfilled_averages
 from trivium.plan.budget import Before, Following, mixture_of, own_sources, shares_of, steps_of
 from trivium.plan.curve import Curve, exact
 from trivium.plan.inherit import Inherited, inherited
@@ -72,12 +73,18 @@ class Builder:
         """The plan, or PlanError."""
         planned = self._planned(self.stage_configs())
         model = self._model(planned)
-        stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
+        averages = stage_averages([stage.config for stage in planned])
+        stages = tuple(
+            replace(stage, rope=rope, average=average)
+            for stage, rope, average in zip_longest(planned, model.ropes, averages)
+        )
         self._check_fades(stages)
         self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self._check_muon()
+        self.problems.extend(average_problems(stages))
+        self.warnings.extend(unfilled_averages(stages))
         self._note_gaps(stages)
         curves = self._curves(stages)
         if model.gap is not None:
@@ -181,6 +188,7 @@ class Builder:
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
         fresh: dict[str, object] = {"fade": None, "lr": None, "reset_optimizer": False, "evaluate": False}
+        fresh |= {"start_from": None}
         fresh["name"] = anneal.name
         if stages[-1].kl is not None and stages[-1].kl.reference is None:
             # The reference stays the model as it was when the whole stage began.

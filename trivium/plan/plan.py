@@ -79,6 +79,11 @@ class Plan:
             total += (min(step, stage.end) - stage.start) * stage.step_tokens
         return total
 
+    def copies_at(self, step: int) -> bool:
+        """Whether the weights are copied for an average after this step."""
+        stage = self.stage_at(step)
+        return stage.average is not None and stage.average.copies_at(step, self.tokens_before(step), stage.step_tokens)
+
     def lr_multiplier(self, step: int) -> float:
         """The schedule's multiplier of `optimizer.lr` at a step."""
         if self.learning_rate is None:

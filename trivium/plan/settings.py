@@ -13,6 +13,7 @@ from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, S
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.plan.average import StageAverage
 
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
@@ -36,11 +37,18 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
 
 
 def stage_settings(
-    stage: Stage, rope: RopeSpec | None, *, begins: bool, reference: Path | None = None
+    stage: Stage,
+    rope: RopeSpec | None,
+    *,
+    begins: bool,
+    reference: Path | None = None,
+    average: StageAverage | None = None,
+    average_before: StageAverage | None = None,
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
     `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export.
+    `average` is what the stage keeps, `average_before` what the stage before it kept.
     """
     return StageSettings(
         seq_len=stage.seq_len,
@@ -53,6 +61,9 @@ def stage_settings(
         micro_batch_size=stage.engine.micro_batch_size,
         context=stage.engine.context,
         precision=stage.engine.precision,
+        average=None if average is None else average.settings,
+        begin_average=begins and average is not None and average.begins,
+        start_from=average_before.settings if begins and stage.start_from and average_before else None,
     )
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from trivium.config.stages import Stage
 from trivium.model.spec import RopeSpec
+from trivium.plan.average import StageAverage
 from trivium.rows.figures import Figures
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings
@@ -50,6 +51,7 @@ class PlannedStage:
     mixture: StageMixture | None
     uses: Mapping[str, SourceUse]
     rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
+    average: StageAverage | None = None  # of the weights, kept beside them
 
     @property
     def name(self) -> str:
@@ -113,7 +115,7 @@ class CompleteStage(PlannedStage):
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
         known = stage.start, stage.steps, stage.mixture
-        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.rope)
+        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.rope, stage.average)
 
     @property
     def end(self) -> int:

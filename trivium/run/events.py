@@ -197,6 +197,7 @@ class Evaluated(Event):
     fingerprint: str = ""
     fingerprint_by_source: Mapping[str, str] = field(default_factory=dict)
     loss_by_position: Mapping[str, float] = field(default_factory=dict)  # by the first of a range of positions
+    averaged: bool = False  # of the average of the weights, not of the weights themselves
 
     def fingerprint_of(self, source: str) -> str:
         """What a source's figures were measured on; "" where nobody kept it."""
@@ -211,11 +212,12 @@ class Evaluated(Event):
     def line(self) -> str:
         """`step 500: validation 3.2100 (web 3.1, code 3.4), accuracy 0.5`."""
         scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
+        of_average = "of the average: " if self.averaged else ""
         if self.loss is None:
-            return f"step {self.step:,}: {scores}"
+            return f"step {self.step:,}: {of_average}{scores}"
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
         bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
-        shown = f"step {self.step:,}: validation {self.loss:.4f}{bpb} ({by_source})"
+        shown = f"step {self.step:,}: {of_average}validation {self.loss:.4f}{bpb} ({by_source})"
         return f"{shown}, {scores}" if scores else shown
 
 
@@ -239,6 +241,8 @@ class Scored(Event):
     seconds: float
     fingerprint: str = ""  # of all questions that were asked, as of what an evaluation was measured on
     fingerprint_by_task: Mapping[str, str] = field(default_factory=dict)
+    stage: str = ""  # the stage that the engine was in; "" where nobody kept it
+    averaged: bool = False  # as of an evaluation
 
     def fingerprint_of(self, task: str) -> str:
         """The questions that a task's score is of; "" where nobody kept it."""
@@ -250,7 +254,8 @@ class Scored(Event):
             f"{name} {each['score']:.3f}" + f" (chance {each['chance']:.2f})" * (each["chance"] > 0)
             for name, each in self.scores.items()
         ]
-        return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
+        of_average = "of the average: " if self.averaged else ""
+        return f"step {self.step:,}: {of_average}scores {', '.join(shown)}; centred {self.overall:.3f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from trivium.engine.base import POSITIONS, Direction, TokenLosses
 from trivium.engine.jax.attention import attend
+from trivium.engine.jax.average import following
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
 from trivium.engine.jax.model import Design, Params
@@ -74,6 +75,7 @@ class TrainState(NamedTuple):
 
     params: Params  # flat, by the torch engine's names and shapes
     opt_state: Any  # what the optimizer's `init` made of them
+    average: Params  # what follows them; empty where nothing does
 
 
 class FrozenReference(NamedTuple):
@@ -89,6 +91,7 @@ class StageTerms(NamedTuple):
     rotation: Rotation
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
+    average_rate: Number = np.float32(0)  # how far an average moves towards the parameters at an update
     reference: FrozenReference | None = None
 
 
@@ -166,7 +169,8 @@ class Program:
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit)
         gradients = clipped(gradients, norm, self.how.grad_clip)
         params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
-        state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
+        updated = TrainState(params, opt_state, following(state.average, params, terms.average_rate))
+        state = jax.tree.map(lambda new, old: jnp.where(made, new, old), updated, state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)
 
