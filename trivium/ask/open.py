@@ -124,7 +124,7 @@ def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -
     words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device, draw=False))
     engine.start_from(folder)
-    before, ends = _put_before(words), text_ends(words) | _configured_ends(folder)
+    before, ends = put_before(words), text_ends(words) | _configured_ends(folder)
     return LoadedModel(engine, words, spec, spec.max_seq_len, str(folder), before, ends)
 
 
@@ -146,7 +146,7 @@ def _given(tokenizer: str | None) -> TokenizerConfig | None:
     return TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
 
 
-def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
+def put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens that a tokenizer.json puts before each text; bos of other kinds."""
     if not isinstance(tokenizer, FileTokenizer):
         bos = tokenizer.special("bos")
