@@ -116,6 +116,13 @@ def test_kl(train: Train) -> None:
     assert steps[-1]["extra"]["kl"] > 1e-5
 
 
+def test_average(train: Train) -> None:
+    trainer = train("average")
+    evaluated = [event for event in events_of("average") if event["event"] == "evaluated"]
+    assert {event["averaged"] for event in evaluated} == {False, True}
+    assert trainer.engine.has_average
+
+
 def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:
     train("base")
     config = ROOT / "examples" / "patterns" / "ablate.toml"

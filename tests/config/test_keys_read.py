@@ -57,6 +57,7 @@ every = { minutes = 30 }
 [evaluate]
 every = 2
 tokens = 64
+weights = "both"
 tasks = ["spelling"]
 tasks_every = 1000
 questions = 1
@@ -103,6 +104,7 @@ max_tokens = 1000
 name = "first"
 steps = 2
 weights = { web = 1, short = 1, hub = 1, stream = 1 }
+average = { last = 2, every = { tokens = 128 } }
 
 [[stages]]
 name = "second"
@@ -112,6 +114,7 @@ sources = ["chat", "spelling"]
 replay = { web = 0.2 }
 rope = { scaling = "yarn", factor = 2 }
 kl = { beta = 0.1, reference = { stage = "second" } }
+end_average = true
 """
 PLANNED = """
 [run]

@@ -60,7 +60,7 @@ def average_models(models: Sequence[str], out: Path, weights: Sequence[float] | 
     def mean(name: str) -> NDArray[np.float32]:
         total = np.zeros(shapes[name], np.float64)
         for share, read in zip(shares, readers, strict=True):
-            total += share * read(name)
+            total += np.multiply(read(name), share, dtype=np.float64)
         return total.astype(np.float32)
 
     with whole_folder(out) as unfinished:

@@ -141,7 +141,7 @@ class Average(Table):
     last: Annotated[Count, Field(ge=2, le=MOST_COPIES)] | None = Field(None, examples=[12])
     """The average is the weighted mean of the last copies of the weights, as many as this; all of them are held."""
     every: Annotated[CopyEvery, short_form("tokens", Count | CopyEvery)] | None = Field(None, examples=["5B"])
-    """With `last`: copy the weights every so many tokens, or every { steps = 1000 }."""
+    """With `last`: the distance of copies in tokens, or { steps = 1000 }."""
     weights: AverageWeights = "uniform"
     """With `last`: the decay of the learning rate that the mean imitates; uniform imitates a linear one."""
 

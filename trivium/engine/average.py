@@ -4,8 +4,8 @@
     last    the last k copies of the weights, taken at a regular distance; the average is their weighted mean
 
 A weighted mean of checkpoints of a constant learning rate imitates a decay of that rate (arXiv 2507.17634): with copies
-0 to k - 1, the oldest first, and a decay f from f(0) = 1 to f(1) = 0, copy j counts f(j / k) - f((j + 1) / k). What was
-learnt between copies j - 1 and j then counts f(j / k), as it would under the decay. A linear decay weighs all alike.
+0 to k - 1, the oldest first, and a decay f from f(0) = 1 to f(1) = 0, copy j counts f(j / k) - f((j + 1) / k). The
+updates between copies j - 1 and j then count f(j / k), as they would under the decay. A linear decay weighs all alike.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class AverageSettings:
     weights: AverageWeights = "uniform"
 
     def shares(self, copies: int) -> tuple[float, ...]:
-        """How much each of so many copies counts, the oldest first; they add up to 1."""
+        """How much each copy counts where there are this many, the oldest first; they add up to 1."""
         decay = DECAYS[self.weights]
         if self.weights == "uniform":
             return (1 / copies,) * copies

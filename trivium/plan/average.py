@@ -1,7 +1,7 @@
 """The average that each stage keeps beside the weights, and the steps after which they are copied for it.
 
 What belongs to the model stays with it: a stage that says nothing goes on with the average of the stage before. One
-that asks for another begins it anew.
+that asks for another begins it at its first step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trivium.config.numbers import show_count
-from trivium.config.rules.average import kept_averages
 from trivium.config.stages import Average, Stage
 from trivium.engine.average import AverageSettings
 from trivium.errors import Problem
@@ -40,7 +39,7 @@ class StageAverage:
         return bool(self.copies_between(step, step + 1, tokens_before, step_tokens))
 
     def copies_between(self, start: int, end: int, tokens_before: int, step_tokens: int) -> int:
-        """Copies made in the steps [start, end) of one stage, each of so many tokens; none that follow the weights."""
+        """Copies made in the steps [start, end) of one stage, each of `step_tokens`; none with `ema`."""
         every = self.config.every
         if every is None:
             return 0
@@ -61,12 +60,13 @@ def average_words(average: Mapping[str, Any]) -> str:
 
 def stage_averages(stages: Sequence[Stage]) -> tuple[StageAverage | None, ...]:
     """What each stage keeps."""
-    kept = kept_averages(stages)
-    before = [None, *kept]
-    return tuple(
-        None if average is None else StageAverage(average, begins=average != before[number])
-        for number, average in enumerate(kept)
-    )
+    found: list[StageAverage | None] = []
+    before: Average | None = None
+    for stage in stages:
+        kept = None if stage.end_average else stage.average or before
+        found.append(None if kept is None else StageAverage(kept, begins=kept != before))
+        before = kept
+    return tuple(found)
 
 
 def average_problems(stages: "Sequence[PlannedStage]") -> Iterator[Problem]:
