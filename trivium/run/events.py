@@ -212,13 +212,12 @@ class Evaluated(Event):
     def line(self) -> str:
         """`step 500: validation 3.2100 (web 3.1, code 3.4), accuracy 0.5`."""
         scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
-        of_average = "of the average: " if self.averaged else ""
+        begin = f"step {self.step:,}: {'of the average: ' * self.averaged}"
         if self.loss is None:
-            return f"step {self.step:,}: {of_average}{scores}"
+            return f"{begin}{scores}"
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
         bpb = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits per byte"
-        shown = f"step {self.step:,}: {of_average}validation {self.loss:.4f}{bpb} ({by_source})"
-        return f"{shown}, {scores}" if scores else shown
+        return f"{begin}validation {self.loss:.4f}{bpb} ({by_source})" + (f", {scores}" if scores else "")
 
 
 class ScoreFigures(TypedDict):
@@ -254,8 +253,8 @@ class Scored(Event):
             f"{name} {each['score']:.3f}" + f" (chance {each['chance']:.2f})" * (each["chance"] > 0)
             for name, each in self.scores.items()
         ]
-        of_average = "of the average: " if self.averaged else ""
-        return f"step {self.step:,}: {of_average}scores {', '.join(shown)}; centred {self.overall:.3f}"
+        begin = f"step {self.step:,}: {'of the average: ' * self.averaged}"
+        return f"{begin}scores {', '.join(shown)}; centred {self.overall:.3f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,22 +318,9 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
-EVENTS = (
-    Started,
-    StageBegan,
-    StepTaken,
-    Skipped,
-    Spiked,
-    Preempted,
-    Evaluated,
-    Scored,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Notice,
-    Ended,
-)
-KINDS = {kind.kind: kind for kind in EVENTS}
+OF_STEPS = (Started, StageBegan, StepTaken, Skipped, Spiked, Preempted)
+OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
+KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 
 
 class Sink(Protocol):
