@@ -320,7 +320,7 @@ class Ended(Event):
 
 OF_STEPS = (Started, StageBegan, StepTaken, Skipped, Spiked, Preempted)
 OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
-KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
+KINDS = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 
 
 class Sink(Protocol):
