@@ -151,6 +151,13 @@ def test_kl(train: Train) -> None:
     assert steps[-1]["extra"]["kl"] > 1e-5
 
 
+def test_average(train: Train) -> None:
+    trainer = train("average")
+    evaluated = [event for event in events_of("average") if event["event"] == "evaluated"]
+    assert {event["averaged"] for event in evaluated} == {False, True}
+    assert trainer.engine.has_average
+
+
 def test_weights_and_gaps_in_the_loss(train: Train) -> None:
     trainer = train("loss")
     steps = list(steps_taken(Path("runs/loss/events.jsonl")).values())

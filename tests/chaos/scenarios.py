@@ -31,6 +31,7 @@ warmup = { steps = 3 }
 [evaluate]
 every = 9
 tokens = 200
+weights = "both"
 [sources.web]
 kind = "tokens"
 path = "../web"
@@ -54,6 +55,7 @@ steps = 40
 mixture = { web = 0.5, code = 0.25, pages = 0.25 }
 seq_len = 16
 batch_size = 8
+average = { last = 3, every = { steps = 7 }, weights = "1-sqrt" }
 [[stages]]
 name = "long"
 steps = 40
@@ -72,8 +74,10 @@ seq_len = 32
 batch_size = 4
 kl = { beta = 0.1, direction = "reverse", reference = { stage = "long" } }
 reset_optimizer = true
+average = { ema = 0.9 }
 [[stages]]
 name = "end"
+start_from = "average"
 steps = 30
 mixture = { web = 1.0 }
 seq_len = 16
@@ -90,6 +94,7 @@ shuffle_buffer = 6
 [[stages]]
 name = "one"
 steps = 60
+average = { last = 2, every = 2000 }
 mixture = { flow = 0.75, code = 0.25 }
 seq_len = 16
 batch_size = 8
@@ -106,6 +111,7 @@ SHORT = """
 [[stages]]
 name = "one"
 steps = 20
+average = { ema = 0.9 }
 mixture = { web = 0.75, code = 0.25 }
 seq_len = 16
 batch_size = 8

@@ -57,6 +57,7 @@ every = { minutes = 30 }
 [evaluate]
 every = 2
 tokens = 64
+weights = "both"
 tasks = ["spelling"]
 tasks_every = 1000
 questions = 1
@@ -104,6 +105,7 @@ name = "first"
 steps = 2
 weights = { web = 1, short = 1, hub = 1, stream = 1 }
 goldfish = { k = 4, h = 2 }
+average = { last = 2, every = { tokens = 128 } }
 
 [[stages]]
 name = "second"
@@ -114,6 +116,7 @@ replay = { web = 0.2 }
 rope = { scaling = "yarn", factor = 2 }
 kl = { beta = 0.1, reference = { stage = "second" } }
 optimizer = { name = "ademamix", lr = 1e-3, alpha_warmup = 2, beta3_warmup = 2, skip = {} }
+end_average = true
 """
 PLANNED = """
 [run]

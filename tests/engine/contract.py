@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.engine.average_contract import AverageContract
 from tests.engine.kl_contract import KlContract
 from tests.engine.optimizer_contract import OptimizerContract
 from tests.engine.tiny import OPTIMIZERS, STAGE, change_segment, nats_of, only_learn
@@ -33,7 +34,7 @@ GENERATED = [
 ]
 
 
-class EngineContract(KlContract, OptimizerContract, LossWeightContract):
+class EngineContract(KlContract, OptimizerContract, LossWeightContract, AverageContract):
     """Inherit, and give `make`."""
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)

@@ -10,7 +10,11 @@ import pytest
 from tests.support.events import steps_taken
 from tests.support.runs import WrittenRun, eventful_run
 from trivium.errors import UsageError
-from trivium.report.read import RunFiles
+from trivium.report.charts import Chart
+from trivium.report.loss_part import validation_section
+from trivium.report.read import EventLog, RunFiles
+from trivium.report.run import shown_runs
+from trivium.report.summary import best_evaluation
 from trivium.run.events import Evaluated, Sampled, Saved, Scored, StepTaken
 
 
@@ -170,3 +174,38 @@ def test_a_plan_that_no_run_wrote_is_named_with_its_key(tmp_path: Path, key: str
         RunFiles(tmp_path / "made")
     told = f"is not what a run writes: {what}. It is written when the run starts: resume it once."
     assert str(caught.value) == f"{path}: {told}"
+
+
+def evaluated(step: int, loss: float, *, averaged: bool = False) -> Evaluated:
+    figures = {"loss_by_source": {"web": loss}, "bits_per_byte_by_source": {}, "fingerprint": f"rows {averaged}"}
+    seconds = {"tokens": 1, "seconds": 0.0}
+    return Evaluated(step=step, stage="one", loss=loss, bits_per_byte=None, averaged=averaged, **figures, **seconds)  # type: ignore[arg-type]
+
+
+def test_figures_of_the_average_are_apart_from_those_of_the_weights(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 10)
+    for step in (5, 10):
+        run.tell(evaluated(step, 4.0 - step / 10))
+        run.tell(evaluated(step, 3.0 - step / 10, averaged=True))
+    files = RunFiles(run.folder)
+    assert [event.loss for event in files.log.measured(Evaluated)] == [3.5, 3.0]
+    assert [event.loss for event in files.log.of_average(Evaluated)] == [2.5, 2.0]
+    (shown,) = shown_runs([files])
+    assert best_evaluation(shown).loss == 3.0  # type: ignore[union-attr]
+    charts = [block for block in validation_section([shown]).blocks if isinstance(block, Chart)]
+    lines = {series.label: list(series.values) for series in charts[0].series}
+    assert lines == {"overall": [3.5, 3.0], "overall, average": [2.5, 2.0], "web": [3.5, 3.0]}
+
+
+def test_where_only_the_average_is_measured_its_figures_are_the_runs(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.start()
+    run.take(0, 10)
+    run.tell(evaluated(0, 5.0))  # before there was an average
+    run.tell(evaluated(5, 3.0, averaged=True))
+    log = RunFiles(run.folder).log
+    assert [event.loss for event in log.measured(Evaluated)] == [3.0]
+    assert log.of_average(Evaluated) == []
+    assert EventLog().measured(Scored) == EventLog().of_average(Scored) == []

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trivium.config.schema import Config
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import Engine, EngineSettings, MakeModel, StageSettings
 from trivium.engine.make import make_engine
 from trivium.engine.ranks import Ranks
+from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec, saved_by
+from trivium.plan.average import stage_averages
 from trivium.plan.inherit import begun_stages
 from trivium.plan.make import stage_configs
 from trivium.plan.settings import stage_settings
@@ -21,19 +24,31 @@ from trivium.run.folder import Checkpoint, RunFolder
 
 
 def checkpoint_engine(
-    checkpoint: Checkpoint, device: str | None = "cpu", make_model: MakeModel | None = None
+    checkpoint: Checkpoint, device: str | None = "cpu", make_model: MakeModel | None = None, *, averaged: bool = False
 ) -> Engine:
     """An engine with a checkpoint's weights, in the stage that it was last trained in: to export, evaluate or sample.
 
-    A model that a Trainer's own function made is made by that function again, and refused without it.
+    A model that a Trainer's own function made is made by that function again, and refused without it. With `averaged`
+    the weights are the average that the checkpoint keeps.
     """
+    average = checkpoint_average(checkpoint) if averaged else None
     config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
     engine = make_engine(EngineSettings(spec, device=device, make_model=make_model, draw=False), name)
     engine.enter(checkpoint_stage(checkpoint))
-    engine.start_from(checkpoint.engine)
+    engine.start_from(checkpoint.engine, average)
     return engine
+
+
+def checkpoint_average(checkpoint: Checkpoint) -> AverageSettings:
+    """How the average that a checkpoint keeps was made; UsageError where its last stage kept none."""
+    stages = begun_stages(checkpoint.state())
+    kept = stage_averages(stages)[-1] if stages and is_saved(checkpoint.engine) else None
+    if kept is None:
+        what = f"{checkpoint.path}: the stage of this checkpoint keeps no average"
+        raise UsageError(f"{what}. Leave out --weights average, or give a checkpoint of another stage.")
+    return kept.settings
 
 
 def checkpoint_stage(checkpoint: Checkpoint) -> StageSettings:

@@ -20,8 +20,8 @@ from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.text.tokenizer_export import tokenizer_files
 
 
-def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
-    """Write a checkpoint to a new folder; gives a sentence about it."""
+def export_checkpoint(run: Path, out: Path, step: int | None = None, *, averaged: bool = False) -> str:
+    """Write a checkpoint, or the average that it keeps, to a new folder; gives a sentence about it."""
     if out.exists():
         raise UsageError(f"{out}: exists. Give a folder that does not exist yet.")
     checkpoint = find_checkpoint(run, step)
@@ -29,9 +29,10 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
     config = Config.model_validate(checkpoint.state()["config"])
     tokenizer = open_tokenizer(config.tokenizer)
     spec = read_spec(checkpoint.engine)
-    done = f"{out}: step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
-    with _whole(out) as unfinished:
-        checkpoint_engine(checkpoint).export(unfinished)
+    of_average = "the average at " if averaged else ""
+    done = f"{out}: {of_average}step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
+    with whole_folder(out) as unfinished:
+        checkpoint_engine(checkpoint, averaged=averaged).export(unfinished)
         if tokenizer is None:
             return f"{done}, without a tokenizer: the run has none."
         if tokenizer.vocab > spec.vocab:  # other tools would look up rows that the model does not have
@@ -40,7 +41,7 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None) -> str:
 
 
 @contextmanager
-def _whole(out: Path) -> Iterator[Path]:
+def whole_folder(out: Path) -> Iterator[Path]:
     """A draft of a new folder, beside it: takes its name when the block ends well, is removed if not."""
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{secrets.token_hex(8)}.draft")

@@ -71,10 +71,13 @@ def open_model(
     tokenizer: str | None = None,
     device: str | None = None,
     make_model: MakeModel | None = None,
+    *,
+    averaged: bool = False,
 ) -> LoadedModel:
     """The model in a folder; a tokenizer that is given (a path, or bytes) is used instead of its own.
 
-    `make_model` is the function of the Trainer that made the model, where one did.
+    `make_model` is the function of the Trainer that made the model, where one did. With `averaged` the weights are the
+    average that the run keeps beside them.
     """
     if device is not None and DEVICE.fullmatch(device) is None:
         raise UsageError(f'--device: "{device}" is not known. Write cuda, mps, tpu or cpu, or omit --device.')
@@ -84,13 +87,15 @@ def open_model(
     if (path / CONFIG_FILE).exists():
         if step is not None:
             raise UsageError(f"{path}: is a Hugging Face folder, which has no steps. Omit --step.")
+        if averaged:
+            raise UsageError(f"{path}: is a Hugging Face folder, which has no average. Omit --weights.")
         return _open_huggingface(path, tokenizer, device)
     checkpoint = find_checkpoint(path, step)
     checkpoint.refuse_damaged()
-    title = f"step {checkpoint.step:,} of {path}"
+    title = f"step {checkpoint.step:,} of {path}" + (", average" if averaged else "")
     spec = read_spec(checkpoint.engine)
     config = Config.model_validate(checkpoint.state()["config"])
-    engine = checkpoint_engine(checkpoint, device, make_model)
+    engine = checkpoint_engine(checkpoint, device, make_model, averaged=averaged)
     words = _opened(_given(tokenizer) or config.tokenizer, spec, title)
     seq_len = max(spec.max_seq_len, checkpoint_stage(checkpoint).seq_len)
     return LoadedModel(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
@@ -119,7 +124,7 @@ def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -
     words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device, draw=False))
     engine.start_from(folder)
-    before, ends = _put_before(words), text_ends(words) | _configured_ends(folder)
+    before, ends = put_before(words), text_ends(words) | _configured_ends(folder)
     return LoadedModel(engine, words, spec, spec.max_seq_len, str(folder), before, ends)
 
 
@@ -141,7 +146,7 @@ def _given(tokenizer: str | None) -> TokenizerConfig | None:
     return TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
 
 
-def _put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
+def put_before(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens that a tokenizer.json puts before each text; bos of other kinds."""
     if not isinstance(tokenizer, FileTokenizer):
         bos = tokenizer.special("bos")

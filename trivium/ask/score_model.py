@@ -19,11 +19,18 @@ from trivium.errors import UsageError
 
 
 def score_model(
-    folder: Path, tasks: str, questions: int, answer_tokens: int, step: int | None, tokenizer: str | None
+    folder: Path,
+    tasks: str,
+    questions: int,
+    answer_tokens: int,
+    step: int | None,
+    tokenizer: str | None,
+    *,
+    averaged: bool = False,
 ) -> dict[str, Any]:
     """The model's name, its score on each task, and the mean of the centred ones."""
     asked = asked_tasks(tasks)
-    model = open_model(folder, step, tokenizer)
+    model = open_model(folder, step, tokenizer, averaged=averaged)
     exams = open_exams(asked, questions, model.tokenizer, "--tasks")
     room = min(answer_tokens, model.seq_len - 1)
     who = Examinee(model.engine, model.tokenizer, model.seq_len, room, Ranks())

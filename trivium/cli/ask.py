@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivium.cli.options import Json, ModelFolder, RunOrCheckpoint, Step, TokenizerPath, print_json
+from trivium.cli.options import (
+    Json,
+    ModelFolder,
+    RunOrCheckpoint,
+    Step,
+    TokenizerPath,
+    Weights,
+    WhichWeights,
+    print_json,
+)
 from trivium.errors import TriviumError, UsageError
 from trivium.screen import echo, echo_line, terminal
 
@@ -48,6 +57,7 @@ def sample(
     top_p: TopP = None,
     seed: Seed = 0,
     step: Step = None,
+    weights: WhichWeights = Weights.OWN,
     chat: Annotated[bool, typer.Option("--chat", help="Answer each prompt as a question to the assistant.")] = False,
     system: System = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each text.")] = False,
@@ -62,7 +72,7 @@ def sample(
     if system is not None and not chat:
         raise UsageError("sample: --system needs --chat.")
     prompts = _prompts(prompt, prompt_file)
-    opened = open_model(model, step, tokenizer, device)
+    opened = open_model(model, step, tokenizer, device, averaged=weights is Weights.AVERAGE)
     words = opened.tokenizer
     tokens = [_question(each, system, words) if chat else opened.prompt(each) for each in prompts]
     room = opened.seq_len - max(len(each) for each in tokens)
@@ -88,6 +98,7 @@ def chat(
     top_p: TopP = None,
     seed: Seed = 0,
     step: Step = None,
+    weights: WhichWeights = Weights.OWN,
     tokenizer: TokenizerPath = None,
     device: Device = None,
 ) -> None:
@@ -96,7 +107,7 @@ def chat(
     from trivium.ask.generate.talk import Talk
     from trivium.ask.open import open_model
 
-    opened = open_model(model, step, tokenizer, device)
+    opened = open_model(model, step, tokenizer, device, averaged=weights is Weights.AVERAGE)
     words = opened.tokenizer
     sampling = Sampling(temperature, top_k, top_p, seed)
     writing = _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)
@@ -122,13 +133,14 @@ def evaluate(
     questions: Annotated[int, typer.Option(min=1, help="Ask at most this many questions of each task.")] = 100,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens of an answer.")] = 128,
     step: Step = None,
+    weights: WhichWeights = Weights.OWN,
     tokenizer: TokenizerPath = None,
     json: Json = False,
 ) -> None:
     """Score a model's answers to the questions of tasks."""
     from trivium.ask.score_model import score_model, show_scores
 
-    scored = score_model(model, tasks, questions, max_new_tokens, step, tokenizer)
+    scored = score_model(model, tasks, questions, max_new_tokens, step, tokenizer, averaged=weights is Weights.AVERAGE)
     if json:
         print_json(scored)
     else:
@@ -139,11 +151,12 @@ def export(
     run: RunOrCheckpoint,
     out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
     step: Step = None,
+    weights: WhichWeights = Weights.OWN,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder. With config.json, tokenizer and chat template."""
     from trivium.ask.export import export_checkpoint
 
-    echo_line(export_checkpoint(run, out, step))
+    echo_line(export_checkpoint(run, out, step, averaged=weights is Weights.AVERAGE))
 
 
 def _lines() -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import typer
 
-from trivium.cli import ask, inspect, plan, prepare, prove, report, train
+from trivium.cli import ask, average, inspect, plan, prepare, prove, report, train
 from trivium.engine.ranks import end_process, launched_ranks
 from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
 from trivium.screen import echo, echo_line
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": ask.chat,
     "eval": ask.evaluate,
     "export": ask.export,
+    "average": average.average,
     "prepare": prepare.prepare,
     "verify": prepare.verify,
     "inspect": inspect.inspect,

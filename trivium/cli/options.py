@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, exit codes, and JSON for machines."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -32,10 +33,22 @@ WorldSize = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also name the keys of another tool's config that decide nothing here.")
 ]
+
+
+class Weights(StrEnum):
+    """Which weights of a checkpoint are used."""
+
+    OWN = "own"
+    AVERAGE = "average"
+
+
 RunOrCheckpoint = Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A run's folder, one of its checkpoints, or a Hugging Face folder.")]
 Step = Annotated[
     int | None, typer.Option(min=0, help="Use the run's checkpoint of this step. By default its last one.")
+]
+WhichWeights = Annotated[
+    Weights, typer.Option("--weights", help="The weights themselves, or the average that the run keeps of them.")
 ]
 TokenizerPath = Annotated[
     str | None, typer.Option("--tokenizer", help="A tokenizer.json, a folder, or bytes. By default the model's own.")

@@ -258,6 +258,8 @@ class Evaluate(Table):
     """Tokens of one evaluation."""
     seq_len: Count | None = Field(None, examples=[2048])
     """Row length of evaluations, in every stage; absent: the first stage's."""
+    weights: Literal["average", "both"] | None = None
+    """Evaluate and score the average in stages that keep one, or both; absent: the weights themselves."""
     tasks: Annotated[
         tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
         Field(strict=False, examples=[["spelling", "counting"]]),

@@ -27,7 +27,9 @@ Packing = Literal["bestfit", "concat", "crop", "crop-first", "pad"]
 CROPPING = ("crop", "crop-first")  # their rows hold seq_len + 1 tokens, the last one a target only
 Precision = Literal["float32", "bfloat16"]
 Recompute = Literal["none", "selective", "full"]
+AverageWeights = Literal["uniform", "1-sqrt", "cosine", "sqrt"]
 MOST_ROWS = 2**24  # of a step
+MOST_COPIES = 100  # of the weights, each as large as they are
 MOST_SLOTS = 2**26  # of a row: positions and pieces are counted in 32 bits
 MOST_CONTEXT = 2**16  # tokens that a goldfish mask looks back
 # Several keys that decide one thing: a stage that has one of them does not take another from [defaults], and an
@@ -36,6 +38,7 @@ EITHER = (
     ("steps", "tokens", "epochs", "fraction", "minutes"),
     ("mixture", "weights", "sources"),
     ("batch_size", "batch_tokens"),
+    ("average", "end_average"),
 )
 
 
@@ -177,6 +180,28 @@ class Goldfish(Table):
     """The tokens before a token, in its document, whose hash decides; the first ones of a document are all kept."""
 
 
+class CopyEvery(Table):
+    """The distance of the copies of an average: tokens or steps, counted from the run's start."""
+
+    tokens: Count | None = Field(None, examples=["5B"])
+    """Copy the weights after the step that completes each multiple of this many tokens, padding included."""
+    steps: Count | None = Field(None, examples=[1000])
+    """Copy the weights after each multiple of this many steps."""
+
+
+class Average(Table):
+    """An average of the weights that is kept beside them: `ema`, or `last` and `every`."""
+
+    ema: OpenFraction | None = Field(None, examples=[0.999])
+    """The average follows the weights: at each update, average = ema * average + (1 - ema) * weights."""
+    last: Annotated[Count, Field(ge=2, le=MOST_COPIES)] | None = Field(None, examples=[12])
+    """The average is the weighted mean of the last copies of the weights, as many as this; all of them are held."""
+    every: Annotated[CopyEvery, short_form("tokens", Count | CopyEvery)] | None = Field(None, examples=["5B"])
+    """With `last`: the distance of copies in tokens, or { steps = 1000 }."""
+    weights: AverageWeights = "uniform"
+    """With `last`: the decay of the learning rate that the mean imitates; uniform imitates a linear one."""
+
+
 class StageEngine(Table):
     """What a stage changes in `[engine]`, from its first step on, without a new launch."""
 
@@ -239,6 +264,8 @@ class StageDefaults(Table):
     """Drop one of k tokens from the loss, always the same ones; absent: none."""
     reset_optimizer: bool = False
     """Start with a fresh optimizer state at the stage's first step."""
+    average: Average | None = Field(None, examples=[{"ema": 0.999}])
+    """Keep an average of the weights from this stage on; absent: the one of the stage before, which goes on."""
     evaluate: bool = False
     """Evaluate before the stage's first step and after its last."""
     engine: StageEngine = Field(StageEngine.model_construct(), examples=[{"recompute": "selective"}])
@@ -258,6 +285,10 @@ class Stage(StageDefaults):
     """Length in epochs: a number, or sources with the least number of epochs of each."""
     optimizer: Optimizer | None = Field(None, examples=[{"grad_clip": 0.2}])
     """Keys of `[optimizer]` that this stage changes; with a name it takes `[optimizer]`'s place from here on."""
+    start_from: Literal["average"] | None = None
+    """average: the weights become the average at the stage's first step; absent: training goes on with the weights."""
+    end_average: bool = False
+    """Keep no average from this stage on."""
 
     @property
     def batches(self) -> Batches:

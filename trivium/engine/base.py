@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.engine.average import AverageSettings
 from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
 from trivium.engine.own import name_of
@@ -145,6 +146,10 @@ class StageSettings:
     context: int | None = None  # devices that share each row's slots
     precision: Precision | None = None
     optimizer: OptimizerSettings | None = None  # one of another name starts with a fresh state
+    average: AverageSettings | None = None  # absent: none is kept
+    # The next two only where the stage begins, as `reset_optimizer`; the weights are changed first.
+    begin_average: bool = False  # the average begins here; one that was kept until now ends
+    start_from: AverageSettings | None = None  # the weights become the average that was kept until now, made like this
 
     def resolved(self, settings: EngineSettings) -> "StageSettings":
         """The same with what the stage leaves to the engine's settings."""
@@ -310,6 +315,16 @@ class Engine(Protocol):
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         """One update from one batch, of which a rank is given its shard; micro-batches do not change it."""
 
+    def add_to_average(self) -> None:
+        """Copy the weights, where the stage's average is of the last copies; of no effect on any other."""
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is an average: one of the last copies has none before the first of them."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the weights are the average: to evaluate, ask and export. After it, what they were to the bit."""
+
     def evaluate(self, batch: Batch) -> EvalStats:
         """Plain cross-entropy of a batch; no update is made. On many ranks: of all their shards, equal in rows."""
 
@@ -326,7 +341,10 @@ class Engine(Protocol):
         """
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights, optimizer and random state; returns when training may continue. Wait to know it is whole."""
+        """Write weights, average, optimizer and random state; returns when training may continue.
+
+        Wait to know it is whole.
+        """
 
     def draw(self) -> None:
         """Fill the weights with the seed's first values, with a fresh optimizer."""
@@ -334,8 +352,11 @@ class Engine(Protocol):
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
         """Continue from what `save` wrote, exact to the bit; `optimizer` made that state, where not the present one."""
 
-    def start_from(self, folder: Path) -> None:
-        """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer."""
+    def start_from(self, folder: Path, average: AverageSettings | None = None) -> None:
+        """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer.
+
+        With `average`, which says how it was made: of what `save` wrote the average in their place.
+        """
 
     def computes_in(self) -> dict[str, str]:
         """The `device` by its name and the `precision`, also where the settings have neither."""

@@ -1,10 +1,17 @@
 """Settings -> an engine; a framework is imported only when its engine is made."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.errors import ConfigError, Problem
+from trivium.model.folder import is_saved, saved_by
+from trivium.model.spec import ModelSpec
 
 JAX_PACKAGES = ("jax", "flax", "optax", "orbax")
 
@@ -19,6 +26,25 @@ def make_engine(settings: EngineSettings, name: str = "torch") -> Engine:
     from trivium.engine.jax.engine import JaxEngine
 
     return JaxEngine(settings)
+
+
+def single_weights(folder: Path, spec: ModelSpec) -> Callable[[str], NDArray[np.float32]]:
+    """What reads the weights of a folder of any kind one by one, by their names, on one process."""
+    if is_saved(folder) and saved_by(folder) == "jax":
+        refuse_missing_jax()
+        from trivium.engine.jax.single import single_weights as of_jax
+
+        return of_jax(folder, spec)
+    from trivium.engine.torch.checkpoint.single import single_weights as of_torch
+
+    return of_torch(folder, spec)
+
+
+def weight_shapes(spec: ModelSpec) -> dict[str, list[int]]:
+    """The shapes of a decoder's weights by name, as files have them."""
+    from trivium.engine.torch.checkpoint.single import weight_shapes as of_torch
+
+    return of_torch(spec)
 
 
 def refuse_missing_jax() -> None:

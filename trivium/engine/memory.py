@@ -4,6 +4,7 @@
     gathered      weights that FSDP has gathered for the moment, and the buffers of its exchanges
     activations   what flows forward and backward, and what is kept for the backward pass
     loss          logits by slices, and the gradients that the loss makes
+    average       what is kept of the weights for an average of them
     reference     the frozen model of a stage with `kl`, and what it makes of the rows
     mask          which slots see which, where attention keeps documents apart
     update        what an optimizer holds only while it updates
@@ -24,12 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
 
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec, RopeSpec
 
-Kind = Literal["weights", "gradients", "optimizer", "gathered", "activations", "loss", "reference", "mask", "update"]
+Kind = Literal[
+    "weights", "gradients", "optimizer", "average", "gathered", "activations", "loss", "reference", "mask", "update"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Parts = Mapping[Kind, int]
@@ -57,7 +61,7 @@ class Measured:
     def from_plain(cls, plain: dict[str, Any]) -> "Measured":
         """What `plain` gave."""
         settings, stage = plain["settings"], plain["stage"]
-        spec, kl, rope = settings["spec"], stage["kl"], stage["rope"]
+        spec, kl, rope, average = settings["spec"], stage["kl"], stage["rope"], stage["average"]
         settings |= {
             "spec": ModelSpec(**spec | {"rope": RopeSpec(**spec["rope"])}),
             "optimizer": _optimizer(settings["optimizer"]),
@@ -67,6 +71,7 @@ class Measured:
             "rope": None if rope is None else RopeSpec(**rope),
             "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
             "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
+            "average": None if average is None else AverageSettings(**average),
         }
         return cls(EngineSettings(**settings), StageSettings(**stage), plain["rows"])
 

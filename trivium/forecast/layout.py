@@ -45,8 +45,14 @@ class Layout:
     def step(self, stage: PlannedStage) -> Measured:
         """The largest step of a stage that is yet to be taken; of two equal ones one is measured."""
         reference = None if stage.config.kl is None else Path("reference")
-        optimizer = self.optimizers[stage.index]
-        entered = stage_settings(stage.config, stage.rope, begins=False, reference=reference, optimizer=optimizer)
+        entered = stage_settings(
+            stage.config,
+            stage.rope,
+            begins=False,
+            reference=reference,
+            optimizer=self.optimizers[stage.index],
+            average=stage.average,
+        )
         readers = self.mesh_in(stage).readers(self.mesh.size)
         return Measured(self.settings, entered, stage.largest_since(self.since).size // readers)
 

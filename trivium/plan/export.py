@@ -11,6 +11,7 @@ from trivium.config.load import Loaded
 from trivium.config.problems import show_value
 from trivium.config.sources import fim_of
 from trivium.model.spec import DEFAULT_THETA
+from trivium.plan.average import average_words
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
 from trivium.plan.plan import Plan
@@ -98,6 +99,8 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "document_mask": stage.config.document_mask,
         "rope": None if stage.rope is None else stage.rope.deciding(),
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
+        "average": None if stage.average is None else stage.average.config.model_dump(mode="json", exclude_none=True),
+        "start_from": stage.config.start_from,
         "loss_on": stage.config.loss_on,
         "loss_weight": None if stage.config.loss_weight is None else dict(stage.config.loss_weight),
         "goldfish": None if stage.config.goldfish is None else stage.config.goldfish.model_dump(mode="json"),
@@ -140,7 +143,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     A batch size that changes has the steps of the run at which it does.
     """
     lines: list[str] = []
-    before = None
+    before = average = None
     for stage in stages:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = _batch_parts(stage)
@@ -162,6 +165,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if stage.get("goldfish"):
             k, h = stage["goldfish"]["k"], stage["goldfish"]["h"]
             parts.append(f"goldfish drops about 1 in {k:,} tokens from the loss, by the {h:,} before it")
+        parts += _average_parts(stage, average)
+        average = stage.get("average")
         parts += [f"engine.{key} {value}" for key, value in (engine or {}).items()]
         parts += _optimizer_words(stage.get("optimizer"))
         before = rope
@@ -189,6 +194,17 @@ def _optimizer_words(optimizer: Mapping[str, Any] | None) -> list[str]:
     words = [f"{optimizer['name']} with a fresh state"] if optimizer["fresh"] else []
     changed = {key: value for key, value in optimizer["changed"].items() if not (words and key == "name")}
     return words + [f"optimizer.{key} {show_value(value)}" for key, value in changed.items()]
+
+
+def _average_parts(stage: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[str]:
+    """`starts from the average`, `keeps an average: ema 0.999`: where it changes."""
+    kept = stage.get("average")
+    parts = ["starts from the average"] if stage.get("start_from") is not None else []
+    if kept is not None and kept != before:
+        parts.append(f"keeps an average ({average_words(kept)})")
+    elif kept is None and before is not None:
+        parts.append("keeps no average")
+    return parts
 
 
 def _fade_json(stage: PlannedStage) -> dict[str, Any]:

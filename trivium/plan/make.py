@@ -14,6 +14,7 @@ from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
 from trivium.config.stages import BatchSize, Reference, Stage, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
+from trivium.plan.average import average_problems, stage_averages, unfilled_averages
 from trivium.plan.budget import (
     Before,
     Following,
@@ -95,7 +96,11 @@ class Builder:
         self.optimizers = stage_optimizers(self.config.optimizer, configs)
         planned = self._planned(configs)
         model = self._model(planned)
-        stages = tuple(replace(stage, rope=rope) for stage, rope in zip_longest(planned, model.ropes))
+        averages = stage_averages([stage.config for stage in planned])
+        stages = tuple(
+            replace(stage, rope=rope, average=average)
+            for stage, rope, average in zip_longest(planned, model.ropes, averages)
+        )
         self._check_fades(stages)
         self.problems += filter(None, map(endless_ramp, stages))
         self._check_views(stages)
@@ -103,6 +108,8 @@ class Builder:
         self._check_epochs(stages)
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
         self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
+        self.problems.extend(average_problems(stages))
+        self.warnings.extend(unfilled_averages(stages))
         self._note_gaps(stages)
         curve, momenta, group_curves = self._curves(stages)
         if model.gap is not None:
@@ -223,6 +230,7 @@ class Builder:
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
         fresh: dict[str, object] = {"fade": None, "lr": None, "reset_optimizer": False, "evaluate": False}
+        fresh |= {"start_from": None}
         fresh["name"] = anneal.name
         # It continues with the size that the stage has there, also where that was changed while the run went on.
         fresh |= {"batch_size": BatchSize(size=planned[-1].size_at(begin)), "batch_tokens": None}

@@ -88,6 +88,12 @@ class Plan:
             total += stage.rows_before(min(step, stage.end)) * stage.seq_len
         return total
 
+    def copies_at(self, step: int) -> bool:
+        """Whether the weights are copied for an average after this step."""
+        stage = self.stage_at(step)
+        tokens = self.tokens_before(step), self.tokens_before(step + 1)
+        return stage.average is not None and stage.average.copies_at(step, *tokens)
+
     def lr_multiplier(self, step: int, group: str = MAIN_GROUP) -> float:
         """What a group's peak learning rate is multiplied by at a step; the layers' matrices', if none is named."""
         if self.learning_rate is None:

@@ -190,6 +190,10 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
     entries |= {f"{path}.{key}": getattr(config, key) for key in STAGE_KEYS}
     if stage.rope is not None:
         entries |= {f"{path}.rope.{key}": value for key, value in stage.rope.deciding().items()}
+    if config.start_from is not None:
+        entries[f"{path}.start_from"] = config.start_from
+    if stage.average is not None:
+        entries |= _flat(f"{path}.average", stage.average.config)
     if config.kl is not None:
         entries |= _flat(f"{path}.kl", config.kl)
         if config.kl.reference is not None and config.kl.reference.stage is not None:

@@ -16,6 +16,7 @@ from trivium.engine.loss_weight import LossWeights
 from trivium.engine.mesh import CONTEXT, MeshShape, refuse_unshared_rows
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.plan.average import StageAverage
 
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
@@ -56,11 +57,14 @@ def stage_settings(
     begins: bool,
     reference: Path | None = None,
     optimizer: StageOptimizer | None = None,
+    average: StageAverage | None = None,
+    average_before: StageAverage | None = None,
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
     `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export,
     which need no `optimizer` either.
+    `average` is what the stage keeps, `average_before` what the stage before it kept.
     """
     return StageSettings(
         seq_len=stage.seq_len,
@@ -75,6 +79,9 @@ def stage_settings(
         context=stage.engine.context,
         precision=stage.engine.precision,
         optimizer=None if optimizer is None else optimizer_settings(optimizer.settings),
+        average=None if average is None else average.settings,
+        begin_average=begins and average is not None and average.begins,
+        start_from=average_before.settings if begins and stage.start_from and average_before else None,
     )
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from trivium.config.batches import Batches, BatchPiece
 from trivium.config.stages import Stage
 from trivium.model.spec import RopeSpec
+from trivium.plan.average import StageAverage
 from trivium.rows.figures import Figures
 from trivium.rows.goldfish import NONE, Goldfish
 from trivium.rows.mixture import StageMixture
@@ -58,6 +59,7 @@ class PlannedStage:
     uses: Mapping[str, SourceUse]
     batches: Batches  # rows of its steps, counted from its first
     rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
+    average: StageAverage | None = None  # of the weights, kept beside them
 
     @property
     def name(self) -> str:
@@ -150,7 +152,7 @@ class CompleteStage(PlannedStage):
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
         known = stage.start, stage.steps, stage.mixture
-        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.batches, stage.rope)
+        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.batches, stage.rope, stage.average)
 
     @property
     def end(self) -> int:

@@ -46,10 +46,10 @@ def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChan
     """One run's stages that have figures: the first and last of each."""
     for stage in (stage for stage in plan["stages"] if stage["start"] is not None):
         start, end = stage["start"], stage["end"]
-        evaluated = [event for event in log.of(Evaluated) if _is_inside(event, start, end)]
+        evaluated = [event for event in log.measured(Evaluated) if _is_inside(event, start, end)]
         # An evaluation where two stages meet is the end of the one and the start of the other.
         evaluated = [event for event in evaluated if event.step == start or event.stage == stage["name"]]
-        scored = [event for event in log.of(Scored) if _is_inside(event, start, end)]
+        scored = [event for event in log.measured(Scored) if _is_inside(event, start, end)]
         if not evaluated and not scored:
             continue
         change = StageChange(label, stage["name"], start, max(event.step for event in (*evaluated, *scored)))

@@ -10,6 +10,7 @@ from trivium.report.summary import other_questions, other_rows
 from trivium.run.events import Evaluated, Scored
 
 BROKEN = "A line is broken where what is evaluated changes: figures on both sides cannot be compared."
+OF_AVERAGE = "Average: with the average of the weights, which at a constant learning rate imitates its decay."
 Figure = Callable[[Evaluated], float | None]
 Figures = Callable[[Evaluated], Mapping[str, float | None]]
 FIGURES: tuple[tuple[Figure, Figures], ...] = (
@@ -44,6 +45,8 @@ def validation_section(runs: list[ShownRun]) -> Section:
     losses, bits = ([each for run in runs for each in _evaluation_series(run, *figures)] for figures in FIGURES)
     scores = [each for run in runs for each in _score_series(run)]
     unseen = f"Nats a token, on documents never trained on. {BROKEN}"
+    if any(run.log.of_average(Evaluated) for run in runs):
+        unseen = f"{unseen} {OF_AVERAGE}"
     same = f"Of the same documents. {BROKEN}"
     right = f"The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right. {BROKEN}"
     blocks: list[Block] = [
@@ -59,12 +62,20 @@ def validation_section(runs: list[ShownRun]) -> Section:
 
 
 def _evaluation_series(run: ShownRun, overall: Figure, by_source: Figures) -> list[Series]:
-    """A figure of the evaluations, overall and by source."""
-    events = run.log.of(Evaluated)
-    series = run.event_series("overall", events, overall, measured_on=lambda event: event.fingerprint)
+    """A figure of the evaluations, overall and by source; overall also that of the average, where both were measured.
+
+    At a constant learning rate the average's line is about what the model would score after a decay, without one.
+    """
+    events = run.log.measured(Evaluated)
+    series = run.event_series("overall", events, overall, measured_on=_all_rows)
+    series += run.event_series("overall, average", run.log.of_average(Evaluated), overall, measured_on=_all_rows)
     for name in run.sources:
         series += run.event_series(name, events, _picks(name, by_source), name, _measured(name))
     return series
+
+
+def _all_rows(event: Evaluated) -> str:
+    return event.fingerprint
 
 
 def _picks(name: str, table: Figures) -> Figure:
@@ -76,17 +87,22 @@ def _measured(source: str) -> Callable[[Evaluated], str]:
 
 
 def _score_series(run: ShownRun) -> list[Series]:
-    """Scores that the user's own evaluator gave, scores of tasks, and the mean of the centred ones."""
-    events, scored = run.log.of(Evaluated), run.log.of(Scored)
+    """Scores that the user's own evaluator gave, of tasks, and the mean of the centred ones; then the average's."""
+    log = run.log
+    series = _scores_of(run, log.measured(Evaluated), log.measured(Scored))
+    return series + _scores_of(run, log.of_average(Evaluated), log.of_average(Scored), ", average")
+
+
+def _scores_of(run: ShownRun, events: list[Evaluated], scored: list[Scored], kind: str = "") -> list[Series]:
     series = []
     for name in _own_scores(events):
-        series += run.event_series(name, events, _picks(name, lambda event: event.scores))
+        series += run.event_series(f"{name}{kind}", events, _picks(name, lambda event: event.scores))
     tasks = dict.fromkeys(name for event in scored for name in event.scores)
     for name in tasks:
-        series += run.event_series(name, scored, _score_of(name), measured_on=_asked(name))
+        series += run.event_series(f"{name}{kind}", scored, _score_of(name), measured_on=_asked(name))
     if len(tasks) > 1:
         mean, asked = (lambda event: event.overall), (lambda event: event.fingerprint)
-        series += run.event_series("mean, centred", scored, mean, measured_on=asked)
+        series += run.event_series(f"mean, centred{kind}", scored, mean, measured_on=asked)
     return series
 
 
@@ -144,7 +160,7 @@ def _evaluation_table(run: ShownRun) -> PageTable:
         numbers = [event.loss, *([event.weighted_loss] if weighted else []), event.bits_per_byte]
         numbers += [event.loss_by_source.get(name) for name in names]
         numbers += [event.scores.get(name) for name in scores]
-        rows.append([f"{event.step:,}", event.stage, *_numbers(*numbers)])
+        rows.append([f"{event.step:,}", _stage_of(event), *_numbers(*numbers)])
     columns = ["step", "stage", "loss", *weighted, "bits per byte", *(f"loss of {name}" for name in names), *scores]
     title = run.label_of("Evaluations")
     numeric = (0, *range(2, len(columns)))
@@ -156,7 +172,7 @@ def _position_table(run: ShownRun) -> PageTable:
     events = [event for event in run.log.of(Evaluated) if event.loss_by_position]
     firsts = sorted({int(first) for event in events for first in event.loss_by_position})
     rows = [
-        [f"{event.step:,}", event.stage, *_numbers(*(event.loss_by_position.get(str(first)) for first in firsts))]
+        [f"{event.step:,}", _stage_of(event), *_numbers(*(event.loss_by_position.get(str(first)) for first in firsts))]
         for event in events
     ]
     columns = ["step", "stage", *(f"from {first:,}" for first in firsts)]
@@ -165,13 +181,21 @@ def _position_table(run: ShownRun) -> PageTable:
     return long_table(f"positions-{run.number}", title, columns, rows, numbers=numeric, folded=True)
 
 
+def _stage_of(event: Evaluated) -> str:
+    return f"{event.stage}, average" if event.averaged else event.stage
+
+
 def _numbers(*values: float | None) -> list[str]:
     return ["" if value is None else f"{value:.4f}" for value in values]
 
 
 def _score_table(run: ShownRun) -> PageTable:
     rows = [
-        [f"{event.step:,}", name, f"{score['right']:,} of {score['questions']:,}"]
+        [
+            f"{event.step:,}",
+            f"{name}, average" if event.averaged else name,
+            f"{score['right']:,} of {score['questions']:,}",
+        ]
         + [f"{figure:.3f}" for figure in (score["score"], score["chance"], score["centred"])]
         for event in run.log.of(Scored)
         for name, score in event.scores.items()

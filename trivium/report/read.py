@@ -38,6 +38,7 @@ from trivium.run.folder import RunFolder
 
 Record = dict[str, Any]
 Kind = TypeVar("Kind", bound=Event)
+Measured = TypeVar("Measured", Evaluated, Scored)
 # Of these kinds only what led to the present is shown; others, such as saves, are history and stay.
 UNDONE_BY_RESUME: tuple[type[Event], ...] = (Evaluated, Scored, Sampled, Spiked, Skipped)
 TAKEN_ONCE = (Evaluated, Scored, Sampled)  # at a step: the last one counts
@@ -79,6 +80,17 @@ class EventLog:
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         return [cast(Kind, logged.event) for logged in self.logged(kind)]
+
+    def measured(self, kind: type[Measured]) -> list[Measured]:
+        """Evaluations or scores of the weights; of their average where that alone was measured at the last step."""
+        events = self.of(kind)
+        averaged = all(event.averaged for event in events if event.step == events[-1].step)
+        return [event for event in events if event.averaged == averaged]
+
+    def of_average(self, kind: type[Measured]) -> list[Measured]:
+        """Those of the average, where the weights were measured too."""
+        first = self.measured(kind)
+        return [event for event in self.of(kind) if event.averaged and not first[0].averaged]
 
     def logged(self, *kinds: type[Event]) -> list[Logged]:
         """The events of some kinds with their times, one kind after the other."""
@@ -130,15 +142,18 @@ class EventLog:
         self.kinds.setdefault(kind, []).append(logged)
 
 
-def _occasion(event: Event) -> tuple[int, str]:
-    """What happens once: at a step the figures of each stage that meets there, and a text for each prompt."""
+def _occasion(event: Event) -> tuple[int, str, bool]:
+    """What happens once: at a step the figures of each stage that meets there, and a text for each prompt.
+
+    Figures of the weights and of their average are two.
+    """
     match event:
-        case Evaluated():
-            return event.step, event.stage
+        case Evaluated() | Scored():
+            return event.step, event.stage, event.averaged
         case Sampled():
-            return event.step, event.prompt
+            return event.step, event.prompt, False
         case _:
-            return event.step, ""
+            return event.step, "", False
 
 
 def _figures(record: Record) -> dict[str, float]:

@@ -78,7 +78,7 @@ def comparable(run: ShownRun) -> list[Evaluated]:
 
 
 def _with_loss(run: ShownRun) -> list[Evaluated]:
-    return [event for event in run.log.of(Evaluated) if event.loss is not None]
+    return [event for event in run.log.measured(Evaluated) if event.loss is not None]
 
 
 def _measured_since(run: ShownRun) -> str:
@@ -100,7 +100,7 @@ def other_questions(runs: list[ShownRun]) -> str:
     first: dict[str, tuple[str, str]] = {}
     sentences = []
     for run in runs:
-        last = {task: event.fingerprint_of(task) for event in run.log.of(Scored) for task in event.scores}
+        last = {task: event.fingerprint_of(task) for event in run.log.measured(Scored) for task in event.scores}
         for task, fingerprint in last.items():
             label, asked = first.setdefault(task, (run.label, fingerprint))
             if fingerprint != asked:
@@ -164,10 +164,10 @@ FIGURES = {
     "tokens/s, median": _speed,
 }
 VALIDATION = {  # of runs that were evaluated on the same rows
-    "validation loss, last": lambda run: f"{run.log.of(Evaluated)[-1].loss:.4f}",
-    "validation loss, best": lambda run: f"{(best_evaluation(run) or run.log.of(Evaluated)[-1]).loss:.4f}",
-    "bits per byte, lowest": lambda run: f"{(lowest_bits(run) or run.log.of(Evaluated)[-1]).bits_per_byte:.4f}",
-    "bits per byte, last": lambda run: f"{run.log.of(Evaluated)[-1].bits_per_byte:.4f}",
+    "validation loss, last": lambda run: f"{run.log.measured(Evaluated)[-1].loss:.4f}",
+    "validation loss, best": lambda run: f"{(best_evaluation(run) or run.log.measured(Evaluated)[-1]).loss:.4f}",
+    "bits per byte, lowest": lambda run: f"{(lowest_bits(run) or run.log.measured(Evaluated)[-1]).bits_per_byte:.4f}",
+    "bits per byte, last": lambda run: f"{run.log.measured(Evaluated)[-1].bits_per_byte:.4f}",
 }
 
 

@@ -198,6 +198,7 @@ class Evaluated(Event):
     fingerprint_by_source: Mapping[str, str] = field(default_factory=dict)
     loss_by_position: Mapping[str, float] = field(default_factory=dict)  # by the first of a range of positions
     weighted_loss: float | None = None  # by the stage's loss_weight; None where it has none
+    averaged: bool = False  # of the average of the weights, not of the weights themselves
 
     def fingerprint_of(self, source: str) -> str:
         """What a source's figures were measured on; "" where nobody kept it."""
@@ -212,12 +213,13 @@ class Evaluated(Event):
     def line(self) -> str:
         """`step 500: validation 3.2100 (web 3.1, code 3.4), accuracy 0.5`."""
         scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
+        begin = f"step {self.step:,}: {'of the average: ' * self.averaged}"
         if self.loss is None:
-            return f"step {self.step:,}: {scores}"
+            return f"{begin}{scores}"
         by_source = ", ".join(f"{name} {loss:.4f}" for name, loss in self.loss_by_source.items())
         beside = {"weighted": self.weighted_loss, "bits per byte": self.bits_per_byte}
         known = "".join(f", {figure:.4f} {name}" for name, figure in beside.items() if figure is not None)
-        return f"step {self.step:,}: validation {self.loss:.4f}{known} ({by_source}){', ' if scores else ''}{scores}"
+        return f"{begin}validation {self.loss:.4f}{known} ({by_source}){', ' if scores else ''}{scores}"
 
 
 class ScoreFigures(TypedDict):
@@ -240,6 +242,8 @@ class Scored(Event):
     seconds: float
     fingerprint: str = ""  # of all questions that were asked, as of what an evaluation was measured on
     fingerprint_by_task: Mapping[str, str] = field(default_factory=dict)
+    stage: str = ""  # the stage that the engine was in; "" where nobody kept it
+    averaged: bool = False  # as of an evaluation
 
     def fingerprint_of(self, task: str) -> str:
         """The questions that a task's score is of; "" where nobody kept it."""
@@ -251,7 +255,8 @@ class Scored(Event):
             f"{name} {each['score']:.3f}" + f" (chance {each['chance']:.2f})" * (each["chance"] > 0)
             for name, each in self.scores.items()
         ]
-        return f"step {self.step:,}: scores {', '.join(shown)}; centred {self.overall:.3f}"
+        begin = f"step {self.step:,}: {'of the average: ' * self.averaged}"
+        return f"{begin}scores {', '.join(shown)}; centred {self.overall:.3f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,22 +320,9 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
-EVENTS = (
-    Started,
-    StageBegan,
-    StepTaken,
-    Skipped,
-    Spiked,
-    Preempted,
-    Evaluated,
-    Scored,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Notice,
-    Ended,
-)
-KINDS = {kind.kind: kind for kind in EVENTS}
+OF_STEPS = (Started, StageBegan, StepTaken, Skipped, Spiked, Preempted)
+OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
+KINDS = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 
 
 class Sink(Protocol):

@@ -37,6 +37,7 @@ STAGE_CHANGES = (
     "loss_on",
     "loss_weight",
     "goldfish",
+    "start_from",
 )
 
 
@@ -129,7 +130,8 @@ class Loop:
         self._enter(stage, begins=begins)
         session.guard.enter(stage.index, trainer.plan.optimizers[stage.index].settings.skip)
         if begins:
-            self._evaluate_around(stage, asked=step == 0 and trainer.config.evaluate.at_start)
+            asked = step == 0 and trainer.config.evaluate.at_start
+            self._evaluate_around(stage, asked=asked, changed=stage.config.start_from is not None)
             self.sample()
         trainer.on_stage(stage)
 
@@ -137,7 +139,16 @@ class Loop:
         session = self.session
         reference = session.references.of(stage)
         optimizer = self.trainer.plan.optimizers[stage.index]
-        settings = stage_settings(stage.config, stage.rope, begins=begins, reference=reference, optimizer=optimizer)
+        before = self.trainer.plan.stages[stage.index - 1].average if stage.index else None
+        settings = stage_settings(
+            stage.config,
+            stage.rope,
+            begins=begins,
+            reference=reference,
+            optimizer=optimizer,
+            average=stage.average,
+            average_before=before,
+        )
         session.engine.enter(self.trainer.own.entered(settings))
         session.compared.enter(stage.index)
         session.entered = stage.index
@@ -159,7 +170,7 @@ class Loop:
         if session.first_step:
             session.ranks.limit_waits(STEP_MINUTES)
             session.first_step = False
-        trainer.step = step + 1
+        self._count(step)
         taken = None if stats.skipped is not None else session.meter.took(step, now, stats)
         limit = session.guard.spike_limit
         too_many: GuardError | None = None
@@ -186,9 +197,15 @@ class Loop:
             raise too_many
         self._heed(session.ranks.agree(*self.flags()) if stats.raised is None else stats.raised)
 
+    def _count(self, step: int) -> None:
+        """A step is over, whether or not it had an update; an average may be due a copy of the weights."""
+        self.trainer.step = step + 1
+        if self.trainer.plan.copies_at(step):
+            self.session.engine.add_to_average()
+
     def skip(self, step: int) -> None:
         """Count a step whose rows the config skips."""
-        self.trainer.step = step + 1
+        self._count(step)
         why = "its rows are skipped (guard.skip_steps)"
         self.session.tell(Skipped(step=step + 1, stage=self.trainer.plan.stage_at(step).name, why=why))
         self.session.guard.skip()
@@ -218,12 +235,15 @@ class Loop:
         """The steps after which a checkpoint is written in any case: where a stage begins, and the run's end."""
         return {*(stage.start for stage in self.trainer.plan.stages), self.trainer.plan.total_steps}
 
-    def score(self) -> None:
-        """Score the tasks that the config names, once a step."""
+    def score(self, *, again: bool = False) -> None:
+        """Score the tasks that the config names, once a step, and `again` where the weights have changed since."""
         trainer, session = self.trainer, self.session
-        if session.scored_at != trainer.step:
-            session.scored_at = trainer.step
-            event = session.scoring.score(trainer.step, trainer.stage, session.beat)
+        if session.scored_at == trainer.step and not again:
+            return
+        session.scored_at = trainer.step
+        for averaged in trainer.evaluated_weights:
+            with trainer.with_weights(averaged=averaged):
+                event = session.scoring.score(trainer.step, trainer.stage, session.beat, averaged=averaged)
             if event is not None:
                 session.tell(event)
 
@@ -272,10 +292,11 @@ class Loop:
         self._evaluate_around(stage, *following, asked=asked)
         return wanted
 
-    def _evaluate_around(self, *stages: CompleteStage, asked: bool = False) -> None:
+    def _evaluate_around(self, *stages: CompleteStage, asked: bool = False, changed: bool = False) -> None:
         """Evaluate and score where one of these stages begins or ends, if it or the config asks for that; once.
 
-        A new stage is evaluated again only where its documents are masked otherwise, which gives other figures.
+        A new stage is evaluated again only where its documents are masked otherwise, or its weights are `changed`: both
+        give other figures.
         """
         trainer, last = self.trainer, self.session.last_evaluation
         wanted = any(stage.config.evaluate for stage in stages)
@@ -283,11 +304,12 @@ class Loop:
             last is not None
             and last.step == trainer.step
             and last.fingerprint_by_source == trainer.validation_fingerprints
+            and not changed
         )
         if (wanted or asked) and not is_done:
             trainer.evaluate()
         if wanted:
-            self.score()
+            self.score(again=changed)
 
     def flags(self) -> tuple[bool, ...]:
         """What one rank may know alone: that the run is to stop, and that a checkpoint is due."""
@@ -330,6 +352,9 @@ def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tupl
             changes[key] = (_plain(old), _plain(new))
     if before.rope is not None and stage.rope is not None and before.rope != stage.rope:
         changes["rope"] = (before.rope.deciding(), stage.rope.deciding())
+    if before.average != stage.average and (stage.average is None or stage.average.begins):
+        old, new = (None if each is None else each.shown for each in (before.average, stage.average))
+        changes["average"] = (old, new)
     if before.shares != stage.shares:
         changes["mixture"] = (_shown_shares(before), _shown_shares(stage))
     if before.seed != stage.seed:

@@ -44,8 +44,13 @@ class Scoring:
         tasks, questions = self._settings.tasks, self._settings.questions
         self._exams = open_exams(tasks, questions, self._tokenizer) if tasks else []
 
-    def score(self, step: int, stage: CompleteStage, beat: Callable[[], None]) -> Scored | None:
-        """The scores of every task, on all ranks; None where the config names none."""
+    def score(
+        self, step: int, stage: CompleteStage, beat: Callable[[], None], *, averaged: bool = False
+    ) -> Scored | None:
+        """The scores of every task, on all ranks; None where the config names none.
+
+        `averaged` says that the engine's weights are their average now: such scores are compared with their like alone.
+        """
         if not self._exams:
             return None
         started = time.perf_counter()
@@ -57,6 +62,8 @@ class Scoring:
             scores[exam.name] = examine(who, exam)
             beat()
         fingerprints = {exam.name: exam.fingerprint for exam in self._exams}
+        if averaged:
+            fingerprints = {name: hash_json(["average", each]) for name, each in fingerprints.items()}
         return Scored(
             step=step,
             scores={name: score.figures() for name, score in scores.items()},
@@ -64,6 +71,8 @@ class Scoring:
             seconds=time.perf_counter() - started,
             fingerprint=hash_json(fingerprints),
             fingerprint_by_task=fingerprints,
+            stage=stage.name,
+            averaged=averaged,
         )
 
     def sample(self, step: int, stage: CompleteStage) -> list[Sampled]:

@@ -32,7 +32,7 @@ from trivium.train.watchdog import Process, Watchdog, this_process
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
-BEST, BEST_BITS = "validation loss", "bits per byte"
+BEST, BEST_BITS, OF_AVERAGE = "validation loss", "bits per byte", " of the average"
 
 
 @dataclass(slots=True)
@@ -74,17 +74,24 @@ class Session:
         """Called by a signal, in the middle of anything: leaves a mark and no more."""
         self.signal = signal
 
-    def evaluated(self, event: Evaluated) -> None:
-        """Keep and report an evaluation; a better one than all before on the same rows marks the best checkpoint."""
-        before, self.last_evaluation = self.last_evaluation, event
-        if before is not None and before.fingerprint != event.fingerprint:
+    def evaluated(self, event: Evaluated, *, is_first: bool = True) -> None:
+        """Keep and report an evaluation; a better one than all before on the same rows marks the best checkpoint.
+
+        Of several at one step, of the weights and of their average, the first does; each kind has its own best figures.
+        """
+        before = self.last_evaluation
+        if is_first:
+            self.last_evaluation = event
+        if is_first and before is not None and before.fingerprint != event.fingerprint:
             self.best.clear()
             self.say(f"validation is measured on something else than at step {before.step:,}: the best starts again")
-        if event.loss is not None and event.loss < self.best.get(BEST, float("inf")):
-            self.best[BEST] = event.loss
-            self.saver.best_step = event.step
-        if event.bits_per_byte is not None and event.bits_per_byte < self.best.get(BEST_BITS, float("inf")):
-            self.best[BEST_BITS] = event.bits_per_byte
+        kind = OF_AVERAGE if event.averaged else ""
+        if event.loss is not None and event.loss < self.best.get(BEST + kind, float("inf")):
+            self.best[BEST + kind] = event.loss
+            if is_first:
+                self.saver.best_step = event.step
+        if event.bits_per_byte is not None and event.bits_per_byte < self.best.get(BEST_BITS + kind, float("inf")):
+            self.best[BEST_BITS + kind] = event.bits_per_byte
         self.tell(event)
 
 

@@ -51,9 +51,11 @@ def figures(event: Event) -> dict[str, float]:
         found |= _under("validation/loss", event.loss_by_source)
         found |= _under("validation/bits_per_byte", event.bits_per_byte_by_source)
         found |= _under("scores", event.scores)
+        found = _under("average", found) if event.averaged else found
     elif isinstance(event, Scored):
         found = _under("scores", {name: score["score"] for name, score in event.scores.items()})
         found["scores/centred"] = event.overall
+        found = _under("average", found) if event.averaged else found
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

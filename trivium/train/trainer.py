@@ -219,16 +219,37 @@ class Trainer:
         self.figures |= {name: float(value) for name, value in figures.items()}
 
     def evaluate(self) -> Evaluated | None:
-        """Evaluate the model on the held-out rows, and by the evaluator; None where the run has neither."""
-        fingerprints = self.validation_fingerprints
+        """Evaluate the model on the held-out rows, and by the evaluator; None where the run has neither.
+
+        Where the config asks for both, the weights are evaluated first, and then their average; gives the first.
+        """
+        events = [self._evaluate(averaged=averaged) for averaged in self.evaluated_weights]
+        return events[0]
+
+    def _evaluate(self, *, averaged: bool) -> Evaluated | None:
+        fingerprints = self._fingerprints(averaged=averaged)
         weights = LossWeights(self.stage.config.loss_weight or {})
-        event = evaluate(self.step, self.stage.name, self.validation_batches(), self.val_step, fingerprints, weights)
-        if self._evaluator is not None:
-            event = event or Evaluated.without_validation(self.step, self.stage.name)
-            event = replace(event, scores=named_scores(self._evaluator(self)))
+        with self.with_weights(averaged=averaged):
+            batches = self.validation_batches()
+            event = evaluate(self.step, self.stage.name, batches, self.val_step, fingerprints, weights)
+            if self._evaluator is not None:
+                event = event or Evaluated.without_validation(self.step, self.stage.name)
+                event = replace(event, scores=named_scores(self._evaluator(self)))
         if event is not None:
-            self.session.evaluated(event)
+            event = replace(event, averaged=averaged)
+            self.session.evaluated(event, is_first=averaged == self.evaluated_weights[0])
         return event
+
+    @property
+    def evaluated_weights(self) -> tuple[bool, ...]:
+        """What an evaluation measures now, in order: False for the weights, True for their average."""
+        has_average = self._session is not None and self.engine.has_average
+        asked = self.config.evaluate.weights if has_average else None
+        return {None: (False,), "average": (True,), "both": (False, True)}[asked]
+
+    def with_weights(self, *, averaged: bool) -> AbstractContextManager[None]:
+        """Inside, the engine has its weights, or their average."""
+        return self.engine.averaged() if averaged else nullcontext()
 
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
@@ -241,7 +262,10 @@ class Trainer:
     @property
     def validation_fingerprints(self) -> dict[str, str]:
         """By source, what an evaluation would be measured on now; figures with the same one can be compared."""
-        return self._validation.fingerprints(document_mask=self.stage.config.document_mask)
+        return self._fingerprints(averaged=self.evaluated_weights[0])
+
+    def _fingerprints(self, *, averaged: bool) -> dict[str, str]:
+        return self._validation.fingerprints(document_mask=self.stage.config.document_mask, averaged=averaged)
 
     @cached_property
     def _validation(self) -> ValidationSet:

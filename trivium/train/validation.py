@@ -55,9 +55,12 @@ class ValidationSet:
     vocab: int  # of the model
     tokenizer: str | None  # its fingerprint: it decides the bytes of tokens
 
-    def fingerprints(self, *, document_mask: bool) -> dict[str, str]:
-        """By source, a hash of all that decides its figures except the model; the stage's mask is part of it."""
-        how = document_mask, self.tokenizer
+    def fingerprints(self, *, document_mask: bool, averaged: bool = False) -> dict[str, str]:
+        """By source, a hash of all that decides its figures except the model; the stage's mask is part of it.
+
+        So is whether the weights or their average are measured.
+        """
+        how = document_mask, self.tokenizer, *(("average",) if averaged else ())
         return {each.source: _hash(each.reading.key, each.rows, each.masks_loss, *how) for each in self.parts}
 
     def batches(self, batch_rows: int, rank: int = 0, num_ranks: int = 1) -> Iterator[Batch]:

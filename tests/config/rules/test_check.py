@@ -10,7 +10,19 @@ import pytest
 
 from tests.support.configs import BASE, base
 from trivium.config.load import load, validate
-from trivium.config.rules import batches, evaluate, model, objective, optimizer, rates, shares, sources, stages, view
+from trivium.config.rules import (
+    average,
+    batches,
+    evaluate,
+    model,
+    objective,
+    optimizer,
+    rates,
+    shares,
+    sources,
+    stages,
+    view,
+)
 from trivium.config.rules.view import Finding
 from trivium.errors import ConfigError
 
@@ -59,7 +71,7 @@ def places_that_report() -> set[tuple[str, int]]:
     """Where the rules call `view.problem`, `view.warning` or `self.problem`: file and line."""
     return {
         (str(module.__file__), node.lineno)
-        for module in (batches, evaluate, model, objective, optimizer, rates, shares, sources, stages, view)
+        for module in (average, batches, evaluate, model, objective, optimizer, rates, shares, sources, stages, view)
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("view.problem", "view.warning", "self.problem")
     }

@@ -18,6 +18,7 @@ from tests.engine.tiny import STAGE
 from tests.support.batches import TINY, VOCAB, make_batch, settings_at
 from tests.support.counted import Counted
 from tests.support.forked import launch
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import EngineSettings, OptimizerSettings
 from trivium.engine.loss_weight import LossWeights
 from trivium.engine.make import join_ranks
@@ -47,6 +48,7 @@ LAYOUTS = {
     "replicate 2 x shard 2": MeshShape(replicate=2, shard=2),
     "shard 2 x tensor 2": MeshShape(shard=2, tensor=2),
 }
+AVERAGES = {"ema": AverageSettings(ema=0.5), "last": AverageSettings(last=3, weights="1-sqrt")}
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 STEPS = 8
 HANDED_ON = 4  # the step after which another layout continues
@@ -186,7 +188,33 @@ def hand_on(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, An
     join_ranks().meet()
     started.start_from(folder / "exported" / name)
     figures["exported"] = weights(started) == weights(exported)
-    return figures
+    return figures | {kind: averages(folder, kind, name, before, mesh, rank) for kind in AVERAGES}
+
+
+def averages(folder: Path, kind: str, name: str, before: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
+    """The average after some steps; whether it is the same after a resume; the one that the layout before saved."""
+    stage = replace(STAGE, z_loss=1e-3, average=AVERAGES[kind])
+    engine, resumed, handed = (make("adamw", mesh) for _ in range(3))
+    engine.enter(stage)
+    for step in range(HANDED_ON):
+        take(engine, rank, [step])
+        engine.add_to_average()
+    own = weights(engine)
+    engine.save(folder / kind / name).wait()
+    with engine.averaged():
+        average = weights(engine)
+    resumed.load(folder / kind / name)
+    resumed.enter(stage)
+    for each in (engine, resumed):
+        take(each, rank, [HANDED_ON])
+        each.add_to_average()
+    with engine.averaged():
+        first = weights(engine)
+    with resumed.averaged():
+        again = weights(resumed)
+    join_ranks().meet()
+    handed.start_from(folder / kind / before, AVERAGES[kind])
+    return {"average": average, "moved": average != own, "same": first == again, "before": weights(handed)}
 
 
 def change_optimizer(folder: Path, name: str, mesh: MeshShape, rank: int) -> bool:

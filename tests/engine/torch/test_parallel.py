@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from tests.engine.torch.layouts import HANDED_ON, KINDS, LAYOUTS, SPEC, STEPS
+from tests.engine.torch.layouts import AVERAGES, HANDED_ON, KINDS, LAYOUTS, SPEC, STEPS
 from tests.support.sharded import playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.engine.torch.parallel import REPLICATE, SHARD, TENSOR, local_part, part_at, scale_and_clip
@@ -152,6 +152,19 @@ def test_a_layout_resumes_exactly_where_another_optimizer_begins_and_after(layou
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_an_exported_model_is_read_by_the_same_ranks(layouts: dict[str, Any], name: str) -> None:
     assert layouts[name]["exported"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_average_resumes_to_the_bit_and_is_read_on_another_layout(
+    layouts: dict[str, Any], name: str, kind: str
+) -> None:
+    names = list(LAYOUTS)
+    found, before = layouts[name][kind], layouts[names[max(0, names.index(name) - 1)]][kind]
+    assert found["moved"]
+    assert found["same"]
+    assert found["before"] == before["average"]
 
 
 SIZES = [(40, 24), (24, 40), (8, 8), (56, 16), (200, 3)]  # rows that shard axes do not divide, and fewer than ranks

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import batches, evaluate, model, objective, optimizer, rates, sources, stages
+from trivium.config.rules import average, batches, evaluate, model, objective, optimizer, rates, sources, stages
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -32,6 +32,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     rates.lr_rules,
     stages.rope_rules,
     objective.objective_rules,
+    average.average_rules,
     stages.anneal_rules,
     stages.use_rules,
 )

@@ -6,8 +6,8 @@ rows; figures are those of all processes.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
@@ -34,10 +35,11 @@ from trivium.engine.base import (
 from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.jax import huggingface
+from trivium.engine.jax.average import copy_of, mean_of, part_name, read_average, read_copies
 from trivium.engine.jax.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
 from trivium.engine.jax.layers import Rotation
-from trivium.engine.jax.model import Design, check_own_model
+from trivium.engine.jax.model import Design, Params, check_own_model
 from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
@@ -99,6 +101,7 @@ class JaxEngine:
         self.optimizer_settings = settings.optimizer
         self.optimizer = optimizer_of(settings.optimizer, settings.own_optimizer, params)
         self.state = self._fresh(params)
+        self.last_copies: list[Params] = []  # of the parameters, for an average of these; the oldest first
         known = settings.token_bytes
         self.token_bytes = None if known is None else whole_everywhere(known.astype(np.int32), self.mesh)
         self.reference: Reference | None = None
@@ -110,6 +113,7 @@ class JaxEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
+        self._enter_average(stage)
         self.stage = stage = stage.resolved(self.settings)
         rope = stage.rope or self.settings.spec.rope
         precision = self._precision(stage.precision)
@@ -166,6 +170,25 @@ class JaxEngine:
             compilations=compiled,
         )
 
+    def add_to_average(self) -> None:
+        kept = self.stage.average
+        if kept is not None and kept.last is not None:
+            self.last_copies = [*self.last_copies, copy_of(self.state.params)][-kept.last :]
+
+    @property
+    def has_average(self) -> bool:
+        return bool(self._copies)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        assert self.stage.average is not None, "asked where there is an average"
+        own = self.state
+        self.state = own._replace(params=own.average or mean_of(self._copies, self.stage.average))
+        try:
+            yield
+        finally:
+            self.state = own
+
     def evaluate(self, batch: Batch) -> EvalStats:
         _, _, meta = self._val(batch)
         by_source, by_position = jax.device_get((meta.by_source, meta.by_position))
@@ -191,8 +214,12 @@ class JaxEngine:
         return JaxGeneration(design, on_mesh(self.state.params, mesh), table, mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
-        """Write weights and optimizer; returns when training may continue. Random numbers come from seed and step."""
+        """Write weights, average and optimizer; returns when training may continue.
+
+        Random numbers come from seed and step.
+        """
         state = {WEIGHTS: self.state.params, OPTIMIZER: named_leaves(self.state.opt_state)}
+        state |= {part_name(number): copy for number, copy in enumerate(self._copies)}
         spec = replace(self.settings.spec, rope=self.trained_rope)
         return self.writer.save(folder, spec, state, background=background)
 
@@ -207,14 +234,17 @@ class JaxEngine:
         read = read_state(folder, {WEIGHTS: self._room(), OPTIMIZER: kept})
         leaves = [read[OPTIMIZER][name] for name in kept]
         opt_state = jax.tree.unflatten(jax.tree.structure(self.state.opt_state), leaves)
-        self.state = TrainState(read[WEIGHTS], opt_state)
+        self.state = TrainState(read[WEIGHTS], opt_state, {})
+        self.last_copies = read_copies(folder, self._room(), saved)  # a stage knows which average they are
         self.trained_rope = read_spec(folder).rope
 
     def draw(self) -> None:
-        self.state = self._fresh(self._drawn())
+        self.state, self.last_copies = self._fresh(self._drawn()), []
 
-    def start_from(self, folder: Path) -> None:
-        self.state = self._fresh(read_weights(folder, self._room(), self.settings.spec))
+    def start_from(self, folder: Path, average: AverageSettings | None = None) -> None:
+        room, spec = self._room(), self.settings.spec
+        kept = read_weights(folder, room, spec) if average is None else read_average(folder, room, spec, average)
+        self.state, self.last_copies = self._fresh(kept), []
         self.trained_rope = read_spec(folder).rope
 
     def computes_in(self) -> dict[str, str]:
@@ -261,11 +291,28 @@ class JaxEngine:
             if self.settings.own_optimizer is None:
                 self.optimizer = optimizer_of(settings, None, self.state.params)
         if fresh or is_other:
-            self.state = self._fresh(self.state.params)
+            self.state = self._fresh(self.state.params)._replace(average=self.state.average)
 
     def _fresh(self, params: dict[str, Array]) -> TrainState:
         """Parameters with an optimizer's first state."""
-        return TrainState(params, placed(self.optimizer.init(params), self.mesh))
+        return TrainState(params, placed(self.optimizer.init(params), self.mesh), {})
+
+    @property
+    def _copies(self) -> list[Params]:
+        """All that an average is made of, the oldest first."""
+        return [self.state.average] if self.state.average else self.last_copies
+
+    def _enter_average(self, stage: StageSettings) -> None:
+        """The weights become the average where a stage starts from it; then one begins, goes on or ends."""
+        kept, copies, params = stage.average, self._copies, self.state.params
+        if stage.start_from is not None:
+            params = mean_of(copies, stage.start_from)
+        if kept is None or stage.begin_average:
+            copies = []
+        follows = kept is not None and kept.ema is not None
+        average = (copies[0] if copies else copy_of(params)) if follows else {}
+        self.state = self.state._replace(params=params, average=average)
+        self.last_copies = [] if follows else copies
 
     def _room(self) -> dict[str, Any]:
         return room_for(dict(self.state.params))
@@ -315,6 +362,7 @@ class JaxEngine:
             rotation=self.rotation,
             z_loss=np.float32(stage.z_loss or 0.0),
             beta=np.float32(0.0 if stage.kl is None else stage.kl.beta),
+            average_rate=np.float32(0.0 if stage.average is None else 1 - (stage.average.ema or 1.0)),
             reference=None if held is None else FrozenReference(held.params, self._table(held.rope, stage.seq_len)),
         )
 

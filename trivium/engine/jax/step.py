@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from trivium.engine.base import POSITIONS, ContextMethod, Direction, TokenLosses
 from trivium.engine.jax.attention import Attend, attend
+from trivium.engine.jax.average import following
 from trivium.engine.jax.context import attend_shared, context_size, head_tail, shared_slots
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
@@ -91,6 +92,7 @@ class TrainState(NamedTuple):
 
     params: Params  # flat, by the torch engine's names and shapes
     opt_state: Any  # what the optimizer's `init` made of them
+    average: Params  # what follows them; empty where nothing does
 
 
 class FrozenReference(NamedTuple):
@@ -106,6 +108,7 @@ class StageTerms(NamedTuple):
     rotation: Rotation
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
+    average_rate: Number = np.float32(0)  # how far an average moves towards the parameters at an update
     reference: FrozenReference | None = None
     loss_weight: NDArray[np.float32] | None = None  # of every source that a batch may have rows of; None: 1
 
@@ -183,7 +186,8 @@ class Program:
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit) & (norm <= now.norm_limit)
         gradients = clipped(gradients, norm, now.grad_clip)
         params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
-        state = jax.tree.map(lambda new, old: jnp.where(made, new, old), TrainState(params, opt_state), state)
+        updated = TrainState(params, opt_state, following(state.average, params, terms.average_rate))
+        state = jax.tree.map(lambda new, old: jnp.where(made, new, old), updated, state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)
 

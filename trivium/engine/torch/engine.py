@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import (
     EngineSettings,
     EvalStats,
@@ -37,6 +38,16 @@ from trivium.engine.base import (
 from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.torch import huggingface
+from trivium.engine.torch.average import (
+    copy_of,
+    fill_with_mean,
+    follow,
+    read_average,
+    read_copies,
+    saved_copies,
+    swapped_in,
+    with_copy,
+)
 from trivium.engine.torch.checkpoint.state import (
     OPTIMIZER,
     WEIGHTS,
@@ -85,6 +96,7 @@ class TorchEngine:
             init_weights(self.model, settings.seed)
         self.reference: Reference | None = None
         self.optimizers = self._fresh_optimizers(settings.optimizer)
+        self.copies: list[dict[str, Tensor]] = []  # of the weights, for an average; the oldest first
         self.writer = StateWriter(self.held.mesh)
         self.stage = StageSettings(settings.spec.max_seq_len)
         self.trained_rope = settings.spec.rope  # the rotary positions of the last update
@@ -92,6 +104,7 @@ class TorchEngine:
 
     def enter(self, stage: StageSettings) -> None:
         refuse_misfits(self.settings, stage)
+        self._enter_average(stage)
         self.stage = stage = stage.resolved(self.settings)
         self._compute_in(stage.precision or engine_precision(self.settings, self.device))
         self.model.recompute = stage.recompute or "none"
@@ -119,6 +132,7 @@ class TorchEngine:
             skipped = StepStats.why_skipped(loss, grad_norm, now.loss_limit, now.norm_limit)
             if skipped is None:
                 self.optimizers.step(now, norm * scale, scale)
+                self._follow()
                 self.trained_rope = self.stage.rope or self.settings.spec.rope
             self.optimizers.zero_grad()
         there = [number for number, count in enumerate(figures.rows) if count]
@@ -135,6 +149,19 @@ class TorchEngine:
             raised=None if now.flags is None else figures.raised,
             notice=self._notice(),
         )
+
+    def add_to_average(self) -> None:
+        kept = self.stage.average
+        if kept is not None and kept.last is not None:
+            self.copies = with_copy(self.copies, self._weights(), kept.last)
+
+    @property
+    def has_average(self) -> bool:
+        return bool(self.copies)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        assert self.stage.average is not None, "asked where there is an average"
+        return swapped_in(self._weights(), self.copies, self.stage.average)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
@@ -162,6 +189,7 @@ class TorchEngine:
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
+        state |= saved_copies(self.copies)
         spec = replace(self.settings.spec, rope=self.trained_rope)
         return self.writer.save(folder, spec, state, random_state(), background=background)
 
@@ -174,15 +202,23 @@ class TorchEngine:
         state = self.optimizers.room_for(kept)
         read_into(folder, saved, under(WEIGHTS, self._weights()) | under(OPTIMIZER, state))
         self.optimizers.load(state)
+        self.copies = read_copies(folder, saved, self._weights())
         load_random_state(folder, saved, self.held.rank)
         self.trained_rope = read_spec(folder).rope
 
     def draw(self) -> None:
         init_weights(self.model, self.settings.seed)
         self._use(self.optimizers.settings, fresh=True)
+        self.copies = []
 
-    def start_from(self, folder: Path) -> None:
-        fill(self.model, folder)
+    def start_from(self, folder: Path, average: AverageSettings | None = None) -> None:
+        if average is None:
+            fill(self.model, folder)
+        else:
+            saved = saved_tensors(folder, self.settings.spec)
+            refuse_other_weights(folder, self._weights(), saved)
+            read_average(folder, saved, self._weights(), average)
+        self.copies = []
         self._use(self.optimizers.settings, fresh=True)
         self.trained_rope = read_spec(folder).rope
 
@@ -234,6 +270,21 @@ class TorchEngine:
             local_part(parameter)[0].copy_(local_part(weights[name])[0])
         self.optimizers = self._fresh_optimizers(self.optimizers.settings)
         self.optimizers.load(state)
+
+    def _enter_average(self, stage: StageSettings) -> None:
+        """The weights become the average where a stage starts from it; then one begins, goes on or ends."""
+        if stage.start_from is not None:
+            fill_with_mean(self._weights(), self.copies, stage.start_from)
+        if stage.average is None or stage.begin_average:
+            self.copies = []
+        if stage.average is not None and stage.average.ema is not None and not self.copies:
+            self.copies = [copy_of(self._weights())]
+
+    def _follow(self) -> None:
+        """An average that follows the weights does so at every update."""
+        kept = self.stage.average
+        if kept is not None and kept.ema is not None:
+            follow(self.copies[0], self.model.weights(), kept.ema)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}

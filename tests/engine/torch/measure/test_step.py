@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.batches import TINY
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.memory import Measured
 from trivium.engine.mesh import MeshShape
@@ -28,6 +29,13 @@ def test_weights_gradients_and_state_are_those_of_the_arithmetic_to_the_byte() -
     tensors = 9 * SPEC.layers + 3
     assert parts["weights"] == parts["gradients"] == 4 * SPEC.parameters
     assert parts["optimizer"] == 8 * SPEC.parameters + 4 * tensors  # every tensor's state counts its steps
+
+
+@pytest.mark.parametrize(("kept", "copies"), [(AverageSettings(ema=0.9), 1), (AverageSettings(last=3), 3)])
+def test_every_copy_of_an_average_takes_the_memory_of_the_weights(kept: AverageSettings, copies: int) -> None:
+    step = replace(measured(), stage=StageSettings(SLOTS, average=kept))
+    with fake_rank(0, 1):
+        assert peaks_of(step)["update"]["average"] == copies * 4 * SPEC.parameters
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

@@ -95,6 +95,9 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
         size = min(engine.stage.micro_batch_size or step.rows, step.rows)
         batch, now = _batch(min(step.rows, 2 * size), step.stage.seq_len), _now(step)
         storages.mark(engine.model.parameters(), "weights")
+        for _ in range((step.stage.average and step.stage.average.last) or 0):
+            engine.add_to_average()
+        storages.mark((tensor for copy in engine.copies for tensor in copy.values()), "average")
         if engine.reference is not None:
             storages.mark(engine.reference.model.parameters(), "reference")
         with _optimizers_marked(storages):
