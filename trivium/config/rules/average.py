@@ -62,8 +62,10 @@ def _kind_rules(view: View, path: Path, average: Average) -> Iterator[Finding]:
 def _start_rules(view: View, number: int, stage: Stage, before: Average | None) -> Iterator[Finding]:
     path = ("stages", number, "start_from")
     if number == 0:
-        what = "there is no stage before this one. To begin with a run's average, export it (trivium export --weights"
-        yield view.problem(path, f"{what} average) and give that folder as model.init.")
+        what = (
+            "there is no stage before this one. Leave it out. To begin with a run's average, export it (trivium export"
+        )
+        yield view.problem(path, f"{what} --weights average) and give that folder as model.init.")
     elif before is None and not any(view.unsound(each, "average") for each in range(number)):
         what = f"the stage before keeps no average. Write {KINDS} in it, or leave this out."
         yield view.problem(path, what)

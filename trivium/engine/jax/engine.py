@@ -36,7 +36,7 @@ from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.average import copy_of, mean_of, part_name, read_average, read_copies
-from trivium.engine.jax.context import head_tail, shared_slots
+from trivium.engine.jax.context_parallel.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.model import Design, Params, check_own_model

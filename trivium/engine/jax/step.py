@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from trivium.engine.base import POSITIONS, ContextMethod, Direction, TokenLosses
 from trivium.engine.jax.attention import Attend, attend
 from trivium.engine.jax.average import following
-from trivium.engine.jax.context import attend_shared, context_size, head_tail, shared_slots
+from trivium.engine.jax.context_parallel.context import attend_shared, context_size, head_tail, shared_slots
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
 from trivium.engine.jax.model import Design, Params

@@ -24,7 +24,7 @@ LAYOUTS = {"2": "one", "1 to 4": "one", "4, ulysses": "one", "2 x 2 x 2, muon": 
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The figures of every layout."""
     folder = tmp_path_factory.mktemp("contexts")
-    command = [sys.executable, "-m", "tests.engine.jax.contexts", str(folder)]
+    command = [sys.executable, "-m", "tests.engine.jax.context_parallel.contexts", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

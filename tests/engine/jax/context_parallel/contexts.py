@@ -1,6 +1,6 @@
 """Models whose rows' slots are shared by devices, against one device: losses, weights, figures, collectives.
 
-Executed by itself, with eight devices: `python -m tests.engine.jax.contexts FOLDER`. Prints what a test compares.
+Executed by itself, with eight devices: `python -m tests.engine.jax.context_parallel.contexts FOLDER`. Prints what a test compares.
 A run has two stages: short rows with masked documents, then longer ones, whose length no 2C divides, with joined
 documents, KL and z-loss. Blocks are small, so that a device has several.
 """
@@ -26,7 +26,7 @@ from trivium.ask.generate.generate import generate
 from trivium.ask.generate.row import Writing
 from trivium.ask.generate.sampling import GREEDY
 from trivium.engine.base import EngineSettings, KlSettings, LossBatch, OptimizerSettings, StageSettings
-from trivium.engine.jax import context
+from trivium.engine.jax.context_parallel import context
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.optim import StepRates
 from trivium.engine.jax.step import DeviceBatch

@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 
 from trivium.engine.base import ContextMethod
 from trivium.engine.jax.attention import Attend, attend
-from trivium.engine.jax.pairs import attend_pairs, pairs_of, stored_places
+from trivium.engine.jax.context_parallel.pairs import attend_pairs, pairs_of, stored_places
 from trivium.engine.jax.sharding import CONTEXT, ROWS, TENSOR, one_device
 
 MAX_BLOCK = 512  # slots of a block of queries or keys
 
 
 def shared_slots(seq_len: int, context: int) -> int:
-    """Slots of a row that so many devices share: as many as asked for and, at its end, what fills up all blocks."""
+    """Slots of a row that `context` devices share: those of the row and, at its end, what fills up all blocks."""
     if context == 1:
         return seq_len
     multiple = 2 * context * math.ceil(seq_len / (2 * context * MAX_BLOCK))

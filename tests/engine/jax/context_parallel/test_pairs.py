@@ -10,8 +10,8 @@ from jax import Array
 
 from tests.engine.jax.plain import LENGTHS, plain
 from tests.support.batches import make_batch
-from trivium.engine.jax.context import MAX_BLOCK, head_tail, shared_slots
-from trivium.engine.jax.pairs import attend_pairs, pairs_of, stored_places
+from trivium.engine.jax.context_parallel.context import MAX_BLOCK, head_tail, shared_slots
+from trivium.engine.jax.context_parallel.pairs import attend_pairs, pairs_of, stored_places
 
 CONTEXT, BLOCKS, SIZE = 2, 4, 10  # rows of 160 slots, in blocks of ten
 
