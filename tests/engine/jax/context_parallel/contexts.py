@@ -1,7 +1,7 @@
 """Models whose rows' slots are shared by devices, against one device: losses, weights, figures, collectives.
 
-Executed by itself, with eight devices: `python -m tests.engine.jax.context_parallel.contexts FOLDER`. Prints what a test
-compares.
+Executed by itself, with eight devices: `python -m tests.engine.jax.context_parallel.contexts FOLDER`. It prints what a
+test compares.
 A run has two stages: short rows with masked documents, then longer ones, whose length no 2C divides, with joined
 documents, KL and z-loss. Blocks are small, so that a device has several.
 """
