@@ -19,6 +19,9 @@ class LossWeights:
 
     by_source: Mapping[str, float] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.by_source.items())))
+
     def __bool__(self) -> bool:
         """Whether any source is named."""
         return bool(self.by_source)

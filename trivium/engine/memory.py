@@ -27,6 +27,7 @@ from typing import Any, Literal, get_args
 
 from trivium.engine.average import AverageSettings
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -72,6 +73,7 @@ class Measured:
             "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
             "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
             "average": None if average is None else AverageSettings(**average),
+            "loss_weight": LossWeights(**stage["loss_weight"]),
         }
         return cls(EngineSettings(**settings), StageSettings(**stage), plain["rows"])
 
