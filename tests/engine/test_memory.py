@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.batches import TINY
+from trivium.engine.average import AverageSettings
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.loss_weight import LossWeights
 from trivium.engine.memory import Measured, MeasuringProcess
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError, UsageError
@@ -25,8 +27,10 @@ def measured(mesh: MeshShape, optimizer: str) -> Measured:
 def test_a_step_is_sent_as_json_and_comes_back_as_it_was() -> None:
     step = measured(MeshShape(2, 4, 1), "muon")
     with_kl = StageSettings(64, rope=RopeSpec(theta=5e4), kl=KlSettings(0.1, Path("reference"), "reverse"))
-    for sent in (step, replace(step, stage=with_kl)):
+    weighted = StageSettings(64, loss_weight=LossWeights({"web": 0.5}), start_from=AverageSettings(ema=0.9))
+    for sent in (step, replace(step, stage=with_kl), replace(step, stage=weighted)):
         assert Measured.from_plain(json.loads(json.dumps(sent.plain()))) == sent
+        assert len({sent.stage, replace(sent.stage)}) == 1, "of equal stages one is measured"
 
 
 @pytest.mark.parametrize(
