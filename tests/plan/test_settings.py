@@ -75,7 +75,8 @@ def test_ranks_that_share_rows_read_the_same_ones_and_a_stage_may_share_them_oth
 
 
 def test_a_context_that_does_not_divide_the_ranks_is_refused_for_every_stage_at_once() -> None:
-    stages = [Stage(engine=StageEngine(context=size)) for size in (3, 2, 16)]
+    sizes = {"a": 3, "b": 2, "c": 16}
+    stages = dict(enumerate(Stage(name=name, engine=StageEngine(context=size)) for name, size in sizes.items()))
     with pytest.raises(ConfigError) as error:
         refuse_stage_meshes(EngineSettings(SPEC), MeshShape(shard=4, context=2), stages)
     assert [problem.where for problem in error.value.problems] == [
@@ -86,6 +87,7 @@ def test_a_context_that_does_not_divide_the_ranks_is_refused_for_every_stage_at_
         "stages[0].engine.context: is 3, which does not divide the 8 ranks of shard x context. "
         "Write a divisor of it, or launch another number of ranks for this stage."
     )
+    assert str(error.value.problems[1]).endswith("for this stage, and end this launch before it with --until c.")
 
 
 @pytest.mark.parametrize(

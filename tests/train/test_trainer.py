@@ -27,7 +27,7 @@ from trivium.ask.export import export_checkpoint
 from trivium.config.load import load_config
 from trivium.config.schema import Config
 from trivium.engine.torch.engine import TorchEngine
-from trivium.errors import ResumeError, UsageError
+from trivium.errors import ConfigError, ResumeError, UsageError
 from trivium.rows.batch import IGNORED, Batch
 from trivium.run.events import Evaluated, read_events
 from trivium.run.folder import RunFolder
@@ -430,3 +430,15 @@ def test_signals_finish_the_step_save_and_end_with_a_code_of_their_own(folder: P
     assert "SIGTERM: the step is finished, a checkpoint comes next" in rest
     last = RunFolder(Path("runs/run")).checkpoints()[-1]
     assert last.step == max(steps_taken(Path("runs/run/events.jsonl")))
+
+
+def test_a_launch_may_end_before_a_stage_that_needs_other_ranks(folder: Path) -> None:
+    train("run.name=whole")
+    other = "stages.three.engine={ context = 3 }"
+    with pytest.raises(ConfigError, match="for this stage, and end this launch before it with --until three"):
+        train(other)
+    assert train(other, until="three").step == 11
+    evaluated = [event["step"] for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "evaluated"]
+    assert evaluated[-1] == 11, "stage two is evaluated by the ranks that trained it"
+    train()
+    assert losses() == losses("whole")

@@ -17,10 +17,7 @@ from trivium.rows.batch import Batch
 class LossWeights:
     """A weight for each source that is named, and 1 for every other."""
 
-    by_source: Mapping[str, float] = field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash(tuple(sorted(self.by_source.items())))
+    by_source: Mapping[str, float] = field(default_factory=dict, hash=False)  # settings can be hashed, a dict cannot
 
     def __bool__(self) -> bool:
         """Whether any source is named."""

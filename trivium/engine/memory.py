@@ -62,7 +62,7 @@ class Measured:
     def from_plain(cls, plain: dict[str, Any]) -> "Measured":
         """What `plain` gave."""
         settings, stage = plain["settings"], plain["stage"]
-        spec, kl, rope, average = settings["spec"], stage["kl"], stage["rope"], stage["average"]
+        spec, kl, rope = settings["spec"], stage["kl"], stage["rope"]
         settings |= {
             "spec": ModelSpec(**spec | {"rope": RopeSpec(**spec["rope"])}),
             "optimizer": _optimizer(settings["optimizer"]),
@@ -72,14 +72,19 @@ class Measured:
             "rope": None if rope is None else RopeSpec(**rope),
             "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
             "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
-            "average": None if average is None else AverageSettings(**average),
             "loss_weight": LossWeights(**stage["loss_weight"]),
+            "average": _average(stage["average"]),
+            "start_from": _average(stage["start_from"]),
         }
         return cls(EngineSettings(**settings), StageSettings(**stage), plain["rows"])
 
 
 def _optimizer(plain: dict[str, Any]) -> OptimizerSettings:
     return OptimizerSettings(**{key: _with_tuples(value) for key, value in plain.items()})
+
+
+def _average(plain: dict[str, Any] | None) -> AverageSettings | None:
+    return None if plain is None else AverageSettings(**plain)
 
 
 def _with_tuples(value: Any) -> Any:

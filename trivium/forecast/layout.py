@@ -37,7 +37,7 @@ class Layout:
             raise ConfigError([Problem("engine.name", what)])
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
-        refuse_stage_meshes(settings, mesh, [stage.config for stage in plan.stages])
+        refuse_stage_meshes(settings, mesh, {stage.index: stage.config for stage in plan.stages})
         refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE)
         return cls(mesh, settings, plan.optimizers, plan.decided_from)

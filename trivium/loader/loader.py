@@ -41,7 +41,7 @@ class Loader:
 
     Close it when done, or use it in a `with` statement: a stream has threads of its own. With a `mesh`, ranks that
     share rows or matrices get the same rows; without one every rank gets its own. Ranks must be able to share every
-    batch from step `start` on.
+    batch from step `start` on, up to step `end` where others go on from there.
     """
 
     def __init__(
@@ -52,11 +52,13 @@ class Loader:
         *,
         mesh: MeshShape | None = None,
         start: int = 0,
+        end: int | None = None,
         prefetch: int | None = None,
         workers: int | None = None,
     ) -> None:
         self.plan = plan = plan.readable()
-        refuse_uneven(plan, rank, world_size, mesh, start)
+        refuse_uneven(plan, rank, world_size, mesh, start, end)
+        self.end = end
         self.mesh = mesh
         self.rank = rank
         self.world_size = world_size
@@ -97,25 +99,26 @@ class Loader:
         """Every step from `start` on (by default from the current one) and its batch."""
         self.step = self.step if start is None else start
         total = self.plan.total_steps
+        end = total if self.end is None else min(self.end, total)
         if not 0 <= self.step <= total:
             what = f"there is no step {self.step:,}: the run has {total:,} steps, from 0 to {total - 1:,}."
             raise PlanError([Problem("", what)])
         if self.prefetch:
-            yield from self._prefetched(self.step, total)
+            yield from self._prefetched(self.step, end)
             return
-        for step in range(self.step, total):
+        for step in range(self.step, end):
             batch = self.batch(step)
             self.step = step + 1
             yield step, batch
 
-    def _prefetched(self, first: int, total: int) -> Iterator[tuple[int, Batch]]:
+    def _prefetched(self, first: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Rows are found here, in order; threads gather them ahead. All have ended when this generator has."""
         coming: deque[Future[Batch]] = deque()
         ahead = first
         with ThreadPoolExecutor(self.workers, thread_name_prefix="trivium-loader") as pool:
             try:
-                for step in range(first, total):
-                    while ahead < total and len(coming) <= self.prefetch:
+                for step in range(first, end):
+                    while ahead < end and len(coming) <= self.prefetch:
                         coming.append(pool.submit(self._gather, ahead, self._rows(ahead)))
                         ahead += 1
                     batch = coming.popleft().result()
@@ -243,17 +246,18 @@ def _reader_in(stage: PlannedStage, rank: int, world_size: int, mesh: MeshShape 
     return mesh.reader(rank, world_size), mesh.readers(world_size)
 
 
-def refuse_uneven(plan: Plan, rank: int, world_size: int, mesh: MeshShape | None = None, start: int = 0) -> None:
-    """Every rank gets the same number of rows, in every step from `start` on."""
+def refuse_uneven(
+    plan: Plan, rank: int, world_size: int, mesh: MeshShape | None = None, start: int = 0, end: int | None = None
+) -> None:
+    """Every rank gets the same number of rows, in every step from `start` on, of stages that begin before `end`."""
     if world_size < 1:
         raise PlanError([Problem("", f"a world of {world_size} ranks reads nothing. Give at least 1.")])
     if not 0 <= rank < world_size:
         raise PlanError([Problem("", f"rank {rank} is not one of {world_size} ranks. Give 0 to {world_size - 1}.")])
     problems = []
-    for stage in plan.stages:
-        if stage.start is None or stage.end is None or stage.end > start:
-            _, readers = _reader_in(stage, rank, world_size, mesh)
-            problems += _uneven(stage, readers, max(0, start - (stage.start or 0)))
+    for stage in plan.stages_between(start, end):
+        _, readers = _reader_in(stage, rank, world_size, mesh)
+        problems += _uneven(stage, readers, max(0, start - (stage.start or 0)))
     if problems:
         raise PlanError(problems)
 

@@ -61,6 +61,14 @@ class Plan:
             raise PlanError([*(self.gaps if self.total_steps is None else ()), Problem("", what)])
         return self.stages[number]
 
+    def stages_between(self, start: int, end: int | None = None) -> list[PlannedStage]:
+        """The stages with steps from `start` on that begin before `end`; those whose steps are not known among them."""
+        return [
+            stage
+            for stage in self.stages
+            if (stage.end is None or stage.end > start) and (end is None or stage.start is None or stage.start < end)
+        ]
+
     def step_of(self, text: str) -> int:
         """The step that a stage's name stands for, which is its first, or that a number is."""
         starts = {stage.name: stage.start for stage in self.stages}

@@ -1,6 +1,6 @@
 """A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,17 +116,18 @@ def stage_mesh(mesh: MeshShape, stage: Stage) -> MeshShape:
 
 
 def refuse_stage_meshes(
-    settings: EngineSettings, mesh: MeshShape, stages: Sequence[Stage], local_devices: int | None = None
+    settings: EngineSettings, mesh: MeshShape, stages: Mapping[int, Stage], local_devices: int | None = None
 ) -> None:
-    """Every stage's `engine.context` must divide the devices that share one copy's parameters, and fit the model."""
+    """`engine.context` of these stages must divide the devices that share one copy's parameters, and fit the model."""
     shards, by_heads = mesh.parameter_shards, settings.context_method == "ulysses"
     problems: dict[str, Problem] = {}
-    for number, stage in enumerate(stages):
+    for index, stage in stages.items():
         context = stage.engine.context or mesh.context
-        where = CONTEXT if stage.engine.context is None else f"stages[{number}].engine.context"
+        where = CONTEXT if stage.engine.context is None else f"stages[{index}].engine.context"
         if shards % context:
             what = f"is {context}, which does not divide the {shards} ranks of shard x context. Write a divisor of it,"
-            problems[where] = Problem(where, f"{what} or launch another number of ranks for this stage.")
+            before = f", and end this launch before it with --until {stage.name}" if index else ""
+            problems[where] = Problem(where, f"{what} or launch another number of ranks for this stage{before}.")
             continue
         try:
             _refuse_divided_ranks(mesh.with_context(context), local_devices or 1, where)

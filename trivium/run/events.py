@@ -155,6 +155,9 @@ class Spiked(Event):
         return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f}{rows}"
 
 
+UNTIL = "as --until says"  # in place of a signal
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
     """The run was told to stop by a signal; it finishes the step and saves."""
@@ -163,8 +166,9 @@ class Preempted(Event):
     signal: str
 
     def line(self) -> str:
-        """`step 41: SIGTERM: the step is finished, a checkpoint comes next`."""
-        return f"step {self.step:,}: {self.signal}: the step is finished, a checkpoint comes next"
+        """`step 41: SIGTERM: the step is finished, a checkpoint comes next`; or the launch ends as asked."""
+        follows = "this launch ends here" if self.signal == UNTIL else "the step is finished, a checkpoint comes next"
+        return f"step {self.step:,}: {self.signal}: {follows}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

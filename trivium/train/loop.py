@@ -18,7 +18,7 @@ from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import stage_settings
 from trivium.plan.stage import CompleteStage
-from trivium.run.events import Ended, Preempted, Skipped, Spiked, StageBegan
+from trivium.run.events import UNTIL, Ended, Preempted, Skipped, Spiked, StageBegan
 from trivium.train.meter import peak_memory
 from trivium.train.session import Session
 
@@ -260,9 +260,11 @@ class Loop:
             is_new = self._end_stage(trainer.plan.stages[-1], asked=trainer.config.evaluate.every is not None)
             if session.entered >= 0:
                 self.sample()
+        elif trainer.reached and session.entered >= 0 and trainer.step == trainer.stage.end:  # by these ranks
+            is_new = self._end_stage(trainer.stage, trainer.plan.stages[trainer.stage.index + 1])
         if not trainer.finished:
             signals = [each for each in session.ranks.gather(session.signal) if each is not None]
-            why = "as --until says" if trainer.reached else "told to stop"
+            why = UNTIL if trainer.reached else "told to stop"
             session.tell(Preempted(step=trainer.step, signal=signals[0] if signals else why))
         session.saver.wait()
         if is_new or not session.ranks.share(session.folder.last_step() == trainer.step):

@@ -76,9 +76,7 @@ class Trainer:
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
         self.dry_run = dry_run
-        self._plan(self.own.configured(config), batch_size)
-        with self.ranks.as_one():
-            self.until = None if until is None else self.plan.step_of(str(until))
+        self._plan(self.own.configured(config), batch_size, until)
         self.show = show
         self.step = 0
         self.stopping = False
@@ -86,7 +84,7 @@ class Trainer:
         self._session: Session | None = None
         self._ahead: Iterator[tuple[int, Batch]] | None = None
 
-    def _plan(self, asked: Config, batch_size: int | None) -> None:
+    def _plan(self, asked: Config, batch_size: int | None, until: str | int | None) -> None:
         """Rank 0 prepares, hashes and plans; the others make the same plan of what it has found out."""
         ranks, own, made = self.ranks, self.own.record(), None
         begun, decided = Begun(None, ()), None  # what this launch decides
@@ -115,9 +113,12 @@ class Trainer:
             self.own.refuse_stage_optimizers(self.plan)
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             settings = self.own.applied(engine_settings(self.config, self.plan.model))
-            refuse_stage_meshes(settings, self.mesh, [stage.config for stage in self.plan.stages], local_devices)
+            # What comes from there on may need another number of ranks: it is another launch's.
+            self.until = None if until is None else self.plan.step_of(str(until))
             start = max(self.planned_from, self.plan.decided_from)
-            self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start)
+            taken = {stage.index: stage.config for stage in self.plan.stages_between(start, self.until)}
+            refuse_stage_meshes(settings, self.mesh, taken, local_devices)
+            self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start, end=self.until)
 
     def _named(self) -> AbstractContextManager[None]:
         """Problems with keys of a config that came from a file name the file and line."""
