@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.support.command_line import trivium
 from tests.support.corpus import write_source
-from tests.support.pages import charts_of, data_in, points, table, tables_of, texts_of
+from tests.support.pages import charts_of, data_in, points, table, texts_of
 from tests.support.runs import BREAKS_OUT, SCORED, WrittenRun, row_of
 from trivium.config.load import load_config
 from trivium.errors import UsageError
@@ -425,11 +425,3 @@ def test_the_room_reads_files_only(run_folder: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
-
-
-def test_the_loss_by_position_is_a_table(run_folder: Path, tmp_path: Path) -> None:
-    rows = tables_of(data_in(write_report([run_folder], tmp_path / "page.html")))["positions-0"]
-    assert len(rows) > 1
-    first, second, third = (float(cell) for cell in rows[0][2:])
-    assert first - second == pytest.approx(0.5)
-    assert second - third == pytest.approx(0.2)

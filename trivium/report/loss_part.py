@@ -44,15 +44,18 @@ def validation_section(runs: list[ShownRun]) -> Section:
     """Evaluations: loss, bits per byte and scores, overall and by source."""
     losses, bits = ([each for run in runs for each in _evaluation_series(run, *figures)] for figures in FIGURES)
     scores = [each for run in runs for each in _score_series(run)]
+    positions = [each for run in runs for each in _position_series(run)]
     unseen = f"Nats a token, on documents never trained on. {BROKEN}"
     if any(run.log.of_average(Evaluated) for run in runs):
         unseen = f"{unseen} {OF_AVERAGE}"
     same = f"Of the same documents. {BROKEN}"
     right = f"The part of a task's questions that is answered right. Centred: 0 is guessing, 1 is all right. {BROKEN}"
+    far = f"Nats a token, by the position of a token in its document: up to the next line's. {BROKEN}"
     blocks: list[Block] = [
         Chart("validation-loss", "Validation loss", losses, unseen),
         Chart("validation-bpb", "Bits per byte", bits, same),
         Chart("scores", "Scores", scores, right),
+        Chart("validation-by-position", "Validation loss by position", positions, far),
     ]
     for run in runs:
         blocks += [*_change_tables(run), _evaluation_table(run), _position_table(run), _score_table(run)]
@@ -167,10 +170,25 @@ def _evaluation_table(run: ShownRun) -> PageTable:
     return long_table(f"evaluations-{run.number}", title, columns, rows, numbers=numeric, folded=True)
 
 
+def _position_series(run: ShownRun) -> list[Series]:
+    """The losses by position, a line for each range of positions that `_position_table` has a column for."""
+    events = run.log.of(Evaluated)
+    series = []
+    for first in _first_positions(events):
+        pick = _picks(str(first), lambda event: event.loss_by_position)
+        series += run.event_series(f"from {first:,}", events, pick, measured_on=lambda event: event.fingerprint)
+    return series
+
+
+def _first_positions(events: list[Evaluated]) -> list[int]:
+    """The first position of each range."""
+    return sorted({int(first) for event in events for first in event.loss_by_position})
+
+
 def _position_table(run: ShownRun) -> PageTable:
     """The loss by the position of a token in its document: a longer context shows in the last columns."""
     events = [event for event in run.log.of(Evaluated) if event.loss_by_position]
-    firsts = sorted({int(first) for event in events for first in event.loss_by_position})
+    firsts = _first_positions(events)
     rows = [
         [f"{event.step:,}", _stage_of(event), *_numbers(*(event.loss_by_position.get(str(first)) for first in firsts))]
         for event in events

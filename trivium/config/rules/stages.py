@@ -10,7 +10,7 @@ from trivium.config.rules.batches import known_batches
 from trivium.config.rules.rates import stage_lr_rules
 from trivium.config.rules.shares import known_rules, names_rules, shares_rules
 from trivium.config.rules.view import Finding, View, one_way
-from trivium.config.sources import StreamSource
+from trivium.config.sources import StreamSource, ViewSource
 from trivium.config.stages import Fade, Rope, Stage
 
 BUDGETS = ("steps", "tokens", "epochs")
@@ -350,13 +350,15 @@ def anneal_rules(view: View) -> Iterator[Finding]:
 
 
 def use_rules(view: View) -> Iterator[Finding]:
-    """A source that no stage reads may be a mistake."""
+    """A source that no stage reads, itself or through a view, may be a mistake."""
     anneal = view.config.run.anneal
     evaluated = {*(view.config.evaluate.sources or ()), *(view.config.evaluate.mixture or ())}
     used = evaluated.union(*(readable(view, stage) for stage in view.stages))
     if anneal is not None:
         used |= {name for name, share in (anneal.mixture or anneal.weights or {}).items() if share > 0}
-    for name, source in view.config.sources.items():
+    sources = view.config.sources
+    used |= {of for name in used if isinstance(source := sources.get(name), ViewSource) and (of := source.of)}
+    for name, source in sources.items():
         if name not in used and not source.validation_only:
             named = any(name in (stage.mixture or stage.weights or {}) for stage in view.stages)
             how = "has share 0 in every stage" if named else "is in no stage's mixture"
