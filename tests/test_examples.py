@@ -53,10 +53,10 @@ def test_a_small_twin_of_the_long_rows_is_trained_and_scored(tmp_path: Path, mon
     less = [
         "engine.device=cpu",
         "evaluate.tokens=16Ki",
-        "stages.long.lr.warmup.steps=1",
         "sources.texts.validation=0.3",
     ]
-    trainer = Trainer(config, [*small, *less], show=False)
+    warmups = [f"stages.{stage}.lr.warmup.steps=1" for stage in ("short", "long")]
+    trainer = Trainer(config, [*small, *less, *warmups], show=False)
     trainer.run()
     batches = [trainer.loader.batch(step) for step in (0, 2)]
     assert [batch.tokens.shape[1] for batch in batches] == [512, 4096]
