@@ -158,6 +158,7 @@ def test_a_schedule_over_the_runs_steps_is_refused_with_the_horizon_that_keeps_i
         "cannot resume at step 4: the run had 10 steps and now has 13, which changes the learning rate from step 2 "
         "on, and steps 0 to 3 have been taken. Put it back, or write schedule.horizon = { steps = 10 }, which keeps "
         "the rates of the steps taken. With schedule.horizon = { steps = 10 } the learning rate is 0 from step 10 on: "
+        "stretch the rest of it, schedule.extend = { at = { steps = 4 }, to = { steps = 13 } }, or "
         'put those steps into a stage with its own rate, lr = { shape = "linear" }.'
     )
     assert not Path("runs/run/decisions.jsonl").exists()

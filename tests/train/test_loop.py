@@ -65,3 +65,5 @@ def test_a_launch_ends_before_a_stage_and_the_next_goes_on_as_if_it_had_not() ->
 def test_a_launch_that_is_to_end_before_a_stage_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match=r'no stage "twu"\. Did you mean "two"\?'):
         Trainer("run.toml", show=False, until="twu")
+    with pytest.raises(UsageError, match=r"--until: there is no step 9,999: the run has 19\. Leave it out\."):
+        Trainer("run.toml", show=False, until=9999)

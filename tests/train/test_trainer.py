@@ -442,3 +442,9 @@ def test_a_launch_may_end_before_a_stage_that_needs_other_ranks(folder: Path) ->
     assert evaluated[-1] == 11, "stage two is evaluated by the ranks that trained it"
     train()
     assert losses() == losses("whole")
+
+
+def test_a_stage_that_begins_tells_what_it_changes_in_the_engine(folder: Path) -> None:
+    train("stages.two.engine={ micro_batch_size = 2, recompute = 'full' }", until=7)
+    began = [event for event in read_events(Path("runs/run/events.jsonl")) if event["event"] == "stage"]
+    assert began[-1]["changes"]["engine"] == [{}, {"recompute": "full", "micro_batch_size": 2}]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trivium.ask.open import open_model
 from trivium.ask.score.examine import Examinee, examine, overall
-from trivium.ask.score.questions import open_exams
+from trivium.ask.score.questions import open_exams, refuse_unaskable
 from trivium.config.keys import nearest
 from trivium.config.numbers import parse_count
 from trivium.config.schema import AskedTask
@@ -32,6 +32,7 @@ def score_model(
     asked = asked_tasks(tasks)
     model = open_model(folder, step, tokenizer, averaged=averaged)
     exams = open_exams(asked, questions, model.tokenizer, "--tasks")
+    refuse_unaskable(exams, model.seq_len, "--tasks")
     room = min(answer_tokens, model.seq_len - 1)
     who = Examinee(model.engine, model.tokenizer, model.seq_len, room, Ranks())
     scores = {exam.name: examine(who, exam) for exam in exams}

@@ -76,6 +76,10 @@ class Plan:
             return starts[text] or 0
         if not text.isdecimal():
             raise UsageError(f'--until: there is no stage "{text}". {nearest(text, starts)} Or give a step.')
+        if self.total_steps is not None and int(text) > self.total_steps:
+            raise UsageError(
+                f"--until: there is no step {int(text):,}: the run has {self.total_steps:,}. Leave it out."
+            )
         return int(text)
 
     @cached_property

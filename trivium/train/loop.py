@@ -38,6 +38,7 @@ STAGE_CHANGES = (
     "loss_weight",
     "goldfish",
     "start_from",
+    "engine",
 )
 
 

@@ -14,7 +14,7 @@ from trivium.ask.generate.row import Writing, text_ends
 from trivium.ask.generate.sampling import Sampling
 from trivium.ask.open import begins_with, prompt_tokens
 from trivium.ask.score.examine import Examinee, examine, overall
-from trivium.ask.score.questions import exam_tokenizer, open_exams
+from trivium.ask.score.questions import exam_tokenizer, open_exams, refuse_unaskable
 from trivium.engine.base import Engine
 from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem
@@ -43,6 +43,7 @@ class Scoring:
         self._prompts = self._prompt_tokens(max(plan.model.max_seq_len, shortest))
         tasks, questions = self._settings.tasks, self._settings.questions
         self._exams = open_exams(tasks, questions, self._tokenizer) if tasks else []
+        refuse_unaskable(self._exams, max(plan.model.max_seq_len, shortest))
 
     def score(
         self, step: int, stage: CompleteStage, beat: Callable[[], None], *, averaged: bool = False

@@ -13,7 +13,7 @@ import pytest
 from tests.support.arc import write_arc
 from trivium.ask.score.examine import Examinee, TaskScore, chosen_letters, examine, overall, written_answers
 from trivium.ask.score.likelihood import Choice, likeliest
-from trivium.ask.score.questions import Exam, exam_tokenizer, open_exams, questions_of
+from trivium.ask.score.questions import Exam, exam_tokenizer, open_exams, questions_of, refuse_unaskable
 from trivium.config.schema import AskedTask, Config
 from trivium.engine.base import Engine, EngineSettings
 from trivium.engine.make import make_engine
@@ -260,4 +260,16 @@ def test_questions_need_a_tokenizer() -> None:
         exam_tokenizer(config)
     assert str(caught.value) == (
         "evaluate.tasks: needs a tokenizer, and the config has none. Write tokenizer.path, or remove this key."
+    )
+
+
+def test_a_task_of_which_no_question_fits_a_row_is_refused() -> None:
+    exams = open_exams([AskedTask(task="needle", tokens=400)], 3, ByteTokenizer())
+    refuse_unaskable(exams, 400)
+    with pytest.raises(PlanError) as caught:
+        refuse_unaskable(exams, 200)
+    shortest = min(len(question.prompt) for question in exams[0].questions)
+    assert str(caught.value) == (
+        f"evaluate.tasks[0]: needle 400 has questions of {shortest} tokens or more, and rows have 200. "
+        "Ask for shorter ones, or lengthen the rows."
     )

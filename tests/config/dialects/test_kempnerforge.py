@@ -166,7 +166,7 @@ def test_ranks_that_are_not_said_are_one_and_it_is_said(file: Path) -> None:
     assert notes(file) == [f"train.batch_size: {said}"]
     assert plan_of(file).stages[0].batch_size == 8
     written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ntp = 3\n")
-    said = "3 ranks (dp_replicate, tp, pp and ep), which does not divide --world-size 8. Change one of them."
+    said = "3 ranks (dp_replicate, tp, cp, pp and ep), which does not divide --world-size 8. Change one of them."
     assert refusal(file, world_size=8) == [f"distributed: {said}"]
 
 
@@ -371,9 +371,12 @@ def test_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> 
     assert notes(file, world_size=8) == [f"distributed.pp: is 2: layers {what}"]
 
 
-def test_rows_that_theirs_splits_over_ranks_are_refused(file: Path) -> None:
-    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ncp = 3\n")
-    assert refusal(file, world_size=8) == ["distributed.cp: is 3. Rows are not split over ranks here. Write 1."]
+def test_ranks_that_share_rows_in_theirs_share_them_here_and_read_the_same(file: Path) -> None:
+    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\n")
+    rows = load(file, world_size=4).config.defaults.batch_size
+    written(file, WEB, train="[train]\nmax_steps = 3000\n[distributed]\ncp = 2\n")
+    config = load(file, world_size=8).config
+    assert (config.engine.parallel.context, config.defaults.batch_size) == (2, rows)
 
 
 @pytest.mark.parametrize("table", ["adapter", "profiling", "train", "model", "metrics"])

@@ -61,6 +61,13 @@ def test_a_vocabulary_is_rounded_up_for_the_tensor_ranks(file: Path) -> None:
     assert raw["engine"]["parallel"] == {"tensor": 4}
 
 
+def test_ranks_that_share_rows_in_theirs_share_them_here_and_read_the_same(file: Path) -> None:
+    alone = load(written(file, {})).raw
+    raw = load(written(file, {("parallelism", "context_parallel_size"): 4})).raw
+    assert raw["engine"]["parallel"] == {"context": 4}
+    assert raw["defaults"] == alone["defaults"]
+
+
 def test_a_run_keeps_one_name(file: Path) -> None:
     written(file, {("general", "run"): "tiny_%date_%jobid"})
     said = 'general.run: is "tiny_%date_%jobid", called "tiny" here: a run keeps its name when it resumes.'
@@ -91,11 +98,6 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         ),
     ),
     (("model", "dtype"), "float16", 'model.dtype: is "float16". Write "bfloat16" or "float32".'),
-    (
-        ("parallelism", "context_parallel_size"),
-        4,
-        "parallelism.context_parallel_size: is 4. Rows are not split over ranks here. Write 1.",
-    ),
     (
         ("model", "model_config", "rope_interleaved"),
         True,

@@ -77,7 +77,7 @@ def test_a_batch_per_rank_takes_one_rank_where_none_are_given_and_says_so(file: 
     thirds = "[parallelism]\ntensor_parallel_degree = 3\n"
     assert refusal(file, stage("a", 0), thirds, training=training, world_size=8) == [
         (
-            "parallelism: 3 ranks share each row (tensor and pipeline degrees), which does not divide "
+            "parallelism: 3 ranks share each row (tensor, context and pipeline degrees), which does not divide "
             "--world-size 8. Change one of them."
         )
     ]
@@ -119,10 +119,14 @@ def test_layers_that_theirs_splits_over_ranks_are_not_split_here(file: Path) -> 
     assert notes(file, stage("a", 0), pipeline, world_size=8) == [said]
 
 
-def test_rows_that_theirs_splits_over_ranks_are_refused(file: Path) -> None:
-    context = "[parallelism]\ncontext_parallel_degree = 3\n"
-    said = "parallelism.context_parallel_degree: is 3. Rows are not split over ranks here. Write 1."
-    assert refusal(file, stage("a", 0), context, world_size=8) == [said]
+def test_ranks_that_share_rows_in_theirs_share_them_here_and_read_the_same(file: Path) -> None:
+    context = "[parallelism]\ncontext_parallel_degree = 2\ntensor_parallel_degree = 2\n"
+    config = read(file, stage("a", 0), context, world_size=8).config
+    assert (config.engine.parallel.context, config.engine.parallel.tensor) == (2, 2)
+    assert config.defaults.batch_size == read(file, stage("a", 0), world_size=2).config.defaults.batch_size
+    said = "parallelism: 3 ranks share each row (tensor, context and pipeline degrees), which does not divide"
+    three = "[parallelism]\ncontext_parallel_degree = 3\n"
+    assert refusal(file, stage("a", 0), three, world_size=8) == [f"{said} --world-size 8. Change one of them."]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,18 @@ def open_exams(
     return exams
 
 
+def refuse_unaskable(exams: Sequence[Exam], seq_len: int, asked_by: str = "evaluate.tasks") -> None:
+    """PlanError with every task of which no question leaves room for an answer in a row."""
+    problems = []
+    for number, exam in enumerate(exams):
+        shortest = min(len(question.prompt) for question in exam.questions)
+        if shortest >= seq_len:
+            what = f"{exam.name} has questions of {shortest:,} tokens or more, and rows have {seq_len:,}."
+            problems.append(Problem(f"{asked_by}[{number}]", f"{what} Ask for shorter ones, or lengthen the rows."))
+    if problems:
+        raise PlanError(problems)
+
+
 def exam_tokenizer(config: Config) -> Tokenizer:
     """The config's tokenizer, which questions and prompts need."""
     tokenizer = open_tokenizer(config.tokenizer)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from trivium.config.dialects.kempnerforge_data import ForgeData
-from trivium.config.dialects.translation import ALL_OF_THEM, NO_CODE, WHOLE_ROWS, Theirs, Translation, is_number
+from trivium.config.dialects.translation import ALL_OF_THEM, NO_CODE, Theirs, Translation, is_number
 from trivium.config.stages import Recompute
 
 MARKS = ("train", "data", "distributed", "scheduler")
 IMAGES = ("vlm", "video", "vision_encoder", "time_embedding")
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 EVAL_KEYS = ("interval", "steps", "dataset_path", "file_pattern", "hf_dataset_name", "hf_dataset_config")
-SHARED_ROWS = ("tp", "pp", "ep")
+SHARED_ROWS = ("tp", "cp", "pp", "ep")
 NO_EXPERTS = "the model has no experts"
 NO_IMAGES = "there are no images"
 LAUNCHER = "ranks are started by the launcher"
@@ -144,8 +144,6 @@ def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     if (layers := theirs.take_whole(table, "pp", at_least=1, default=1)) > 1:
         what = f"is {layers}: layers are not split over ranks here; ranks share the parameters (FSDP)."
         theirs.differs((table, "pp"), what)
-    if (rows := theirs.take_whole(table, "cp", at_least=1, default=1)) > 1:
-        theirs.refuse((table, "cp"), rows, WHOLE_ROWS)
     shard = theirs.take(table, "dp_shard", default=-1)
     replicate = theirs.take_whole(table, "dp_replicate", at_least=1, default=1)
     if shard != -1:
@@ -155,7 +153,7 @@ def _readers(theirs: Theirs, world_size: int | None, local: int) -> int:
     # Ranks that share one model read the same rows: 8 rows, 4 ranks in pairs -> 16.
     together = math.prod(degree for key in SHARED_ROWS if isinstance(degree := theirs.look(table, key, default=1), int))
     if together < 1 or world_size % (together * replicate):
-        what = f"{together * replicate} ranks (dp_replicate, tp, pp and ep), which does not divide"
+        what = f"{together * replicate} ranks (dp_replicate, tp, cp, pp and ep), which does not divide"
         theirs.problem((table,), f"{what} --world-size {world_size}. Change one of them.")
         return 1
     return world_size // together
@@ -257,11 +255,12 @@ def _engine(theirs: Theirs, local: int) -> dict[str, Any]:
     recompute = theirs.take_choice(table, "activation_checkpointing", choices=kinds, default="none")
     if recompute != "none":
         engine["recompute"] = recompute
-    shard = theirs.take("distributed", "dp_shard", default=-1)
+    shard, context = (theirs.take("distributed", key, default=absent) for key, absent in (("dp_shard", -1), ("cp", 1)))
     parallel = {
         "replicate": theirs.take("distributed", "dp_replicate", default=1),
         "tensor": theirs.take("distributed", "tp", default=1),
         **({"shard": shard} if shard != -1 else {}),
+        **({"context": context} if context != 1 else {}),
     }
     return engine if parallel == {"replicate": 1, "tensor": 1} else {**engine, "parallel": parallel}
 

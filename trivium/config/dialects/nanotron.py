@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trivium.config.dialects.nanotron_data import NanotronData
-from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, WHOLE_ROWS, Theirs, Translation
+from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation
 from trivium.config.problems import show_value
 
 NO_END = 10**12  # steps where they are missing, so that no stage starts too late beside that problem
@@ -53,7 +53,7 @@ OTHER_MODELS = {
     "moe_config": "a mixture of experts",
 }
 HOLDS: dict[str, dict[str, Any]] = {
-    "parallelism": {"pp": 1, "expert_parallel_size": 1, "context_parallel_size": 1},
+    "parallelism": {"pp": 1, "expert_parallel_size": 1},
     "model.init_method": {"scaling_method": ("num_layers", "NUM_LAYERS")},
     "model.model_config": {
         "hidden_act": "silu",
@@ -66,7 +66,6 @@ HOLDS: dict[str, dict[str, Any]] = {
     "checkpoints": {"save_final_state": True, "save_initial_state": False},
 }
 NOT_HERE: dict[str, dict[str, str]] = {
-    "parallelism": {"context_parallel_size": WHOLE_ROWS},
     "model.init_method": {
         "scaling_method": "What writes into the residual stream starts smaller here, by depth. Write NUM_LAYERS."
     },
@@ -373,8 +372,10 @@ def _engine(theirs: Theirs, rows: int) -> dict[str, Any]:
     engine: dict[str, Any] = {"precision": precision, "micro_batch_size": rows}
     if theirs.take("parallelism", "recompute_layer", default=False):
         engine["recompute"] = "full"
-    tensor = theirs.take_whole("parallelism", "tp", at_least=1, default=1)
-    return engine if tensor == 1 else {**engine, "parallel": {"tensor": tensor}}
+    theirs_by_axis = {"context": "context_parallel_size", "tensor": "tp"}
+    sizes = {axis: theirs.take_whole("parallelism", key, at_least=1, default=1) for axis, key in theirs_by_axis.items()}
+    parallel = {axis: size for axis, size in sizes.items() if size > 1}
+    return {**engine, "parallel": parallel} if parallel else engine
 
 
 def _checkpoint(theirs: Theirs) -> dict[str, Any]:

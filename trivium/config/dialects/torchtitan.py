@@ -26,7 +26,7 @@ from trivium.config.dialects.torchtitan_keys import (
     VALIDATION,
     WITHOUT_EFFECT,
 )
-from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, WHOLE_ROWS, Theirs, Translation, is_number
+from trivium.config.dialects.translation import ALL_OF_THEM, MODEL_SIZES, Theirs, Translation, is_number
 from trivium.config.keys import Path, listed
 from trivium.config.problems import show_value
 from trivium.config.stages import Recompute
@@ -271,10 +271,12 @@ def _engine(theirs: Theirs) -> dict[str, Any]:
     if theirs.look("training", "global_batch_size", default=-1) not in (-1, None) and (local := _local_batch(theirs)):
         engine["micro_batch_size"] = local
     shard = _degree(theirs, "data_parallel_shard", default=-1, old="data_parallel")
+    context = _degree(theirs, "context_parallel")
     parallel = {
         "replicate": _degree(theirs, "data_parallel_replicate"),
         "tensor": _degree(theirs, "tensor_parallel"),
         **({"shard": shard} if shard != -1 else {}),
+        **({"context": context} if context != 1 else {}),
     }
     if parallel != {"replicate": 1, "tensor": 1}:
         engine["parallel"] = parallel
@@ -293,19 +295,16 @@ def _degree_paths(way: str) -> list[Path]:
 def _readers(theirs: Theirs, world_size: int | None) -> int:
     """Ranks that read rows of their own; those that share one model read the same: 4 ranks in pairs -> 2."""
     ranks = 1
-    for way in ("tensor", "pipeline"):
+    for way in ("tensor", "context", "pipeline"):
         degree = _degree(theirs, f"{way}_parallel")
         ranks *= degree if isinstance(degree, int) else 1
         if way == "pipeline" and degree != 1:
             what = "layers are not split over ranks here; ranks share the parameters (FSDP)."
             theirs.differs(_degree_paths("pipeline_parallel")[0], f"is {show_value(degree)}: {what}")
-    context = _degree(theirs, "context_parallel")
-    if context != 1:
-        theirs.refuse(_degree_paths("context_parallel")[0], context, WHOLE_ROWS)
     if world_size is None:
         return 1
     if ranks < 1 or world_size % ranks:
-        what = f"{ranks} ranks share each row (tensor and pipeline degrees), which does not divide"
+        what = f"{ranks} ranks share each row (tensor, context and pipeline degrees), which does not divide"
         theirs.problem(("parallelism",), f"{what} --world-size {world_size}. Change one of them.")
         return 1
     return world_size // ranks

@@ -19,7 +19,6 @@ from trivium.errors import Problem
 
 ALL_OF_THEM = 1_000_000  # checkpoints that are kept where theirs are never removed
 ABSENT: tuple[Any, ...] = (None, "", [], {})  # as good as a key that is not written
-WHOLE_ROWS = "Rows are not split over ranks here. Write 1."  # instead of a degree of context parallelism
 NO_CODE = "No code is loaded from a config. Remove it, and what it adds."
 MODEL_SIZES: tuple[Path, ...] = (("model", "size"), ("model", "layers"), ("model", "init"))
 

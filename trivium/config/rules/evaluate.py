@@ -92,5 +92,9 @@ def _needle_rules(view: View, path: Path, asked: AskedTask) -> Iterator[Finding]
     """A needle is in a text of a given length; other tasks have none."""
     if asked.task == "needle" and asked.tokens is None and not view.given(*path, "tokens"):
         yield view.problem(path, 'needs the length of its text. Write { task = "needle", tokens = "4Ki" }.')
+    longest = max([view.config.model.max_seq_len or 0, *(stage.seq_len for stage in view.stages)])
+    if asked.tokens is not None and asked.tokens > longest > 0 and view.absent("model", "init"):
+        what = f"is {asked.tokens:,}, and the longest rows have {longest:,}. Lower it, or lengthen a stage's rows."
+        yield view.problem((*path, "tokens"), what)
     if asked.task != "needle" and view.given(*path, "tokens"):
         yield view.problem((*path, "tokens"), 'needs task = "needle". Write that too, or leave it out.')
