@@ -26,3 +26,10 @@ def test_layers_that_no_model_has_are_refused(dropped: str, tmp_path: Path) -> N
     path.write_text(path.read_text().replace('"dropped": []', f'"dropped": {dropped}'))
     with pytest.raises(ResumeError, match="is corrupt"):
         read_spec(tmp_path)
+
+
+def test_the_first_form_names_every_nth_layer(tmp_path: Path) -> None:
+    write_spec(tmp_path, replace(TINY, layers=4))
+    path = tmp_path / SPEC_FILE
+    path.write_text(path.read_text().replace('"layers": 4', '"layers": 4, "no_rope_every": 2'))
+    assert read_spec(tmp_path).rope.dropped == (1, 3)

@@ -389,7 +389,7 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
         loss = model(tokens, labels=tokens).loss.item()
     arrays = (batch.tokens, batch.targets, batch.segments, batch.positions)
     cut = [np.ascontiguousarray(array[row : row + 1, :length]) for array in arrays]
-    cut[1][0, -1] = IGNORED
+    cut[1][0] = [*cut[0][0, 1:], IGNORED]  # the stage's goldfish mask drops some
     one = Batch(cut[0], cut[1], cut[2], cut[3], batch.source[row : row + 1], batch.sources)
     figures = trainer.engine.evaluate(one)
     assert loss == pytest.approx(figures.nats / figures.tokens, rel=1e-4)

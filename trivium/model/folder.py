@@ -41,12 +41,19 @@ def read_spec(folder: Path) -> ModelSpec:
         return huggingface.read_spec(folder)
     try:
         raw = read_json(folder / SPEC_FILE)
-        spec = ModelSpec(**raw | {"rope": RopeSpec(**raw["rope"])})
+        rope = raw["rope"] | _first_form(raw)
+        spec = ModelSpec(**raw | {"rope": RopeSpec(**rope)})
         _refuse_unusable(spec)
         return spec
     except (ValueError, KeyError, TypeError):
         what = "is corrupt: truncated, or changed since it was written. Put it back."
         raise ResumeError(f"{folder / SPEC_FILE}: {what}") from None
+
+
+def _first_form(raw: dict[str, Any]) -> dict[str, Any]:
+    """Layers without rotary positions as the first form of the file has them, every nth, which is taken out of it."""
+    every = raw.pop("no_rope_every", None)
+    return {} if every is None else {"dropped": tuple(range(every - 1, raw["layers"], every))}
 
 
 def _refuse_unusable(spec: ModelSpec) -> None:
