@@ -91,7 +91,7 @@ def test_a_page_is_drawn_whole_and_asks_for_nothing(open_page: Open, page_file: 
     assert opened.requests == [page_file.as_uri()]
     assert opened.page.title() == "made · trivium"  # what the texts on the page would have made of it is another
     charts = opened.lines()
-    assert len(charts) == 20
+    assert len(charts) == 21
     for chart, lines in charts.items():
         style = opened.page.evaluate("id => report.views.get(id).chart.series.map(({ style }) => style)", chart)
         for number, (label, points) in enumerate(lines):
