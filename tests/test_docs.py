@@ -161,8 +161,14 @@ def test_commands_print_what_the_page_shows(page: Path) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("page", pages_with("python"), ids=page_name)
 def test_code_on_a_page_runs(page: Path) -> None:
-    """The blocks of a page run one after the other; one that names a file of examples/ is an excerpt of it."""
+    """The blocks of a page run one after the other; one that names a file of examples/ is an excerpt of it.
+
+    Runs that the page's commands train are there: another process may have tested those.
+    """
     names: dict[str, Any] = {"__name__": page.stem}
+    for command in (each for block in blocks("console") if block.page == page for each, _ in commands(block)):
+        if command.startswith("trivium train "):
+            run(command)
     for block in blocks("python"):
         if block.page != page:
             continue
