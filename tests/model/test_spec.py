@@ -1,6 +1,7 @@
 """A decoder's shape -> parameters and work, and what decides its rotary positions."""
 
-from dataclasses import fields, replace
+import json
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,26 @@ def test_the_deciding_fields_are_those_that_change_the_rotary_table(scaling: str
         "beta_fast": 16.0,
     }
     other |= {"beta_slow": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 8.0}
-    for name in {field.name for field in fields(rope)} - {"scaling", "dropped"}:
+    for name in {field.name for field in fields(rope)} - {"scaling", "dropped", "sliding"}:
         changed = replace(rope, **{name: other[name]})
         same = all(np.array_equal(*pair) for pair in zip(before, rotary_tables(changed, 64, 4096), strict=True))
         assert same == (changed.deciding() == rope.deciding()), name
+
+
+def test_what_layers_slide_and_how_their_positions_are_stretched_crosses_plain_values() -> None:
+    rope = RopeSpec(scaling="yarn", factor=8.0, original_seq_len=8192, sliding=RopeSpec(theta=5e5))
+    spec = ModelSpec(4, 8, 2, 2, 4, 16, 10, 64, rope=rope, window=16, sliding=(0, 1, 2))
+    assert ModelSpec.of(json.loads(json.dumps(asdict(spec)))) == spec
+    assert rope.deciding()["sliding"] == {"theta": 5e5}
+    assert [spec.window_of(layer) for layer in range(4)] == [16, 16, 16, None]
+
+
+def test_flops_of_a_sliding_layer_count_its_window() -> None:
+    spec = ModelSpec(4, 8, 2, 2, 4, 16, 10, 64, window=16, sliding=(0, 1, 2))
+    assert spec.forward_flops(100) - spec.forward_flops(0) == 4 * 2 * 4 * (3 * 16 + 100)
+
+
+def test_the_weights_of_other_layers_are_counted() -> None:
+    spec = ModelSpec(2, 8, 2, 1, 4, 16, 10, 64, qk_norm=True, qk_norm_joint=True, qkv_bias=True, norm="both")
+    assert spec.layer_vectors == 4 * 8 + (8 + 4) + (8 + 4 + 4)
+    assert ModelSpec(2, 8, 2, 2, 4, 16, 10, 64, gated=False, activation="xielu").layer_vectors == 2 * 8 + 2

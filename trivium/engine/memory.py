@@ -64,12 +64,12 @@ class Measured:
         settings, stage = plain["settings"], plain["stage"]
         spec, kl, rope = settings["spec"], stage["kl"], stage["rope"]
         settings |= {
-            "spec": ModelSpec(**spec | {"rope": RopeSpec(**spec["rope"])}),
+            "spec": ModelSpec.of(spec),
             "optimizer": _optimizer(settings["optimizer"]),
             "mesh": MeshShape(**settings["mesh"]),
         }
         stage |= {
-            "rope": None if rope is None else RopeSpec(**rope),
+            "rope": None if rope is None else RopeSpec.of(rope),
             "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
             "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
             "loss_weight": LossWeights(**stage["loss_weight"]),

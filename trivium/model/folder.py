@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from trivium.errors import ResumeError
 from trivium.files import read_json
 from trivium.model import huggingface
-from trivium.model.spec import MOST_LAYERS, ModelSpec, RopeSpec, Scaling
+from trivium.model.spec import MOST_LAYERS, Activation, ModelSpec, NormPlace, Scaling
 
 SPEC_FILE = "engine.json"
 TORCH_INDEX = "tensors.json"
@@ -17,7 +17,15 @@ TORCH_INDEX = "tensors.json"
 # What decides the weights' shapes and meaning. Row length and rotary positions are the stages' own, and may
 # change in the future of a run.
 SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+_YES_OR_NO = ("qk_norm", "qk_norm_joint", "qkv_bias", "gated", "tied_embeddings")
+_WORDS = {"scaling": (None, *get_args(Scaling)), "norm": get_args(NormPlace), "activation": get_args(Activation)}
+_CAPS = ("attention_softcap", "logit_softcap")
+_MAY_BE_ABSENT = ("attention_factor", "own", "rotary_dim", "window", "attention_scale", *_CAPS)
 SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps")
+FORM_KEYS = (  # in which layers may differ from Llama's
+    *("qk_norm_joint", "qkv_bias", "gated", "norm", "activation", "rotary_dim", "window", "sliding"),
+    *("attention_scale", "logit_scale", "embedding_scale", *_CAPS),
+)
 SHOWN = 3  # parameters that a refusal names
 
 
@@ -41,8 +49,7 @@ def read_spec(folder: Path) -> ModelSpec:
         return huggingface.read_spec(folder)
     try:
         raw = read_json(folder / SPEC_FILE)
-        rope = raw["rope"] | _first_form(raw)
-        spec = ModelSpec(**raw | {"rope": RopeSpec(**rope)})
+        spec = ModelSpec.of(raw | {"rope": raw["rope"] | _first_form(raw)})
         _refuse_unusable(spec)
         return spec
     except (ValueError, KeyError, TypeError):
@@ -58,25 +65,26 @@ def _first_form(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_unusable(spec: ModelSpec) -> None:
     """ValueError where a value of a shape is not one that a model can have."""
-    for key, value in (asdict(spec) | asdict(spec.rope)).items():
-        if not _is_usable(key, value):
+    tables = [asdict(spec), asdict(spec.rope), {} if spec.rope.sliding is None else asdict(spec.rope.sliding)]
+    for key, value in [item for table in tables for item in table.items()]:
+        if key not in ("rope", "sliding") and not _is_usable(key, value):  # tables, whose own keys are checked
             raise ValueError(f"{key} is {value!r}")
+    if not _is_usable("dropped", spec.sliding) or (spec.sliding and spec.window is None):
+        raise ValueError(f"sliding is {spec.sliding!r}")
 
 
 def _is_usable(key: str, value: Any) -> bool:
-    if key == "rope":  # its own keys are checked
-        return True
-    if key == "scaling":
-        return value is None or value in get_args(Scaling)
+    if key in _WORDS:
+        return value in _WORDS[key]
     if key == "dropped":
         return all(type(layer) is int and 0 <= layer < MOST_LAYERS for layer in value)
     if value is None:
-        return key in ("attention_factor", "own")
+        return key in _MAY_BE_ABSENT
     if key == "own":
         return isinstance(value, str)
-    if key in ("qk_norm", "tied_embeddings"):
+    if key in _YES_OR_NO:
         return isinstance(value, bool)
-    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len")
+    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "rotary_dim", "window")
     least = 0 if key in ("original_seq_len", "init_std") else 1 + 1e-9 if key == "theta" else 1e-30
     most = MOST_LAYERS if key == "layers" else 2**31 - 1
     return type(value) in ((int,) if is_whole else (int, float)) and least <= value <= most
@@ -135,4 +143,4 @@ def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:
 
 def other_shape(one: ModelSpec, other: ModelSpec) -> list[str]:
     """Keys in which two models' weights differ in shape or meaning."""
-    return [key for key in SHAPE_KEYS if getattr(one, key) != getattr(other, key)]
+    return [key for key in (*SHAPE_KEYS, *FORM_KEYS) if getattr(one, key) != getattr(other, key)]

@@ -6,7 +6,7 @@ twice the forward one. Figures can then be compared with other people's.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 DEFAULT_THETA = 10_000.0
 HEAD_DIM = 64
@@ -14,6 +14,8 @@ VOCAB_MULTIPLE = 128  # matrices of odd widths are slow on every device
 MOST_LAYERS = 10_000  # a file that asks for more is damaged, and making them would take hours
 
 Scaling = Literal["linear", "ntk-by-parts", "yarn", "llama3"]
+NormPlace = Literal["before", "after", "both"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "xielu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,13 @@ class RopeSpec:
     low_freq_factor: float = 1.0  # llama3's names for the same two limits
     high_freq_factor: float = 4.0
     dropped: tuple[int, ...] = ()  # layers, counted from 0, that have no rotary positions
+    sliding: "RopeSpec | None" = None  # of sliding layers; None: as all others
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Self:
+        """From plain values, as files have them."""
+        sliding = raw.get("sliding")
+        return cls(**raw | {"sliding": None if sliding is None else cls.of(sliding)})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dropped", tuple(self.dropped))  # a list in files
@@ -46,7 +55,8 @@ class RopeSpec:
             "llama3": ("theta", "scaling", "factor", "original_seq_len", "low_freq_factor", "high_freq_factor"),
         }[self.scaling]
         found = {key: parts[key] for key in keys if parts[key] is not None}
-        return found | ({"dropped": list(self.dropped)} if self.dropped else {})
+        found |= {"dropped": list(self.dropped)} if self.dropped else {}
+        return found | ({} if self.sliding is None else {"sliding": self.sliding.deciding()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,32 @@ class ModelSpec:
     init_std: float = 0.02
     norm_eps: float = 1e-6
     rope: RopeSpec = RopeSpec()
+    rotary_dim: int | None = None  # the first channels of a head, which rotate; None: all
+    qk_norm_joint: bool = False  # with `qk_norm`: one norm over all heads together, not one over each
+    qkv_bias: bool = False  # queries, keys and values are products plus a vector
+    norm: NormPlace = "before"  # of the sublayers: of what they read, of what they add, or of both
+    activation: Activation = "silu"
+    gated: bool = True  # the feed-forward is activation(gate) * up; False: activation(up)
+    window: int | None = None  # keys that a query of a sliding layer sees, its own included
+    sliding: tuple[int, ...] = ()  # layers, counted from 0, that slide
+    attention_scale: float | None = None  # what queries times keys are multiplied by; None: 1 / sqrt(head_dim)
+    attention_softcap: float | None = None  # c: scores s become c tanh(s / c)
+    logit_softcap: float | None = None  # the same of logits
+    logit_scale: float = 1.0  # what logits are multiplied by, before a cap
+    embedding_scale: float = 1.0  # what embeddings are multiplied by, before the first layer
     own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Self:
+        """From plain values, as files have them."""
+        return cls(**raw | {"rope": RopeSpec.of(raw["rope"])})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sliding", tuple(self.sliding))  # a list in files
+
+    def window_of(self, layer: int) -> int | None:
+        """The keys that a query of a layer sees, its own included; None: all before it."""
+        return self.window if layer in self.sliding else None
 
     @property
     def padded_vocab(self) -> int:
@@ -77,14 +112,22 @@ class ModelSpec:
     def layer_matrices(self) -> int:
         """Weights in the matrices of one layer."""
         attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-        return attention + 3 * self.width * self.ffn
+        return attention + (3 if self.gated else 2) * self.width * self.ffn
+
+    @property
+    def layer_vectors(self) -> int:
+        """Weights of one layer that are in no matrix: norms, biases, and xIELU's two numbers."""
+        norms = (4 if self.norm == "both" else 2) * self.width
+        all_heads = (self.heads + self.kv_heads) * self.head_dim
+        qk_norms = all_heads if self.qk_norm_joint else 2 * self.head_dim
+        biases = all_heads + self.kv_heads * self.head_dim if self.qkv_bias else 0
+        return norms + (qk_norms if self.qk_norm else 0) + biases + (2 if self.activation == "xielu" else 0)
 
     @property
     def parameters(self) -> int:
         """Weights of the whole model, without those of the padded vocabulary."""
-        norms = 2 * self.width + (2 * self.head_dim if self.qk_norm else 0)
         embeddings = self.vocab * self.width * (1 if self.tied_embeddings else 2)
-        return self.layers * (self.layer_matrices + norms) + self.width + embeddings
+        return self.layers * (self.layer_matrices + self.layer_vectors) + self.width + embeddings
 
     @property
     def matrix_parameters(self) -> int:
@@ -92,8 +135,10 @@ class ModelSpec:
         return self.layers * self.layer_matrices + self.vocab * self.width
 
     def forward_flops(self, keys: float) -> float:
-        """FLOPs of one token's forward pass when its queries meet `keys` keys."""
-        return 2 * self.matrix_parameters + 4 * self.layers * self.heads * self.head_dim * keys
+        """FLOPs of one token's forward pass when its queries meet `keys` keys, or those of a sliding layer's window."""
+        near = min(keys, self.window or keys)
+        seen = len(self.sliding) * near + (self.layers - len(self.sliding)) * keys
+        return 2 * self.matrix_parameters + 4 * self.heads * self.head_dim * seen
 
     def flops(self, seq_len: int) -> float:
         """FLOPs of learning one token in a row of this length: forward and backward."""

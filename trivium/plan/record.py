@@ -6,7 +6,7 @@ cadences, micro-batches and whatever else decides no step are not in it.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -18,7 +18,7 @@ from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of
-from trivium.model.folder import SHAPE_KEYS
+from trivium.model.folder import FORM_KEYS, SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import peak_lr
@@ -32,6 +32,8 @@ Record = dict[str, Any]
 STAGE_KEYS = ("seq_len", "packing", "document_mask", "z_loss", "loss_on")
 # Of a stream, what decides its documents and their order; what it holds is not known.
 STREAM_KEYS = ("dataset", "subset", "split", "column", "lanes", "shuffle_buffer", "block_tokens", "window_blocks")
+
+_PLAIN = {field.name: field.default for field in fields(ModelSpec)}  # layers like Llama's
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
     entries["model.init_optimizer"] = asked.init_optimizer or None
     if spec is not None:
         entries |= {f"model.{key}": getattr(spec, key) for key in (*SHAPE_KEYS, "init_std")}
+        form = {f"model.{key}": value for key in FORM_KEYS if (value := getattr(spec, key)) != _PLAIN[key]}
+        entries |= {key: list(value) if isinstance(value, tuple) else value for key, value in form.items()}
     return {key: value for key, value in entries.items() if value is not None}
 
 
