@@ -47,7 +47,7 @@ def test_what_layers_slide_and_how_their_positions_are_stretched_crosses_plain_v
     spec = ModelSpec(4, 8, 2, 2, 4, 16, 10, 64, rope=rope, window=16, sliding=(0, 1, 2))
     assert ModelSpec.of(json.loads(json.dumps(asdict(spec)))) == spec
     assert rope.deciding()["sliding"] == {"theta": 5e5}
-    assert [spec.window_of(layer) for layer in range(4)] == [16, 16, 16, None]
+    assert [spec.attention_of(layer).window for layer in range(4)] == [16, 16, 16, None]
 
 
 def test_flops_of_a_sliding_layer_count_its_window() -> None:

@@ -60,6 +60,15 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """How the slots of a layer see those that they may see."""
+
+    window: int | None = None  # keys that a query sees, its own included; None: all before it
+    scale: float | None = None  # what queries times keys are multiplied by; None: 1 / sqrt(head_dim)
+    softcap: float | None = None  # c: scores s become c tanh(s / c)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Everything that decides the shapes and the meaning of a decoder's weights."""
 
@@ -99,9 +108,10 @@ class ModelSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sliding", tuple(self.sliding))  # a list in files
 
-    def window_of(self, layer: int) -> int | None:
-        """The keys that a query of a layer sees, its own included; None: all before it."""
-        return self.window if layer in self.sliding else None
+    def attention_of(self, layer: int) -> AttentionSpec:
+        """How the slots of a layer see, which is within a window where it slides."""
+        window = self.window if layer in self.sliding else None
+        return AttentionSpec(window, self.attention_scale, self.attention_softcap)
 
     @property
     def padded_vocab(self) -> int:
