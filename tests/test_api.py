@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -12,9 +13,11 @@ NEEDED_BY_OVERRIDES = {"StepSettings", "StepStats", "EvalStats", "OptimizerSetti
 
 
 def test_every_public_name_is_there() -> None:
-    for name in trivium.__all__:
+    for name in set(trivium.__all__) - {"__version__"}:
         assert getattr(trivium, name).__name__ == name
     assert set(trivium.__all__) >= NEEDED_BY_OVERRIDES
+    assert dir(trivium) == sorted(trivium.__all__)
+    assert trivium.__version__ == version("trivium")
 
 
 def test_every_error_that_a_user_may_catch_is_public() -> None:

@@ -10,9 +10,11 @@ Names are imported when they are first used, so that `import trivium` costs noth
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from trivium.config.load import load_config as load_config
     from trivium.config.schema import Config as Config
     from trivium.engine.base import Engine as Engine
@@ -77,10 +79,16 @@ _HOMES = {
     "trivium.train.trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME_OF)
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("trivium")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'trivium' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

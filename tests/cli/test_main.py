@@ -1,16 +1,22 @@
 """The command line as people run it: exit codes, what is printed where, and what is imported."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from tests.support import command_line
 from tests.support.configs import BASE
+from trivium.cli.main import GROUPS, TOKENIZER, app
 from trivium.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -187,3 +193,35 @@ print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stderr == "[]\n"
     assert ran.returncode == 0
+
+
+def test_help_lists_every_command_in_its_group_with_an_example_that_parses(tmp_path: Path) -> None:
+    whole = get_command(app)
+    assert isinstance(whole, TyperGroup)
+    grouped = [name for commands in GROUPS.values() for name in commands]
+    assert sorted([*grouped, TOKENIZER]) == sorted(whole.commands)
+    shown = trivium("-h", folder=tmp_path).stdout
+    assert [line for line in shown.splitlines() if line in (f"{title}:" for title in GROUPS)] == [
+        f"{title}:" for title in GROUPS
+    ]
+    for name, command in [item for commands in GROUPS.values() for item in commands.items()]:
+        program, called, *arguments = shlex.split(command.example.partition(" > ")[0])
+        assert (program, called) == ("trivium", name)
+        assert whole.commands[name].make_context(name, arguments) is not None
+    assert trivium("plan", "-h", folder=tmp_path).stdout.endswith("Example:\n    trivium plan run.toml --on 64xH100\n")
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    assert trivium("--version", folder=tmp_path).stdout == f"trivium {version('trivium')}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(shell: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "trivium.cli.main"],
+        env={**os.environ, "_TRIVIUM_COMPLETE": f"source_{shell}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "trivium" in ran.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.events import step, steps_taken
 from trivium.run import events
-from trivium.run.events import Evaluated, EventFile, Notice, Started, as_event, parse_event, read_events
+from trivium.run.events import Evaluated, EventFile, Notice, StageBegan, Started, as_event, parse_event, read_events
 from trivium.train.sinks import figures
 
 
@@ -170,3 +170,10 @@ def test_events_outlive_the_deletion_of_their_file(tmp_path: Path) -> None:
     file.write(Notice(step=4, text="fourth"))
     file.close()
     assert [event["step"] for event in read_events(path)] == [9, 4]
+
+
+def test_what_a_stage_changes_is_shown_as_the_config_writes_it() -> None:
+    changes = {"seq_len": (512, 4096), "rope": (None, {"theta": 500000.0}), "packing": ("pad", "concat")}
+    began = StageBegan(step=5, stage=1, name="long", changes=changes)
+    shown = 'seq_len 512 -> 4096, rope absent -> { theta = 500000.0 }, packing "pad" -> "concat"'
+    assert began.line() == f"step 5: stage long: {shown}"

@@ -7,8 +7,11 @@ import errno
 import io
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from trivium.cli import ask, average, inspect, plan, prepare, prove, report, train
 from trivium.engine.ranks import end_process, launched_ranks
@@ -17,39 +20,91 @@ from trivium.screen import echo, echo_line
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of a file
 
+
+class Command(NamedTuple):
+    """What a command calls, and an example of it."""
+
+    call: Callable[..., None]
+    example: str
+
+
+# In the order of use.
+GROUPS: dict[str, dict[str, Command]] = {
+    "Data": {
+        "prepare": Command(prepare.prepare, "trivium prepare run.toml"),
+        "verify": Command(prepare.verify, "trivium verify run.toml"),
+    },
+    "Before a run": {
+        "convert": Command(plan.convert, "trivium convert torchtitan.toml --world-size 8 > run.toml"),
+        "schema": Command(plan.schema, "trivium schema > trivium.schema.json"),
+        "plan": Command(plan.plan, "trivium plan run.toml --on 64xH100"),
+        "check": Command(plan.check, "trivium check run.toml --ranks 64"),
+        "rehearse": Command(train.rehearse, "trivium rehearse run.toml"),
+        "prove": Command(prove.prove, "trivium prove run.toml"),
+    },
+    "Runs": {
+        "demo": Command(train.demo, "trivium demo"),
+        "train": Command(train.train, "trivium train run.toml"),
+        "fork": Command(train.fork, "trivium fork runs/base --at 4000 new.toml"),
+        "runs": Command(train.runs, "trivium runs"),
+        "watch": Command(report.watch, "trivium watch runs/base"),
+        "report": Command(report.report, "trivium report runs/base"),
+        "compare": Command(report.compare, "trivium compare runs/base runs/other"),
+        "inspect": Command(inspect.inspect, "trivium inspect run.toml --step 4000"),
+    },
+    "Models": {
+        "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),
+        "chat": Command(ask.chat, "trivium chat runs/base"),
+        "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
+        "export": Command(ask.export, "trivium export runs/base exported"),
+        "average": Command(average.average, "trivium average runs/base@4000 runs/base@5000 --out averaged"),
+    },
+}
+TOKENIZER = "tokenizer"  # has commands of its own
+
+
+class GroupedCommands(TyperGroup):
+    """Help that lists commands by their group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        listed = {title: list(commands) for title, commands in GROUPS.items()}
+        listed["Data"].insert(0, TOKENIZER)
+        room = formatter.width - 6 - max(len(name) for names in listed.values() for name in names)
+        for title, names in listed.items():
+            found = {name: self.get_command(ctx, name) for name in names}
+            lines = [(name, each.get_short_help_str(room)) for name, each in found.items() if each is not None]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+
 app = typer.Typer(
+    cls=GroupedCommands,
     help="Train language models in stages: one TOML file says what a model reads, and when.",
+    epilog="\b\nExample:\n  trivium plan run.toml && trivium train run.toml && trivium report runs/base",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "plan": plan.plan,
-    "check": plan.check,
-    "train": train.train,
-    "rehearse": train.rehearse,
-    "prove": prove.prove,
-    "demo": train.demo,
-    "fork": train.fork,
-    "runs": train.runs,
-    "report": report.report,
-    "watch": report.watch,
-    "compare": report.compare,
-    "sample": ask.sample,
-    "chat": ask.chat,
-    "eval": ask.evaluate,
-    "export": ask.export,
-    "average": average.average,
-    "prepare": prepare.prepare,
-    "verify": prepare.verify,
-    "inspect": inspect.inspect,
-    "convert": plan.convert,
-    "schema": plan.schema,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.add_typer(prepare.tokenizer, name="tokenizer")
+for commands in GROUPS.values():
+    for name, command in commands.items():
+        app.command(name, epilog=f"\b\nExample:\n  {command.example}")(command.call)
+app.add_typer(prepare.tokenizer, name=TOKENIZER)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        echo_line(f"trivium {version('trivium')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What every command may be given."""
 
 
 def main() -> None:

@@ -40,7 +40,9 @@ BOUNDS = {
 
 
 def show_value(value: object) -> str:
-    """A value as TOML writes it."""
+    """A value as TOML writes it; one that is not there is absent."""
+    if value is None:
+        return "absent"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
 from trivium.config.numbers import show_count
+from trivium.config.problems import show_value
 from trivium.files import parse_json
 
 LONGEST_LINE = 16 << 20  # bytes
@@ -73,8 +74,8 @@ class StageBegan(Event):
     changes: Mapping[str, tuple[Any, Any]]  # what differs from the stage before
 
     def line(self) -> str:
-        """`step 5: stage general -> long: seq_len 2048 -> 8192`."""
-        changes = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in self.changes.items())
+        """`step 5: stage long: seq_len 2048 -> 8192, rope absent -> { theta = 500000 }`."""
+        changes = ", ".join(f"{key} {show_value(old)} -> {show_value(new)}" for key, (old, new) in self.changes.items())
         return f"step {self.step:,}: stage {self.name}" + (f": {changes}" if changes else "")
 
 
