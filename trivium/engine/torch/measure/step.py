@@ -69,11 +69,12 @@ def peak_parts(step: Measured) -> Parts:
 
 
 def _period(step: Measured) -> int:
-    """After how many layers they repeat themselves: some may have no rotary positions."""
-    dropped = (step.stage.rope or step.settings.spec.rope).dropped
-    numbers = range(step.settings.spec.layers)
+    """After how many layers they repeat themselves: some may have no rotary positions, and some may slide."""
+    spec = step.settings.spec
+    dropped = (step.stage.rope or spec.rope).dropped
+    kinds = [(number in dropped, number in spec.sliding) for number in range(spec.layers)]
     sizes = range(1, LONGEST_PERIOD + 1)
-    return next((size for size in sizes if all((n in dropped) == (n % size in dropped) for n in numbers)), 1)
+    return next((size for size in sizes if kinds == [kinds[n % size] for n in range(spec.layers)]), 1)
 
 
 def with_layers(step: Measured, layers: int) -> Measured:
