@@ -1,6 +1,7 @@
-"""A decoder of any spec as it is defined, in NumPy and float64, with the weights that a seed draws; slow and plain."""
+"""A decoder of any spec as it is defined, in NumPy and float64, with given weights or those that a seed draws; slow."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ from trivium.rows.batch import IGNORED, Batch
 Array = Any  # NumPy's, of float64
 
 
-def nats_by_hand(spec: ModelSpec, batch: Batch, seed: int, rope: RopeSpec | None = None) -> Array:
+def nats_by_hand(
+    spec: ModelSpec, batch: Batch, seed: int, rope: RopeSpec | None = None, weights: Mapping[str, Any] | None = None
+) -> Array:
     """The loss of every target (B, T), 0 where there is none; documents are kept apart."""
     found = np.zeros(batch.tokens.shape)
     for row, number in {(row, int(number)) for row, number in np.ndindex(batch.segments.shape)}:
         here = np.flatnonzero(batch.segments[row] == batch.segments[row, number])
         if batch.segments[row, number] < 0 or here[0] != number:
             continue
-        logits = Decoder(spec, seed, rope or spec.rope).logits(batch.tokens[row, here])
+        logits = Decoder(spec, seed, rope or spec.rope, weights).logits(batch.tokens[row, here])
         log_sums = np.log(np.exp(logits).sum(1))
         for slot, target in zip(here, batch.targets[row, here], strict=True):
             if target != IGNORED:
@@ -31,10 +34,13 @@ def nats_by_hand(spec: ModelSpec, batch: Batch, seed: int, rope: RopeSpec | None
 class Decoder:
     """One document at a time."""
 
-    def __init__(self, spec: ModelSpec, seed: int, rope: RopeSpec) -> None:
-        self.spec, self.seed, self.rope = spec, seed, rope
+    def __init__(self, spec: ModelSpec, seed: int, rope: RopeSpec, weights: Mapping[str, Any] | None = None) -> None:
+        self.spec, self.seed, self.rope, self.weights = spec, seed, rope, weights
 
     def weight(self, name: str, *shape: int) -> Array:
+        if self.weights is not None:
+            assert self.weights[name].shape == shape, name
+            return self.weights[name].astype(np.float64)
         whole = tuple(slice(0, size) for size in shape)
         return first_values(name, shape, whole, self.spec, self.seed).astype(np.float64)
 

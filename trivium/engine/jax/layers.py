@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from trivium.engine.jax.attention import Attend
 from trivium.engine.jax.sharding import whole_everywhere
 from trivium.model.rotary import rotary_tables
-from trivium.model.spec import Activation, ModelSpec, RopeSpec
+from trivium.model.spec import XIELU_BETA, XIELU_EPS, Activation, ModelSpec, RopeSpec
 
 
 class RMSNorm(nnx.Module):
@@ -72,9 +72,8 @@ class Rotations(NamedTuple):
     @classmethod
     def tables(cls, rope: RopeSpec, spec: ModelSpec, seq_len: int, mesh: Mesh) -> "Rotations":
         """Of every position of a row; both kinds have one, if the same, so that a stage may change either."""
-        channels = spec.rotary_dim or spec.head_dim
-        sliding = Rotation.table(rope.sliding or rope, channels, seq_len, mesh) if spec.sliding else None
-        return cls(Rotation.table(rope, channels, seq_len, mesh), sliding)
+        sliding = Rotation.table(rope.sliding or rope, spec.rotated, seq_len, mesh) if spec.sliding else None
+        return cls(Rotation.table(rope, spec.rotated, seq_len, mesh), sliding)
 
     def at(self, positions: Array) -> "Rotations":
         """The tables' rotations at these positions (B, T)."""
@@ -133,9 +132,6 @@ class Attention(nnx.Module):
 class XIELU(nnx.Module):
     """A parabola above zero, an exponential below, whose curvatures are learnt (arXiv:2411.13010)."""
 
-    BETA = 0.5
-    EPS = -1e-6
-
     def __init__(self) -> None:
         self.alpha_p = nnx.Param(jnp.zeros(1))
         self.alpha_n = nnx.Param(jnp.zeros(1))
@@ -143,8 +139,8 @@ class XIELU(nnx.Module):
     def __call__(self, vectors: Array) -> Array:
         x = vectors.astype(jnp.float32)
         above, below = (jax.nn.softplus(each[...].astype(jnp.float32)) for each in (self.alpha_p, self.alpha_n))
-        negative = (jnp.expm1(jnp.minimum(x, self.EPS)) - x) * (self.BETA + below)
-        return (jnp.where(x > 0, above * x * x, negative) + self.BETA * x).astype(vectors.dtype)
+        negative = (jnp.expm1(jnp.minimum(x, XIELU_EPS)) - x) * (XIELU_BETA + below)
+        return (jnp.where(x > 0, above * x * x, negative) + XIELU_BETA * x).astype(vectors.dtype)
 
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {

@@ -161,18 +161,19 @@ def own_losses(
 ) -> Losses:
     """What the user's function makes of all tokens, of which those that count are summed.
 
-    `places` are tokens, positions and documents (tokens,).
+    `places` are tokens, positions and documents (tokens,). The scale of logits is in the hidden states that the
+    function is given.
     """
+    assert form.softcap is None, "refused: the function makes its own logits"
 
-    def used(matrix: Array, states: Array) -> Array:
-        return gathered(matrix)[: form.vocab].astype(states.dtype)
+    def used(states: Array, matrix: Array) -> tuple[Array, Array]:
+        scaled = states if form.scale == 1 else states * form.scale
+        return scaled, gathered(matrix)[: form.vocab].astype(states.dtype)
 
-    frozen = None
-    if reference is not None:
-        frozen = FrozenStates(reference.hidden, used(reference.unembedding, reference.hidden), weights.beta)
+    frozen = None if reference is None else FrozenStates(*used(*reference), weights.beta)
     tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
-    found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden))
+    found, figures = losses_and_figures(function(*used(hidden, lm_head), batch), len(hidden))
     by_token = {
         name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
     }
