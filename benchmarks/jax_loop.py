@@ -17,8 +17,8 @@ from jax import Array
 from plain_loops import random_batch
 
 from trivium.engine.jax.attention import attend
-from trivium.engine.jax.layers import Rotation
-from trivium.engine.jax.loss import LossTargets, Weights, sliced_loss
+from trivium.engine.jax.layers import Rotations
+from trivium.engine.jax.loss import LogitForm, LossTargets, Weights, sliced_loss
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.sharding import device_mesh, sharded_init
 from trivium.engine.mesh import ONE_RANK
@@ -52,14 +52,14 @@ def bare_jax(spec: ModelSpec, num_rows: int, seq_len: int) -> JaxLoop:
         ),
     )
     batch = random_batch(spec.vocab, num_rows, seq_len)
-    rotation = Rotation.table(spec.rope, spec.head_dim, seq_len, mesh)
+    rotations = Rotations.tables(spec.rope, spec, seq_len, mesh)
     weights = Weights(np.float32(1 / (num_rows * seq_len)))
 
     def loss_of(params: Params, tokens: Array, targets: Array) -> Array:
         model = design.decoder(params)
-        hidden = model(tokens, rotation, partial(attend, segments=None)).reshape(-1, spec.width)
+        hidden = model(tokens, rotations, partial(attend, segments=None)).reshape(-1, spec.width)
         all_learnt = LossTargets(targets.reshape(-1), jnp.ones(targets.size, bool))
-        return sliced_loss(spec.vocab, None, hidden, model.lm_head, all_learnt, weights, None).objective
+        return sliced_loss(LogitForm.of(spec), None, hidden, model.lm_head, all_learnt, weights, None).objective
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, state: Any, batch: Any) -> tuple[Params, Any, Array]:

@@ -38,7 +38,7 @@ from trivium.engine.jax import huggingface
 from trivium.engine.jax.average import copy_of, mean_of, part_name, read_average, read_copies
 from trivium.engine.jax.context_parallel.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
-from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.layers import Rotations
 from trivium.engine.jax.model import Design, Params, check_own_model
 from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
@@ -122,7 +122,7 @@ class JaxEngine:
         )
         self._divide_devices(self.settings.mesh.with_context(stage.context or 1))
         self._hold_reference(stage)
-        self.rotation = self._rotation(stage.seq_len)
+        self.rotations = self._rotations(stage.seq_len)
         self._use(stage.optimizer or self.settings.optimizer, fresh=stage.reset_optimizer)
         self.program = self._program(stage)
         self.terms = self._terms(stage)
@@ -208,10 +208,10 @@ class JaxEngine:
             return WholeRowGeneration(prompts, self._next_logits)
         mesh = device_mesh(self.settings.mesh.with_context(1), self.settings.device)
         (longest,) = largest(mesh, max((len(prompt) for prompt in prompts), default=1))
-        rope, head_dim = self.stage.rope or self.settings.spec.rope, self.settings.spec.head_dim
-        table = Rotation.table(rope, head_dim, power_of_two(longest + room), mesh)
+        rope, spec = self.stage.rope or self.settings.spec.rope, self.settings.spec
+        tables = Rotations.tables(rope, spec, power_of_two(longest + room), mesh)
         design = replace(self.design, recompute="none")  # keys and values are kept, not made again
-        return JaxGeneration(design, on_mesh(self.state.params, mesh), table, mesh, prompts, longest, room)
+        return JaxGeneration(design, on_mesh(self.state.params, mesh), tables, mesh, prompts, longest, room)
 
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         """Write weights, average and optimizer; returns when training may continue.
@@ -359,26 +359,26 @@ class JaxEngine:
     def _terms(self, stage: StageSettings) -> StageTerms:
         held = self.reference
         return StageTerms(
-            rotation=self.rotation,
+            rotations=self.rotations,
             z_loss=np.float32(stage.z_loss or 0.0),
             beta=np.float32(0.0 if stage.kl is None else stage.kl.beta),
             average_rate=np.float32(0.0 if stage.average is None else 1 - (stage.average.ema or 1.0)),
-            reference=None if held is None else FrozenReference(held.params, self._table(held.rope, stage.seq_len)),
+            reference=None if held is None else FrozenReference(held.params, self._tables(held.rope, stage.seq_len)),
         )
 
     def _val(self, batch: Batch) -> Any:
         """What the compiled evaluation makes of a batch, whose rows may be longer than the stage's."""
         rows = DeviceBatch.of(batch, self.stage.micro_batch_size, self.mesh)
-        table = self.rotation if batch.seq_len <= self.stage.seq_len else self._rotation(batch.seq_len)
-        terms, sources = StageTerms(table), len(batch.sources)
+        tables = self.rotations if batch.seq_len <= self.stage.seq_len else self._rotations(batch.seq_len)
+        terms, sources = StageTerms(tables), len(batch.sources)
         with jax.set_mesh(self.mesh):
             return self.program.val_step(self.state.params, rows, terms, sources, self.token_bytes)
 
-    def _rotation(self, seq_len: int) -> Rotation:
-        return self._table(self.stage.rope or self.settings.spec.rope, seq_len)
+    def _rotations(self, seq_len: int) -> Rotations:
+        return self._tables(self.stage.rope or self.settings.spec.rope, seq_len)
 
-    def _table(self, rope: RopeSpec, seq_len: int) -> Rotation:
-        return Rotation.table(rope, self.settings.spec.head_dim, seq_len, self.mesh)
+    def _tables(self, rope: RopeSpec, seq_len: int) -> Rotations:
+        return Rotations.tables(rope, self.settings.spec, seq_len, self.mesh)
 
 
 def _figures(sources: tuple[str, ...], found: BySource) -> dict[str, SourceFigures]:

@@ -7,6 +7,8 @@
 All rows end at the same slot. Rows, slots and prompts come in powers of two, so that few shapes are compiled: a room
 that is full is doubled, and rows of zeros fill up. Rotary positions are the row's own.
 
+A layer whose queries see a window of keys keeps no more of them than that: slot s is in place s modulo the window.
+
 Rows are shared out to the devices as those of a batch are. Each process brings rows of its own, of any number:
 before each pass they agree on the most that any has, and all fill up to that. A selection waits for the next pass,
 and moves keys and values between devices.
@@ -24,21 +26,24 @@ from jax import Array, lax, nn
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.jax.attention import UNSEEN, attend
-from trivium.engine.jax.layers import Rotation
+from trivium.engine.jax.attention import UNSEEN, attend, score_scale
+from trivium.engine.jax.layers import Rotations
+from trivium.engine.jax.loss import LogitForm
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
+from trivium.engine.jax.softcap import capped
+from trivium.model.spec import AttentionSpec, ModelSpec
 from trivium.rows.batch import PADDING
 
 FIRST_SLOTS = 64
 
 KVCache = list[tuple[Array, Array]]
-"""Keys and values of every layer: (rows, slots, kv_heads, head_dim) each."""
+"""Keys and values of every layer: (rows, slots, kv_heads, head_dim) each; of a sliding one no more than its window."""
 
 
 class JaxGeneration:
-    """Rows of a model whose weights do not change; `table` has a rotation for every position that they may reach.
+    """Rows of a model whose weights do not change; `tables` have a rotation for every position that they may reach.
 
     No prompt of any process is longer than `longest`.
     """
@@ -47,7 +52,7 @@ class JaxGeneration:
         self,
         design: Design,
         params: Params,
-        table: Rotation,
+        tables: Rotations,
         mesh: Mesh,
         prompts: Sequence[NDArray[np.integer]],
         longest: int,
@@ -55,7 +60,7 @@ class JaxGeneration:
     ) -> None:
         self.design = design
         self.params = params
-        self.table = table
+        self.tables = tables
         self.mesh = mesh
         self.num_rows = len(prompts)
         self.filled = power_of_two(longest)
@@ -81,10 +86,10 @@ class JaxGeneration:
         if self.filled == self.slots:
             self.slots *= 2
             with jax.set_mesh(self.mesh):
-                self.cache = _wider(self.cache, self.slots)
+                self.cache = _wider(self.cache, _slots_kept(self.design.spec, self.slots))
         given = self._put(np.asarray(tokens, np.int32)), self._put(self.first), np.int32(self.filled)
         with jax.set_mesh(self.mesh):
-            logits, self.cache = _append(self.design, self.params, self.table, self.cache, *given)
+            logits, self.cache = _append(self.design, self.params, self.tables, self.cache, *given)
         self.filled += 1
         self._take(logits)
 
@@ -99,7 +104,7 @@ class JaxGeneration:
             tokens[row, first:] = prompt
         given = self._put(tokens), self._put(self.first)
         with jax.set_mesh(self.mesh):
-            logits, self.cache = _first_pass(self.design, self.slots, self.params, self.table, *given)
+            logits, self.cache = _first_pass(self.design, self.slots, self.params, self.tables, *given)
         self._take(logits)
 
     def _apply_selection(self) -> None:
@@ -137,7 +142,7 @@ def power_of_two(size: int) -> int:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _first_pass(
-    design: Design, slots: int, params: Params, table: Rotation, tokens: Array, first: Array
+    design: Design, slots: int, params: Params, tables: Rotations, tokens: Array, first: Array
 ) -> tuple[Array, KVCache]:
     """Logits after the last slot, and the keys and values of all prompts."""
     model, length = design.decoder(params), tokens.shape[1]
@@ -145,39 +150,41 @@ def _first_pass(
     segments = jnp.where(at < 0, PADDING, 0)
     cache: KVCache = []
 
-    def keep(queries: Array, keys: Array, values: Array) -> Array:
-        room = [(0, 0), (0, slots - length), (0, 0), (0, 0)]
-        cache.append((keep_heads(jnp.pad(keys, room)), keep_heads(jnp.pad(values, room))))
-        return attend(queries, keys, values, segments)
+    def keep(queries: Array, keys: Array, values: Array, *, how: AttentionSpec) -> Array:
+        size = min(slots, how.window or slots)
+        cache.append((_last_slots(keys, size), _last_slots(values, size)))
+        return attend(queries, keys, values, segments, how=how)
 
-    hidden = model(tokens, table.at(jnp.maximum(at, 0)), keep)
+    hidden = model(tokens, tables.at(jnp.maximum(at, 0)), keep)
     return _logits(design, hidden[:, -1], model.lm_head), cache
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=3)
 def _append(
-    design: Design, params: Params, table: Rotation, cache: KVCache, tokens: Array, first: Array, here: Array
+    design: Design, params: Params, tables: Rotations, cache: KVCache, tokens: Array, first: Array, here: Array
 ) -> tuple[Array, KVCache]:
     """Logits after one more token of each row, which is in the slot `here` from now on."""
     model = design.decoder(params)
     kept = iter(cache)
     filled: KVCache = []
 
-    def ask(queries: Array, keys: Array, values: Array) -> Array:
+    def ask(queries: Array, keys: Array, values: Array, *, how: AttentionSpec) -> Array:
+        old_keys, old_values = next(kept)
+        rows, size, kv_heads, head_dim = old_keys.shape
         all_keys, all_values = (
-            keep_heads(lax.dynamic_update_slice_in_dim(old, new, here, axis=1))
-            for old, new in zip(next(kept), (keys, values), strict=True)
+            keep_heads(lax.dynamic_update_slice_in_dim(old, new, here % size, axis=1))
+            for old, new in ((old_keys, keys), (old_values, values))
         )
         filled.append((all_keys, all_values))
-        rows, slots, kv_heads, head_dim = all_keys.shape
-        grouped = queries.reshape(rows, kv_heads, -1, head_dim) * head_dim**-0.5
+        grouped = queries.reshape(rows, kv_heads, -1, head_dim) * score_scale(how, head_dim)
         scores = jnp.einsum("rkgd,rskd->rkgs", grouped, all_keys, preferred_element_type=jnp.float32)
-        slot = jnp.arange(slots)
-        sees = (slot >= first[:, None]) & (slot <= here)
+        scores = capped(scores, how.softcap)
+        slot = here - (here - jnp.arange(size)) % size  # the last that is in each place; below 0 where none is
+        sees = slot >= first[:, None]
         shares = nn.softmax(jnp.where(sees[:, None, None], scores, UNSEEN), axis=-1).astype(values.dtype)
         return jnp.einsum("rkgs,rskd->rkgd", shares, all_values).reshape(queries.shape)
 
-    hidden = model(tokens[:, None], table.at((here - first)[:, None]), ask)
+    hidden = model(tokens[:, None], tables.at((here - first)[:, None]), ask)
     return _logits(design, hidden[:, -1], model.lm_head), filled
 
 
@@ -197,14 +204,28 @@ def _selected(cache: KVCache, rows: Array) -> KVCache:
 
 
 @partial(jax.jit, static_argnums=1)
-def _wider(cache: KVCache, slots: int) -> KVCache:
-    def widen(part: Array) -> Array:
-        return keep_heads(jnp.pad(part, [(0, 0), (0, slots - part.shape[1]), (0, 0), (0, 0)]))
+def _wider(cache: KVCache, slots: tuple[int, ...]) -> KVCache:
+    """Room for as many slots in each layer; nothing that has begun to go round is made wider."""
+    return [
+        (_last_slots(keys, size), _last_slots(values, size)) for (keys, values), size in zip(cache, slots, strict=True)
+    ]
 
-    return jax.tree.map(widen, cache)
+
+def _slots_kept(spec: ModelSpec, slots: int) -> tuple[int, ...]:
+    """Of each layer, where rows have this many."""
+    return tuple(min(slots, spec.attention_of(layer).window or slots) for layer in range(spec.layers))
+
+
+def _last_slots(part: Array, size: int) -> Array:
+    """Keys or values (rows, slots, ...) in as many places, slot s in place s modulo these."""
+    slots = part.shape[1]
+    if slots <= size:
+        return keep_heads(jnp.pad(part, [(0, 0), (0, size - slots), (0, 0), (0, 0)]))
+    return keep_heads(jnp.roll(part[:, slots - size :], slots - size, axis=1))
 
 
 def _logits(design: Design, hidden: Array, matrix: Array) -> Array:
     """Float32, without the padded vocabulary."""
     used = matrix[: design.spec.vocab].astype(hidden.dtype)
-    return keep_rows(jnp.einsum("rw,vw->rv", hidden, used, preferred_element_type=jnp.float32))
+    products = jnp.einsum("rw,vw->rv", hidden, used, preferred_element_type=jnp.float32)
+    return keep_rows(LogitForm.of(design.spec).logits(products))

@@ -4,11 +4,14 @@ The gradients of the hidden states and of the unembedding are computed with the 
 slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 256 tokens') are
 held, and the same number of a reference's.
 
+Logits may be scaled and capped (`LogitForm`): the gradient by what they are made of follows from the one by logit.
+
 The penalty's three directions and their gradients are those at the head of the torch engine's `loss`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,12 +22,37 @@ from jax import Array, lax
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
 from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
+from trivium.engine.jax.softcap import capped, times_slope
+from trivium.model.spec import ModelSpec
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
 UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two models' logits are subtracted
 
 Number = Array | np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class LogitForm:
+    """How products of hidden states with the unembedding become logits."""
+
+    vocab: int  # the columns in use; those beyond them pad the vocabulary
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "LogitForm":
+        """A model's."""
+        return cls(spec.vocab, spec.logit_scale, spec.logit_softcap)
+
+    def logits(self, products: Array) -> Array:
+        """Of products, float32: scaled, then capped."""
+        return capped(products if self.scale == 1 else products * self.scale, self.softcap)
+
+    def gradient(self, by_logit: Array, logits: Array) -> Array:
+        """A gradient by logit -> by product."""
+        by_scaled = times_slope(by_logit, logits, self.softcap)
+        return by_scaled if self.scale == 1 else by_scaled * self.scale
 
 
 class Weights(NamedTuple):
@@ -127,24 +155,25 @@ def own_losses(
     lm_head: Array,
     targets: LossTargets,
     places: Sequence[Array],
-    vocab: int,
+    form: LogitForm,
     weights: Weights,
     reference: ReferenceStates | None,
 ) -> Losses:
     """What the user's function makes of all tokens, of which those that count are summed.
 
-    `places` are tokens, positions and documents (tokens,).
+    `places` are tokens, positions and documents (tokens,). The scale of logits is in the hidden states that the
+    function is given.
     """
+    assert form.softcap is None, "refused: the function makes its own logits"
 
-    def used(matrix: Array, states: Array) -> Array:
-        return gathered(matrix)[:vocab].astype(states.dtype)
+    def used(states: Array, matrix: Array) -> tuple[Array, Array]:
+        scaled = states if form.scale == 1 else states * form.scale
+        return scaled, gathered(matrix)[: form.vocab].astype(states.dtype)
 
-    frozen = None
-    if reference is not None:
-        frozen = FrozenStates(reference.hidden, used(reference.unembedding, reference.hidden), weights.beta)
+    frozen = None if reference is None else FrozenStates(*used(*reference), weights.beta)
     tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
-    found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden))
+    found, figures = losses_and_figures(function(*used(hidden, lm_head), batch), len(hidden))
     by_token = {
         name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
     }
@@ -163,7 +192,7 @@ class _Slice(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def sliced_loss(
-    vocab: int,
+    form: LogitForm,
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
@@ -172,15 +201,15 @@ def sliced_loss(
     reference: ReferenceStates | None,
 ) -> Losses:
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
-    losses, _ = _forward(vocab, direction, hidden, unembedding, targets, weights, reference)
+    losses, _ = _forward(form, direction, hidden, unembedding, targets, weights, reference)
     return losses
 
 
-def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
+def _forward(form: LogitForm, direction: Direction | None, *inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
     """Losses and gradients of every device's own tokens, summed over all; the inputs are those of `sliced_loss`."""
 
     def own(*inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
-        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(vocab, direction, *inputs)
+        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(form, direction, *inputs)
         return losses._replace(objective=summed(losses.objective)), (hidden_gradient, summed(weight_gradient))
 
     *_, reference = inputs
@@ -192,7 +221,7 @@ def _forward(vocab: int, direction: Direction | None, *inputs: Any) -> tuple[Los
 
 
 def _backward(
-    _vocab: int, _direction: Direction | None, gradients: tuple[Array, Array], outer: Losses
+    _form: LogitForm, _direction: Direction | None, gradients: tuple[Array, Array], outer: Losses
 ) -> tuple[Array | None, ...]:
     hidden_gradient, weight_gradient = (gradient * outer.objective.astype(gradient.dtype) for gradient in gradients)
     return hidden_gradient, weight_gradient, None, None, None
@@ -202,7 +231,7 @@ sliced_loss.defvjp(_forward, _backward)
 
 
 def _own_losses_and_gradients(
-    vocab: int,
+    form: LogitForm,
     direction: Direction | None,
     hidden: Array,
     unembedding: Array,
@@ -218,7 +247,7 @@ def _own_losses_and_gradients(
     reference_matrix = None if reference is None else reference.unembedding
 
     def one(weight_gradient: Array, part: _Slice) -> tuple[Array, tuple[Array, ...]]:
-        by_token, gradient = _slice_losses(vocab, direction, part, matrix, reference_matrix, weights)
+        by_token, gradient = _slice_losses(form, direction, part, matrix, reference_matrix, weights)
         gradient = gradient.astype(hidden.dtype)
         product = jnp.einsum("tv,tw->vw", gradient, part.hidden, preferred_element_type=unembedding.dtype)
         return weight_gradient + product, (gradient @ matrix, *by_token)
@@ -243,18 +272,18 @@ def _cut(array: Array, slices: int) -> Array:
 
 
 def _slice_losses(
-    vocab: int,
+    form: LogitForm,
     direction: Direction | None,
     part: _Slice,
     matrix: Array,
     reference_matrix: Array | None,
     weights: Weights,
 ) -> tuple[tuple[Array, Array, Array, Array], Array]:
-    """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by logit."""
+    """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by product."""
     targets, loss_mask, by_token_weights = part.targets
     if by_token_weights is not None:
         weights = weights._replace(scale=weights.scale * by_token_weights[:, None])
-    logits = _logits(part.hidden, matrix, vocab)
+    logits = _logits(part.hidden, matrix, form)
     if part.reference is None or reference_matrix is None or direction is None:
         exponents, sums, log_sums = exponentials(logits)
         at_target = one_hot(targets, logits.shape[1])
@@ -264,15 +293,15 @@ def _slice_losses(
         gradient = exponents * of_softmax - jnp.where(at_target, weights.scale, 0)
         by_token = (nats, log_sums[:, 0] ** 2, jnp.zeros_like(nats), jnp.zeros_like(nats))
     else:
-        reference = _logits(part.reference, reference_matrix, vocab)
+        reference = _logits(part.reference, reference_matrix, form)
         found = kl_and_its_gradient(logits, reference, targets, direction, weights)
         by_token = (found.nats, found.log_sums**2, found.reference_nats, found.kl)
         gradient = found.gradient
     nats, z, reference_nats, kl = (jnp.where(loss_mask, values, 0) for values in by_token)
-    return (nats, z, reference_nats, kl), jnp.where(loss_mask[:, None], gradient, 0)
+    return (nats, z, reference_nats, kl), jnp.where(loss_mask[:, None], form.gradient(gradient, logits), 0)
 
 
-def _logits(hidden: Array, matrix: Array, vocab: int) -> Array:
+def _logits(hidden: Array, matrix: Array, form: LogitForm) -> Array:
     """Float32, of the padded vocabulary, whose end has no share in any softmax."""
-    logits = jnp.einsum("tw,vw->tv", hidden, matrix, preferred_element_type=jnp.float32)
-    return logits if len(matrix) == vocab else jnp.where(jnp.arange(len(matrix)) < vocab, logits, UNUSED)
+    logits = form.logits(jnp.einsum("tw,vw->tv", hidden, matrix, preferred_element_type=jnp.float32))
+    return logits if len(matrix) == form.vocab else jnp.where(jnp.arange(len(matrix)) < form.vocab, logits, UNUSED)

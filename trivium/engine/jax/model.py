@@ -1,8 +1,11 @@
-"""Tokens -> hidden states: one decoder for the Llama, Mistral, Qwen3 and SmolLM3 families, as flax NNX modules.
+"""Tokens -> hidden states: one decoder for many families of models, as flax NNX modules.
 
-    x = embedding(tokens)
-    x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer
+    x = embedding(tokens) * scale
+    x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer; `layers` has where norms may be
     hidden = norm(x)
+
+A layer may slide: it is handed the rotations of its kind, and attention over its window. Layers are compiled one after
+the other, whatever their kinds are: two kinds in a model cost no more to compile than one.
 
 Parameters have the torch engine's names and shapes. Outside of a compiled step they are a flat dict by name; inside,
 `Design.decoder` puts them back into modules, which costs nothing once compiled. Weights stay float32: a matrix is
@@ -11,7 +14,7 @@ cast where it is used; norms, rotations and losses compute in float32 whatever f
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +22,8 @@ from flax import nnx
 from jax import Array
 
 from trivium.engine.base import MakeModel, Precision, Recompute
-from trivium.engine.jax.attention import KEPT, Attend
-from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation
+from trivium.engine.jax.attention import KEPT, Attend, AttendAs
+from trivium.engine.jax.layers import Layer, Linear, RMSNorm, Rotation, Rotations
 from trivium.engine.jax.sharding import gathered, keep_slots
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
@@ -34,6 +37,7 @@ class Decoder(nnx.Module):
     def __init__(
         self, spec: ModelSpec, precision: Precision, recompute: Recompute = "none", dropped: tuple[int, ...] = ()
     ) -> None:
+        self.spec = spec
         self.precision = precision
         self.recompute: Recompute = recompute
         self.embedding = Linear(spec.width, spec.padded_vocab)
@@ -46,16 +50,22 @@ class Decoder(nnx.Module):
         """The weight that makes logits of hidden states: (padded vocabulary, width)."""
         return (self.embedding if self.unembedding is None else self.unembedding).weight[...]
 
-    def __call__(self, tokens: Array, rotation: Rotation, attend: Attend) -> Array:
+    def __call__(self, tokens: Array, rotations: Rotations, attend: AttendAs) -> Array:
         """Hidden states (B, T, width) after the last norm."""
 
-        def run(layer: Layer, x: Array) -> Array:
+        def run(rotation: Rotation, attend: Attend, layer: Layer, x: Array) -> Array:
             return keep_slots(layer(x, rotation, attend))
 
-        x = keep_slots(gathered(self.embedding.weight[...])[tokens].astype(self.precision))
-        for layer in self.layers:
-            x = recomputed(run, self.recompute)(layer, x)
+        x = keep_slots(self._embedded(tokens))
+        for number, layer in enumerate(self.layers):
+            how = self.spec.attention_of(number)
+            own = partial(run, rotations.of(how.window is not None), partial(attend, how=how))
+            x = recomputed(own, self.recompute)(layer, x)
         return self.norm(x)
+
+    def _embedded(self, tokens: Array) -> Array:
+        vectors, scale = gathered(self.embedding.weight[...])[tokens], self.spec.embedding_scale
+        return (vectors if scale == 1 else vectors * scale).astype(self.precision)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,20 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from trivium.engine.base import POSITIONS, ContextMethod, Direction, TokenLosses
-from trivium.engine.jax.attention import Attend, attend
+from trivium.engine.jax.attention import AttendAs, attend
 from trivium.engine.jax.average import following
 from trivium.engine.jax.context_parallel.context import attend_shared, context_size, head_tail, shared_slots
-from trivium.engine.jax.layers import Rotation
-from trivium.engine.jax.loss import Losses, LossTargets, Number, ReferenceStates, Weights, own_losses, sliced_loss
+from trivium.engine.jax.layers import Rotations
+from trivium.engine.jax.loss import (
+    LogitForm,
+    Losses,
+    LossTargets,
+    Number,
+    ReferenceStates,
+    Weights,
+    own_losses,
+    sliced_loss,
+)
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.optim import Optimizer, StepRates, clipped, norm_of
 from trivium.engine.jax.sharding import (
@@ -99,13 +108,13 @@ class FrozenReference(NamedTuple):
     """A reference: its parameters, in the precision that it is held in, and its own rotary positions."""
 
     params: Params
-    rotation: Rotation
+    rotations: Rotations
 
 
 class StageTerms(NamedTuple):
     """What a stage brings: arguments of a compiled step."""
 
-    rotation: Rotation
+    rotations: Rotations
     z_loss: Number = np.float32(0)
     beta: Number = np.float32(0)
     average_rate: Number = np.float32(0)  # how far an average moves towards the parameters at an update
@@ -230,17 +239,16 @@ class Program:
         if direction is not None:
             assert self.how.reference is not None, "a penalty has a reference's design"
             assert terms.reference is not None, "and its parameters"
-            hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotation, part)
+            hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotations, part)
             reference = ReferenceStates(hidden, matrix)
-        hidden, matrix = self._hidden(design, params, terms.rotation, part)
-        targets = _targets(part, terms)
+        hidden, matrix = self._hidden(design, params, terms.rotations, part)
+        targets, form = _targets(part, terms), LogitForm.of(design.spec)
         if self.how.token_losses is not None:
             places = [tokens_of(each) for each in (part.tokens, *self._places(part))]
-            vocab, function = design.spec.vocab, self.how.token_losses
-            return own_losses(function, hidden, matrix, targets, places, vocab, weights, reference)
-        return sliced_loss(design.spec.vocab, direction, hidden, matrix, targets, weights, reference)
+            return own_losses(self.how.token_losses, hidden, matrix, targets, places, form, weights, reference)
+        return sliced_loss(form, direction, hidden, matrix, targets, weights, reference)
 
-    def _hidden(self, design: Design, params: Params, table: Rotation, part: DeviceBatch) -> tuple[Array, Array]:
+    def _hidden(self, design: Design, params: Params, tables: Rotations, part: DeviceBatch) -> tuple[Array, Array]:
         """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
         if design.make is not None:
             own = design.own_model(params)
@@ -248,11 +256,11 @@ class Program:
             return tokens_of(hidden), own.lm_head
         model, positions = design.decoder(params), part.positions
         if not self.how.document_mask:
-            positions = jnp.minimum(_row_positions(part.tokens.shape[1]), len(table.cos) - 1)
-        hidden = model(part.tokens, table.at(positions), self._attend(part))
+            positions = jnp.minimum(_row_positions(part.tokens.shape[1]), len(tables.full.cos) - 1)
+        hidden = model(part.tokens, tables.at(positions), self._attend(part))
         return tokens_of(hidden), model.lm_head
 
-    def _attend(self, part: DeviceBatch) -> Attend:
+    def _attend(self, part: DeviceBatch) -> AttendAs:
         segments = part.segments if self.how.document_mask else None
         if context_size() > 1:
             return attend_shared(self.how.context_method, segments)
@@ -272,9 +280,9 @@ class Program:
         design = self.how.design
 
         def nats_of(part: DeviceBatch) -> Array:
-            hidden, matrix = self._hidden(design, params, terms.rotation, part)
+            hidden, matrix = self._hidden(design, params, terms.rotations, part)
             targets = LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask))
-            losses = sliced_loss(design.spec.vocab, None, hidden, matrix, targets, Weights(), None)
+            losses = sliced_loss(LogitForm.of(design.spec), None, hidden, matrix, targets, Weights(), None)
             return slots_of(losses.nats, part.tokens.shape)
 
         nats = keep_rows(lax.map(nats_of, batch), axis=1)

@@ -11,7 +11,8 @@ from jax import Array
 from tests.engine.jax.plain import LENGTHS, plain
 from tests.support.batches import make_batch
 from trivium.engine.jax.context_parallel.context import MAX_BLOCK, head_tail, shared_slots
-from trivium.engine.jax.context_parallel.pairs import attend_pairs, pairs_of, stored_places
+from trivium.engine.jax.context_parallel.pairs import attend_pairs, blocks_back, pairs_of, stored_places
+from trivium.model.spec import AttentionSpec
 
 CONTEXT, BLOCKS, SIZE = 2, 4, 10  # rows of 160 slots, in blocks of ten
 
@@ -26,6 +27,25 @@ def test_every_pair_that_is_seen_is_computed_once_and_equally_many_by_each_devic
         assert np.array_equal(places[np.asarray(found.key)], found.key_place)
         seen += [*zip(found.query_place.tolist(), found.key_place.tolist(), strict=True)]
     assert sorted(seen) == [(query, key) for query in range(2 * context * blocks) for key in range(query + 1)]
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 60), st.integers(1, 7))
+def test_every_pair_that_a_window_reaches_is_computed_once_and_no_other(
+    context: int, blocks: int, window: int, size: int
+) -> None:
+    reach, seen, turns = blocks_back(window, size), [], set()
+    for device in range(context):
+        found = pairs_of(device, blocks, context, reach)
+        turns.add(len(found.query))
+        pairs = [*zip(found.query_place.tolist(), found.key_place.tolist(), strict=True)]
+        seen += [(query, key) for query, key in pairs if key <= query]  # a turn without a pair sees nothing
+    assert len(turns) == 1
+    nearest = [
+        (query, key, max(0, (query - key - 1) * size + 1))
+        for query in range(2 * context * blocks)
+        for key in range(query + 1)
+    ]
+    assert sorted(seen) == [(query, key) for query, key, slots in nearest if slots < window]
 
 
 @given(st.integers(1, 20_000), st.integers(1, 16))
@@ -43,8 +63,9 @@ def test_a_device_has_a_stretch_from_the_start_and_one_from_the_end() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", [AttentionSpec(), AttentionSpec(23, 0.2, 1.5), AttentionSpec(1)])
 @pytest.mark.parametrize("documents", ["masked", "joined"])
-def test_all_devices_together_gather_what_the_whole_square_does(documents: str) -> None:
+def test_all_devices_together_gather_what_the_whole_square_does(documents: str, how: AttentionSpec) -> None:
     segments = make_batch(LENGTHS, seq_len=160).segments
     if documents == "joined":
         segments = np.zeros_like(segments)
@@ -60,18 +81,21 @@ def test_all_devices_together_gather_what_the_whole_square_does(documents: str) 
             cut = array[:, order].reshape(3, -1, SIZE, 2, array.shape[2] // 2, 8)
             return cut.transpose(1, 0, 3, 4, 2, 5)
 
-        asked, numbers = in_blocks(queries * 8**-0.5), jnp.asarray(segments[:, order].reshape(3, -1, SIZE))
+        asked, numbers = (
+            in_blocks(queries * (how.scale or 8**-0.5)),
+            jnp.asarray(segments[:, order].reshape(3, -1, SIZE)),
+        )
         of_all, parts = numbers.transpose(1, 0, 2), []
         for device in range(CONTEXT):
             own = slice(device * 2 * BLOCKS, (device + 1) * 2 * BLOCKS)
-            pairs = pairs_of(device, BLOCKS, CONTEXT)
+            pairs = pairs_of(device, BLOCKS, CONTEXT, blocks_back(how.window, SIZE))
             seen = in_blocks(keys)[:, :, :, 0], in_blocks(values)[:, :, :, 0]
-            parts.append(attend_pairs(asked[own], *seen, of_all, of_all[own], pairs))
+            parts.append(attend_pairs(asked[own], *seen, of_all, of_all[own], pairs, how))
         gathered = jnp.concatenate(parts).transpose(1, 0, 4, 2, 3, 5).reshape(queries.shape)
         return gathered[:, np.argsort(order)]
 
     def whole(queries: Array, keys: Array, values: Array) -> Array:
-        return plain(queries, keys, values, jnp.asarray(segments))
+        return plain(queries, keys, values, jnp.asarray(segments), how)
 
     for_both = []
     for function in (shared, whole):

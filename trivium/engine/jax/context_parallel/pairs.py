@@ -9,6 +9,9 @@ equally many pairs to compute, and a loop of one length computes them on each: w
 number. Nothing that lies wholly in the future is computed; of the pairs on the diagonal half is masked. Sums of the
 softmax are rescaled as larger scores come (online softmax), so that a device never holds more than one pair's scores.
 
+Where queries see a window of keys, pairs that lie wholly before it are not computed either. The devices that have a
+row's first blocks have fewer then: all take as many turns as the busiest, and in those beyond their own see nothing.
+
 The backward pass computes the shares again instead of keeping them, pair by pair in the same order.
 """
 
@@ -22,7 +25,9 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from numpy.typing import NDArray
 
-from trivium.engine.jax.attention import KEPT, UNSEEN, product
+from trivium.engine.jax.attention import EVERYTHING, KEPT, UNSEEN, product
+from trivium.engine.jax.softcap import capped, times_slope
+from trivium.model.spec import AttentionSpec
 
 
 class Pairs(NamedTuple):
@@ -49,36 +54,55 @@ def stored_places(blocks: int, context: int) -> NDArray[np.int64]:
     return by_device.reshape(-1)
 
 
-def pairs_of(device: Array | int, blocks: int, context: int) -> Pairs:
-    """All pairs of a device whose queries see anything in them."""
+def pairs_of(device: Array | int, blocks: int, context: int, reach: int | None = None) -> Pairs:
+    """All pairs of a device whose queries see anything in them, where they reach this many blocks back (None: all).
+
+    A device that has fewer than another is given pairs with a key's block after the query's at the end.
+    """
     places = stored_places(blocks, context)
-    own = jnp.asarray(places.reshape(context, -1))[device]
-    ends = jnp.cumsum(own + 1)  # a query's block sees those before it, and itself
-    number = jnp.arange(blocks * (2 * context * blocks + 1))
-    query = jnp.searchsorted(ends, number, side="right")
-    key_place = number - (ends - own - 1)[query]
-    return Pairs(query, jnp.asarray(np.argsort(places))[key_place], own[query], key_place)
+    by_device = places.reshape(context, -1)
+    before = by_device if reach is None else np.minimum(by_device, reach)
+    own, seen = jnp.asarray(by_device)[device], jnp.asarray(before + 1)[device]  # those before it, and itself
+    ends = jnp.cumsum(seen)
+    number = jnp.arange((before + 1).sum(axis=1).max())
+    query = jnp.minimum(jnp.searchsorted(ends, number, side="right"), len(own) - 1)
+    key_place = own[query] + 1 + number - ends[query]
+    stored = jnp.asarray(np.argsort(places))[jnp.minimum(key_place, len(places) - 1)]
+    return Pairs(query, stored, own[query], key_place)
 
 
-@jax.custom_vjp
-def attend_pairs(queries: Array, keys: Array, values: Array, segments: Array, own: Array, pairs: Pairs) -> Array:
+def blocks_back(window: int | None, size: int) -> int | None:
+    """How many blocks of this size before its own a query's window reaches into."""
+    return None if window is None else -(-(window - 1) // size)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6,))
+def attend_pairs(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    segments: Array,
+    own: Array,
+    pairs: Pairs,
+    how: AttentionSpec = EVERYTHING,
+) -> Array:
     """Softmax-weighted values of a device's own queries, all with blocks first.
 
     Queries (own blocks, B, kv_heads, group, slots, head_dim), scaled; keys and values (blocks, B, kv_heads, slots,
     head_dim); segments (blocks, B, slots) and those of the own blocks.
     """
-    gathered, _ = _forward(queries, keys, values, segments, own, pairs)
+    gathered, _ = _forward(queries, keys, values, segments, own, pairs, how)
     return gathered
 
 
 def _forward(
-    queries: Array, keys: Array, values: Array, segments: Array, own: Array, pairs: Pairs
+    queries: Array, keys: Array, values: Array, segments: Array, own: Array, pairs: Pairs, how: AttentionSpec
 ) -> tuple[Array, Array]:
     """What is gathered, and the log of every softmax's sum."""
 
     def add(found: Softmax, pair: Pairs) -> tuple[Softmax, None]:
         before = jax.tree.map(partial(_block, number=pair.query), found)
-        scores = _scores(queries, keys, segments, own, pair)
+        scores = _scores(queries, keys, segments, own, pair, how)
         largest = jnp.maximum(before.largest, scores.max(axis=-1, keepdims=True))
         exponents, kept = jnp.exp(scores - largest), jnp.exp(before.largest - largest)
         more = product("bkgts,bksd->bkgtd", exponents.astype(values.dtype), _block(values, pair.key))
@@ -93,15 +117,15 @@ def _forward(
 
 
 def _kept_forward(
-    queries: Array, keys: Array, values: Array, segments: Array, own: Array, pairs: Pairs
+    queries: Array, keys: Array, values: Array, segments: Array, own: Array, pairs: Pairs, how: AttentionSpec
 ) -> tuple[Array, tuple[Array | Pairs, ...]]:
-    found = _forward(queries, keys, values, segments, own, pairs)
+    found = _forward(queries, keys, values, segments, own, pairs, how)
     gathered, log_sums = (checkpoint_name(each, KEPT) for each in found)
     return gathered, (queries, keys, values, segments, own, pairs, gathered, log_sums)
 
 
 def _backward(
-    kept: tuple[Array, Array, Array, Array, Array, Pairs, Array, Array], outer: Array
+    how: AttentionSpec, kept: tuple[Array, Array, Array, Array, Array, Pairs, Array, Array], outer: Array
 ) -> tuple[Array | None, ...]:
     """Gradients of queries, keys and values, summed over pairs in float32."""
     queries, keys, values, segments, own, pairs, gathered, log_sums = kept
@@ -110,10 +134,12 @@ def _backward(
 
     def add(sums: tuple[Array, Array, Array], pair: Pairs) -> tuple[tuple[Array, Array, Array], None]:
         of_queries, of_keys, of_values = sums
-        shares = jnp.exp(_scores(queries, keys, segments, own, pair) - _block(log_sums, pair.query))
+        scores = _scores(queries, keys, segments, own, pair, how)
+        shares = jnp.exp(scores - _block(log_sums, pair.query))
         above = _block(outer, pair.query)
         gained = product("bkgtd,bksd->bkgts", above, _block(values, pair.key))
-        of_scores = (shares * (gained - _block(already, pair.query))).astype(queries.dtype)
+        of_scores = shares * (gained - _block(already, pair.query))
+        of_scores = times_slope(of_scores, scores, how.softcap).astype(queries.dtype)
         to_query = product("bkgts,bksd->bkgtd", of_scores, _block(keys, pair.key))
         to_key = product("bkgts,bkgtd->bksd", of_scores, _block(queries, pair.query))
         to_value = product("bkgts,bkgtd->bksd", shares.astype(outer.dtype), above)
@@ -131,12 +157,14 @@ def _backward(
 attend_pairs.defvjp(_kept_forward, _backward)
 
 
-def _scores(queries: Array, keys: Array, segments: Array, own: Array, pair: Pairs) -> Array:
+def _scores(queries: Array, keys: Array, segments: Array, own: Array, pair: Pairs, how: AttentionSpec) -> Array:
     """Of a pair's queries against its keys (B, kv_heads, group, slots, slots), float32."""
-    scores = product("bkgtd,bksd->bkgts", _block(queries, pair.query), _block(keys, pair.key))
-    slots = jnp.arange(segments.shape[-1])
-    causal = (slots[:, None] >= slots) | (pair.key_place < pair.query_place)
-    sees = causal & (_block(own, pair.query)[:, :, None] == _block(segments, pair.key)[:, None])
+    scores = capped(product("bkgtd,bksd->bkgts", _block(queries, pair.query), _block(keys, pair.key)), how.softcap)
+    size = segments.shape[-1]
+    slots = jnp.arange(size)
+    back = (pair.query_place - pair.key_place) * size + slots[:, None] - slots  # from a query to a key, in slots
+    in_reach = back >= 0 if how.window is None else (back >= 0) & (back < how.window)
+    sees = in_reach & (_block(own, pair.query)[:, :, None] == _block(segments, pair.key)[:, None])
     return jnp.where(sees[:, None, None], scores, UNSEEN)
 
 
