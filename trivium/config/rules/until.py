@@ -97,8 +97,8 @@ def evaluated_sources(config: Config) -> list[str]:
 
 
 def _anneal_rules(view: View) -> Iterator[Finding]:
-    """A fraction of a run whose length is not known is no place."""
+    """A fraction of a run's steps is a place only where their number is known."""
     named = [stage.name for stage in view.stages if stage.until is not None]
     if view.given("run", "anneal") and named:
-        what = f"starts at a fraction of the run's steps, which {named[0]} may end before (until)."
+        what = f"starts at a fraction of the run's steps, and the stage {named[0]} may end before its last (until)."
         yield view.problem(("run", "anneal"), f"{what} Write the anneal as a stage of its own.")
