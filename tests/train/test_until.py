@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.arc import write_arc
 from tests.support.training import SMALL_MODEL, events, losses, train, write_sources
+from tests.support.two_ranks import on_two_ranks
 from trivium.engine.base import StepStats
 from trivium.errors import ResumeError
 from trivium.prove.compare import Comparison, compare_checkpoints, compare_figures
@@ -64,6 +66,43 @@ lr = { shape = "linear", from = "here" }
 """
 )
 NEVER = "stages.0.until.below=0.1"
+LENGTH_TAKEN = ("stages.0.until=", "stages.0.steps=9")
+SCORED = (
+    SMALL_MODEL
+    + """
+max_seq_len = 128
+[tokenizer]
+kind = "bytes"
+[sources.spelling]
+kind = "chat"
+task = "spelling"
+size = 60
+[evaluate]
+tasks = ["counting", { task = "arc", path = "arc" }]
+tasks_every = 2
+questions = 8
+max_new_tokens = 4
+weights = "both"
+[defaults]
+seq_len = 64
+batch_size = 4
+[[stages]]
+name = "never"
+steps = 5
+until = { score = "counting", at_least = 0.9 }
+average = { ema = 0.9 }
+[[stages]]
+name = "soon"
+until = { score = "arc", at_least = 0.1, at_most = "4k" }
+"""
+)
+TRAINS = """
+import sys
+from tests.support.training import train
+for stop in sys.argv[1:]:
+    trainer = train(until=stop or None)
+    print(trainer.step, [(stage.start, stage.end) for stage in trainer.plan.stages], trainer.decisions)
+"""
 
 
 @pytest.fixture
@@ -135,7 +174,7 @@ def test_the_past_stays_as_it_was_and_later_stages_have_the_rates_that_were_plan
     assert plan.longest_steps == longest.total_steps == 28
     assert plan.record(end) == longest.record(end)
     assert [notice["text"] for notice in events("notice", "longest")] == [
-        "stage one ends after its longest 20 steps: it was not ended by validation loss of web below 0.1"
+        "stage one ends after 20 steps, its longest: no evaluation had validation loss of web below 0.1"
     ]
 
 
@@ -205,9 +244,6 @@ def test_a_rule_that_is_changed_once_the_stage_has_ended_is_refused(folder: Path
     assert max(losses()) == 12
 
 
-LENGTH_TAKEN = ("stages.0.until=", "stages.0.steps=9")
-
-
 def test_a_fork_has_what_was_decided_before_it_and_may_go_on_from_the_end(folder: Path) -> None:
     train(until=11)
     fork_run(Path("runs/run"), 11, Path("run.toml"), ["run.name=after"])
@@ -261,3 +297,30 @@ def test_the_last_stage_may_end_the_run_and_a_launch_may_end_before_a_stage_that
 
 def ends_at_all(run: str = "run") -> list[int]:
     return [each.step for each in read_decisions(Path("runs", run, "decisions.jsonl"))]
+
+
+def test_a_stage_ends_on_a_score_that_is_measured_at_its_own_cadence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_arc(tmp_path / "arc", 8)
+    (tmp_path / "run.toml").write_text(SCORED)
+    trainer = train()
+    first = next(event for event in events("scored") if event["step"] > 5 and event["scores"]["arc"]["score"] >= 0.1)
+    assert first["averaged"] is False
+    assert (trainer.step, trainer.plan.total_steps) == (first["step"], first["step"])
+    assert trainer.decisions == (
+        StageEnded(step=first["step"], until="score arc at least 0.1", figure=first["scores"]["arc"]["score"]),
+    )
+
+
+@pytest.mark.slow
+def test_two_ranks_agree_on_the_end_and_go_on_together(folder: Path) -> None:
+    config = CONFIG.replace("kl = { beta = 0.1 }", "")
+    (folder / "run.toml").write_text(config)
+    said = on_two_ranks(TRAINS, "7", "two", "")
+    assert said[0] == said[1]
+    *_, last = said[0].splitlines()
+    assert last.startswith("17 [(0, 9), (9, 14), (14, 17)] (StageEnded(step=9,")
+    train("run.name=alone")
+    assert losses() == pytest.approx(losses("alone"), rel=1e-5)

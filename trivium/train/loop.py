@@ -331,8 +331,8 @@ class Loop:
                 )
             )
         elif until is not None:
-            what = f"stage {stage.name} ends after its longest {stage.steps:,} steps"
-            self.session.say(f"{what}: it was not ended by {until.rule}")
+            what = f"stage {stage.name} ends after {stage.steps:,} steps, its longest"
+            self.session.say(f"{what}: no evaluation had {until.rule}")
 
     def _evaluate_around(self, *stages: CompleteStage, asked: bool = False, changed: bool = False) -> None:
         """Evaluate and score where one of these stages begins or ends, if it or the config asks for that; once.
