@@ -12,23 +12,44 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from trivium.engine.grow import VOCAB_MATRICES, grown_part
 from trivium.files import readable_by_others
 from trivium.model.huggingface import their_name, write_config
 from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, open_tensors, shards, write_index
 from trivium.model.spec import ModelSpec, RopeSpec
 
 
-def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
-    """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once."""
-    shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
+def read_weights(
+    folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec, vocab: int | None = None
+) -> dict[str, Array]:
+    """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once.
+
+    The folder knows `vocab` tokens, where that is not as many as the model: the rows of others are their mean.
+    """
+    known = vocab or spec.vocab
+    shapes = {name: cut_shape(name, room.shape, known) for name, room in target.items()}
     files = fitting_files(folder, shapes, tied=spec.tied_embeddings)
     with ExitStack() as opened:
         by_path = {path: opened.enter_context(open_tensors(path, "np")) for path in set(files.values())}
-        return {name: _read(by_path[files[name]].get_slice(their_name(name)), room) for name, room in target.items()}
+        tensors = {name: by_path[files[name]].get_slice(their_name(name)) for name in target}
+        return {
+            name: _read(tensors[name], room, spec.vocab if name in VOCAB_MATRICES and known < spec.vocab else None)
+            for name, room in target.items()
+        }
 
 
-def _read(tensor: Any, room: jax.ShapeDtypeStruct) -> Array:
-    """One array, device by device; what lies beyond the file's end pads the vocabulary with zeros."""
+def _read(tensor: Any, room: jax.ShapeDtypeStruct, vocab: int | None) -> Array:
+    """One array, device by device; what lies beyond the file's end pads the vocabulary with zeros.
+
+    With `vocab` that has new rows up to this one first, the mean of the file's.
+    """
+    if vocab is not None:
+        rows = tensor[:].astype(np.float32)
+        return jax.make_array_from_callback(
+            room.shape,
+            room.sharding,
+            lambda where: grown_part(rows, where, room.shape, vocab, averaged=True).astype(room.dtype),
+        )
 
     def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
         assert where is not None

@@ -10,14 +10,16 @@ once their difference. All slices use the same memory: to touch fresh pages for 
 Ranks of the tensor axis have parts of the vocabulary. Each computes the logits of its own, and a slice takes two calls
 between them: the largest logits, then all sums. The gradient of hidden states is each rank's summand.
 
-The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
+A penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
 
     forward    KL(q || p) = sum q (log q - log p)      gradient by logit  p - q
     reverse    KL(p || q) = sum p (log p - log q)      gradient by logit  p (log p - log q - KL)
     nll_gap    log q - log p of the target alone       gradient by logit  p - one_hot
 
 The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
-the policy to nothing.
+the policy to nothing. Forward KL may divide both models' logits by a temperature T: it is then T^2 KL, with the gradient
+T (p - q). With `top_k` it is over the reference's k most likely tokens and one class of all others, whose q is shared
+out as the policy shares its own: nothing is asked of how. A temperature and `top_k` take a slice's memory more each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +34,7 @@ from trivium.engine.torch.tensor_parallel.axis import ALONE, Columns, TensorAxis
 from trivium.errors import UsageError
 
 PADDING_LOGIT = -1e30  # finite, so that two of them do not differ by NaN
+LEAST_REST = 1e-30  # of the probability of all tokens that are not among the k: its logarithm is taken
 
 
 def slice_tokens(device: str, vocab: int) -> int:
@@ -47,73 +50,184 @@ def slice_tokens(device: str, vocab: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """What leaving the reference costs."""
+    """What leaving a reference costs; the temperature and `top_k` are forward KL's."""
 
     beta: float
     direction: Direction = "forward"
+    temperature: float = 1.0
+    top_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
     """What is minimised: `scale` times the sum of the terms over the tokens that count.
 
-    They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
+    They are the cross-entropy times its weight, z_loss * log(sum exp)^2, and each reference's penalty.
     """
 
     # One over the loss tokens of the whole batch, on many ranks over its slots; of a slice with weights, (tokens, 1).
     scale: float | Tensor = 1.0
     z_loss: float = 0.0
-    penalty: Penalty | None = None
+    penalties: tuple[Penalty, ...] = ()  # of the references, in their order
+    cross_entropy: float = 1.0
     token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A slice of tokens under both models, (tokens,) each."""
+class Comparison:
+    """A slice of tokens under the policy and one reference; arrays have this rank's part of the vocabulary.
 
-    nats: Tensor
-    log_sums: Tensor
-    reference_nats: Tensor
-    kl: Tensor
-
-
-def kl_and_its_gradient(
-    logits: Tensor, reference: Tensor, targets: Columns, objective: Objective, room: Tensor, axis: TensorAxis = ALONE
-) -> Compared:
-    """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
-
-    `reference` is used up, and so is `room`, which has its shape. All three have this rank's part of the vocabulary.
+    `begin` takes both models' logits, `sums` what ranks add up, `settle` the sums of all of them, and `pull` adds the
+    gradient. What is between them may turn the policy's logits into exponentials in place.
     """
-    scale, z_loss, penalty = objective.scale, objective.z_loss, objective.penalty
-    assert penalty is not None, "a reference is for a penalty"
-    of_targets, reference_of_targets = _at(targets, logits), _at(targets, reference)
-    gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
-    largest, reference_largest = axis.maximum(*(each.amax(dim=1, keepdim=True) for each in (logits, reference)))
-    sums, reference_sums = exponentials(logits, largest), exponentials(reference, reference_largest)
-    under = reference if penalty.direction == "forward" else logits
-    total_gap = torch.zeros_like(sums) if gap is None else _product(under, gap)
-    sums, reference_sums, of_targets, reference_of_targets, total_gap = axis.sums(
-        sums, reference_sums, of_targets, reference_of_targets, total_gap
-    )
-    log_sums, reference_log_sums = largest + sums.log(), reference_largest + reference_sums.log()
-    nats, reference_nats = log_sums - of_targets, reference_log_sums - reference_of_targets
-    beta, one_hot = penalty.beta, scale
-    of_softmax = scale * (1 + 2 * z_loss * log_sums)  # what p is multiplied by in the gradient
-    if gap is None:
-        kl = nats - reference_nats
-        one_hot = scale * (1 + beta)
-        logits.mul_((of_softmax + scale * beta) / sums)
-    elif penalty.direction == "forward":
-        kl = total_gap / reference_sums + log_sums - reference_log_sums
-        logits.mul_((of_softmax + scale * beta) / sums)
-        logits.addcmul_(reference, -scale * beta / reference_sums)
-    else:
-        # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
-        mean_gap = total_gap / sums
-        kl = reference_log_sums - log_sums - mean_gap
-        logits.div_(sums).mul_(gap.mul_(-scale * beta).add_(of_softmax + scale * beta * mean_gap))
+
+    def __init__(self, penalty: Penalty, reference: Tensor, rooms: Sequence[Tensor]) -> None:
+        """`reference` is its logits (tokens, columns), and is used up; `rooms` are as large, as many as `num_rooms`."""
+        self.penalty, self.reference = penalty, reference
+        left = list(rooms)
+        self.gap = left.pop()
+        self.soft = None if penalty.temperature == 1 else left.pop()  # the policy's exponentials at the temperature
+        self.outside = None if penalty.top_k is None else left.pop()  # 1 where a token is not among the k, else 0
+        self.weight: Tensor  # (tokens, 1) of q in the gradient
+
+    @staticmethod
+    def num_rooms(penalty: Penalty) -> int:
+        return 1 + (penalty.temperature != 1) + (penalty.top_k is not None)
+
+    def begin(self, logits: Tensor, largest: Tensor, own_largest: Tensor, axis: TensorAxis) -> None:
+        """Take what is to be taken of the logits of both; the reference's become exponentials."""
+        temperature, reference = self.penalty.temperature, self.reference
+        self.largest, self.own_largest, self.plain_sums = largest, own_largest, None
+        if self.outside is not None and self.penalty.top_k is not None:
+            torch.lt(reference, _kth_largest(reference, self.penalty.top_k, axis), out=self.outside)
+        if self.soft is not None:
+            self.plain_sums = torch.sub(reference, own_largest, out=self.gap).exp_().sum(dim=1, keepdim=True)
+            torch.sub(logits, largest, out=self.soft).div_(temperature).exp_()
+        if self.penalty.direction != "nll_gap":
+            torch.sub(reference, logits, out=self.gap)
+            if temperature != 1:
+                self.gap.div_(temperature)
+            if self.outside is not None:
+                self.gap.addcmul_(self.gap, self.outside, value=-1)
+        reference.sub_(own_largest)
+        if temperature != 1:
+            reference.div_(temperature)
+        reference.exp_()
+
+    def sums(self, exponents: Tensor) -> list[Tensor]:
+        """By token, (tokens, 1): the reference's exponentials, the gap under one of the models, and what else counts."""
+        policy = exponents if self.soft is None else self.soft
+        found = [self.reference.sum(dim=1, keepdim=True)]
+        if self.penalty.direction == "nll_gap":
+            return found
+        found.append(_product(self.reference if self.penalty.direction == "forward" else policy, self.gap))
+        if self.soft is not None and self.plain_sums is not None:
+            found += [self.soft.sum(dim=1, keepdim=True), self.plain_sums]
+        if self.outside is not None:
+            found += [_product(self.reference, self.outside), _product(policy, self.outside)]
+        return found
+
+    def settle(
+        self,
+        sums: Sequence[Tensor],
+        of_targets: Tensor,
+        exponents: Tensor,
+        policy: "PolicySums",
+        scale: float | Tensor,
+    ) -> tuple[float | Tensor, float | Tensor]:
+        """Find KL and nats; give what p is multiplied by in the gradient, and the targets' part of it.
+
+        The rest of the gradient is `pull`'s. `exponents` are those of p.
+        """
+        temperature, direction = self.penalty.temperature, self.penalty.direction
+        left = list(sums)
+        own_sums, total_gap = left.pop(0), left.pop(0) if direction != "nll_gap" else None
+        soft_sums, plain_sums = (left.pop(0), left.pop(0)) if self.soft is not None else (policy.sums, own_sums)
+        log_sums = policy.log_sums if self.soft is None else self.largest / temperature + soft_sums.log()
+        own_log_sums = self.own_largest / temperature + own_sums.log()
+        self.nats = self.own_largest + plain_sums.log() - of_targets
+        weight = scale * self.penalty.beta
+        if total_gap is None:
+            self.kl = policy.nats - self.nats
+            return weight, weight
+        if direction == "reverse":
+            # log p - log q = (own_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
+            mean_gap = total_gap / policy.sums
+            self.kl = own_log_sums - log_sums - mean_gap
+            self.gap.neg_().add_(mean_gap).mul_(exponents).mul_(weight / policy.sums)
+            return 0.0, 0.0
+        weight = weight * temperature
+        if self.outside is None:
+            self.kl = total_gap / own_sums + log_sums - own_log_sums
+            self.weight = weight / own_sums
+        else:
+            rest, policy_rest = left[0] / own_sums, (left[1] / soft_sums).clamp(min=LEAST_REST)
+            of_rest = rest * (rest.clamp(min=LEAST_REST).log() - policy_rest.log())
+            self.kl = total_gap / own_sums + (1 - rest) * (log_sums - own_log_sums) + of_rest
+            self.reference.div_(own_sums).addcmul_(self.reference, self.outside, value=-1)
+            shared = exponents if self.soft is None else self.soft
+            self.reference.add_(self.outside.mul_(shared).mul_(rest / policy_rest / soft_sums))
+            self.weight = weight * torch.ones_like(rest)
+        if self.soft is None:
+            return weight, 0.0
+        self.kl = self.kl * temperature**2
+        self.soft.mul_(weight / soft_sums)
+        return 0.0, 0.0
+
+    def pull(self, gradient: Tensor) -> None:
+        """Add what `settle` left out."""
+        if self.penalty.direction == "reverse":
+            gradient.add_(self.gap)
+        elif self.penalty.direction == "forward":
+            if self.soft is not None:
+                gradient.add_(self.soft)
+            gradient.addcmul_(self.reference, -self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySums:
+    """Of a slice, (tokens, 1) each."""
+
+    sums: Tensor  # of exponentials that are 1 at most
+    log_sums: Tensor
+    nats: Tensor
+
+
+def losses_and_their_gradient(
+    logits: Tensor,
+    targets: Columns,
+    objective: Objective,
+    compared: Sequence[Comparison] = (),
+    axis: TensorAxis = ALONE,
+) -> PolicySums:
+    """Cross-entropy of a slice, and what it is compared with; leaves the objective's gradient in `logits`."""
+    scale = objective.scale
+    of_targets = [_at(targets, each) for each in (logits, *(each.reference for each in compared))]
+    all_logits = (logits, *(each.reference for each in compared))
+    largest, *others = axis.maximum(*(each.amax(dim=1, keepdim=True) for each in all_logits))
+    for each, own_largest in zip(compared, others, strict=True):
+        each.begin(logits, largest, own_largest, axis)
+    parts = [[exponentials(logits, largest)], of_targets, *(each.sums(logits) for each in compared)]
+    summed = iter(axis.sums(*(value for part in parts for value in part)))
+    (sums,), (of_target, *others), *of_compared = ([next(summed) for _ in part] for part in parts)
+    log_sums = largest + sums.log()
+    policy = PolicySums(sums, log_sums, log_sums - of_target)
+    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
+    of_softmax = scale * (objective.cross_entropy + 2 * objective.z_loss * log_sums)
+    one_hot = scale * objective.cross_entropy
+    for each, values, own in zip(compared, of_compared, others, strict=True):
+        more_softmax, more_one_hot = each.settle(values, own, logits, policy, scale)
+        of_softmax, one_hot = of_softmax + more_softmax, one_hot + more_one_hot
+    logits.mul_(of_softmax / sums)
+    for each in compared:
+        each.pull(logits)
     _subtract(targets, logits, one_hot)
-    return Compared(*(part.squeeze(1) for part in (nats, log_sums, reference_nats, kl)))
+    return policy
+
+
+def _kth_largest(logits: Tensor, k: int, axis: TensorAxis) -> Tensor:
+    """The k-th largest of each token's logits (tokens, 1), of which this rank has a part of the columns."""
+    own = logits.topk(min(k, logits.shape[1]), dim=1).values
+    return axis.join(own, 1).topk(k, dim=1).values[:, -1:]
 
 
 def exponentials(logits: Tensor, largest: Tensor) -> Tensor:
@@ -151,8 +265,8 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     objective: Tensor  # ()
     nats: Tensor  # (tokens,) plain cross-entropy
     z: Tensor  # (tokens,) squared log of the softmax's sum
-    reference_nats: Tensor | None = None  # (tokens,) the reference's plain cross-entropy
-    kl: Tensor | None = None  # (tokens,) the penalty, before its weight
+    kl: tuple[Tensor, ...] = ()  # (tokens,) each reference's penalty, before its weight
+    reference_nats: tuple[Tensor, ...] = ()  # (tokens,) each reference's plain cross-entropy
     figures: Mapping[str, Tensor] | None = None  # (loss tokens,) of a loss of the user's own, beside it
 
 
@@ -191,7 +305,7 @@ def own_losses(
     places: Sequence[Tensor],
     vocab: int,
     objective: Objective,
-    reference: ReferenceStates | None = None,
+    references: Sequence[ReferenceStates] = (),
     axis: TensorAxis = ALONE,
 ) -> Losses:
     """What the user's function makes of the tokens that count; `places` are tokens, positions and documents (B, T).
@@ -201,9 +315,9 @@ def own_losses(
     assert objective.token_losses is not None, "there is a function"
     at = slice(None) if loss_targets.at is None else loss_targets.at
     frozen = None
-    if reference is not None and objective.penalty is not None:
+    for reference, penalty in zip(references, objective.penalties, strict=True):  # one at most: `refuse_misfits`
         matrix = axis.join(reference.unembedding.to(reference.hidden.dtype), 0)[:vocab]
-        frozen = FrozenStates(reference.hidden[at], matrix, objective.penalty.beta)
+        frozen = FrozenStates(reference.hidden[at], matrix, penalty.beta)
     tokens, positions, documents = (each.flatten()[at] for each in places)
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
     found = objective.token_losses(hidden[at], axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
@@ -223,16 +337,16 @@ def sliced_loss(
     loss_targets: LossTargets,
     vocab: int,
     objective: Objective,
-    reference: ReferenceStates | None = None,
+    references: Sequence[ReferenceStates] = (),
     axis: TensorAxis = ALONE,
 ) -> Losses:
     """Losses of hidden states (tokens, width) under this rank's rows of an unembedding (padded vocabulary, width)."""
-    assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
-    wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
-    parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, unembedding, loss_targets, vocab, objective, reference, axis, wants_gradient
+    assert len(objective.penalties) == len(references), "a penalty is measured to a reference"
+    wanted = (torch.is_grad_enabled() and hidden.requires_grad, torch.is_grad_enabled() and unembedding.requires_grad)
+    total, nats, z, *compared = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, unembedding, loss_targets, vocab, objective, tuple(references), axis, wanted
     )
-    return Losses(*parts)
+    return Losses(total, nats, z, tuple(compared[::2]), tuple(compared[1::2]))
 
 
 class _SlicedLoss(torch.autograd.Function):
@@ -246,22 +360,22 @@ class _SlicedLoss(torch.autograd.Function):
         loss_targets: LossTargets,
         vocab: int,
         objective: Objective,
-        reference: ReferenceStates | None,
+        references: tuple[ReferenceStates, ...],
         axis: TensorAxis,
-        wants_gradient: bool,
+        wanted: tuple[bool, bool],
     ) -> tuple[Tensor, ...]:
         weight = unembedding.to(hidden.dtype)
         nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
         z = torch.zeros_like(nats)
-        hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
-        weight_gradient = torch.zeros_like(unembedding, dtype=torch.float32) if wants_gradient else None
+        hidden_gradient = torch.zeros_like(hidden) if wanted[0] else None
+        weight_gradient = torch.zeros_like(unembedding, dtype=torch.float32) if wanted[1] else None
         size = slice_tokens(hidden.device.type, len(weight))
         known = max(0, vocab - axis.rank * len(weight))  # columns of this rank that are not padding
         room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
-        anchor = None
-        if reference is not None:
-            own = nats.new_empty(len(room), len(reference.unembedding))
-            anchor = _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own))
+        anchors = [
+            _Anchor.of(reference, penalty, nats, room)
+            for reference, penalty in zip(references, objective.penalties, strict=True)
+        ]
         for start in range(0, len(loss_targets.tokens), size):
             tokens, at = loss_targets.tokens[start : start + size, None], loss_targets.at
             targets = Columns.of(tokens, axis, len(weight))
@@ -269,30 +383,32 @@ class _SlicedLoss(torch.autograd.Function):
             states = hidden[here]
             logits = _logits(states, weight, room, known)
             weighted = loss_targets.of_slice(objective, start, start + size)
-            if anchor is None:
-                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, weighted, axis)
-            else:
-                nats[here], log_sum = anchor.penalise(logits, targets, here, known, weighted, axis)
-            z[here] = log_sum.square()
-            if hidden_gradient is not None and weight_gradient is not None:
+            compared = [anchor.compared(here, len(states), known) for anchor in anchors]
+            policy = losses_and_their_gradient(logits, targets, weighted, compared, axis)
+            nats[here], z[here] = policy.nats.squeeze(1), policy.log_sums.squeeze(1).square()
+            for anchor, each in zip(anchors, compared, strict=True):
+                anchor.nats[here], anchor.kl[here] = each.nats.squeeze(1), each.kl.squeeze(1)
+            if hidden_gradient is not None or weight_gradient is not None:
                 gradient = logits.to(hidden.dtype)
-                hidden_gradient[here] = gradient @ weight
-                _add_product(weight_gradient, gradient.T, states)
+                if hidden_gradient is not None:
+                    hidden_gradient[here] = gradient @ weight
+                if weight_gradient is not None:
+                    _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
         ctx.weight_dtype = unembedding.dtype
-        total = loss_targets.total(nats) + objective.z_loss * loss_targets.total(z)
-        parts = [nats, z]
-        if anchor is not None and objective.penalty is not None:
-            total = total + objective.penalty.beta * loss_targets.total(anchor.kl)
-            parts += [anchor.nats, anchor.kl]
+        total = objective.cross_entropy * loss_targets.total(nats) + objective.z_loss * loss_targets.total(z)
+        for anchor in anchors:
+            total = total + anchor.penalty.beta * loss_targets.total(anchor.kl)
+        parts = [nats, z, *(part for anchor in anchors for part in (anchor.kl, anchor.nats))]
         ctx.mark_non_differentiable(*parts)
         return objective.scale * total, *parts
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
+        hidden_gradient, weight_gradient = (each if each is None else each.mul_(outer[0]) for each in ctx.gradients)
         del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
-        return hidden_gradient, weight_gradient.to(ctx.weight_dtype), None, None, None, None, None, None
+        of_weight = None if weight_gradient is None else weight_gradient.to(ctx.weight_dtype)
+        return hidden_gradient, of_weight, None, None, None, None, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,25 +416,22 @@ class _Anchor:
     """A reference's states, and what is measured to them slice by slice."""
 
     states: ReferenceStates
+    penalty: Penalty
     nats: Tensor  # (tokens,)
     kl: Tensor  # (tokens,)
     room: Tensor  # for a slice's logits
-    gap: Tensor  # and for what they differ by
+    rooms: tuple[Tensor, ...]  # for what is made of them
 
-    def penalise(
-        self,
-        logits: Tensor,
-        targets: Columns,
-        here: slice | Tensor,
-        known: int,
-        objective: Objective,
-        axis: TensorAxis,
-    ) -> tuple[Tensor, Tensor]:
-        """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room, known)
-        found = kl_and_its_gradient(logits, reference, targets, objective, self.gap[: len(logits)], axis)
-        self.nats[here], self.kl[here] = found.reference_nats, found.kl
-        return found.nats, found.log_sums
+    @classmethod
+    def of(cls, states: ReferenceStates, penalty: Penalty, by_token: Tensor, room: Tensor) -> "_Anchor":
+        """With memory like these."""
+        rooms = tuple(torch.empty_like(room) for _ in range(1 + Comparison.num_rooms(penalty)))
+        return cls(states, penalty, torch.zeros_like(by_token), torch.zeros_like(by_token), rooms[0], rooms[1:])
+
+    def compared(self, here: slice | Tensor, tokens: int, known: int) -> Comparison:
+        """A slice under the reference."""
+        logits = _logits(self.states.hidden[here], self.states.unembedding, self.room, known)
+        return Comparison(self.penalty, logits, [room[:tokens] for room in self.rooms])
 
 
 def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int) -> Tensor:
@@ -330,20 +443,6 @@ def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int) -> Tensor:
         here.copy_(states @ weight.T)
     here[:, known:] = PADDING_LOGIT
     return here
-
-
-def _cross_entropy_and_its_gradient(
-    logits: Tensor, targets: Columns, objective: Objective, axis: TensorAxis
-) -> tuple[Tensor, Tensor]:
-    """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-    of_targets = _at(targets, logits)
-    (largest,) = axis.maximum(logits.amax(dim=1, keepdim=True))
-    sums, of_targets = axis.sums(exponentials(logits, largest), of_targets)
-    log_sums = largest + sums.log()
-    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
-    logits.mul_(objective.scale * (1 + 2 * objective.z_loss * log_sums) / sums)
-    _subtract(targets, logits, objective.scale)
-    return (log_sums - of_targets).squeeze(1), log_sums.squeeze(1)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

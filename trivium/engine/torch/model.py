@@ -9,7 +9,7 @@ norms, rotations and losses compute in float32 whatever flows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -167,16 +167,16 @@ class LanguageModel(nn.Module):
         """A parameter's first values where the model has a rule of its own."""
         return None
 
-    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
+    def forward(self, batch: DeviceBatch, objective: Objective, references: Sequence[ReferenceStates] = ()) -> Losses:
         """Losses of every token."""
         hidden = self.hidden(batch).flatten(0, 1)
 
         def losses(lm_head: Tensor) -> Losses:
             if objective.token_losses is None:
-                return sliced_loss(hidden, lm_head, batch.targets, self.spec.vocab, objective, reference, self.axis)
+                return sliced_loss(hidden, lm_head, batch.targets, self.spec.vocab, objective, references, self.axis)
             assert batch.places is not None, "a loss of one's own is given places"
             places = (batch.tokens, batch.places.positions, batch.places.documents)
-            return own_losses(hidden, lm_head, batch.targets, places, self.spec.vocab, objective, reference, self.axis)
+            return own_losses(hidden, lm_head, batch.targets, places, self.spec.vocab, objective, references, self.axis)
 
         return self.use_lm_head(losses)
 
