@@ -26,7 +26,7 @@ from trivium.engine.own import name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.rows.batch import IGNORED, Batch
+from trivium.rows.batch import Batch
 
 Precision = Literal["float32", "bfloat16"]
 Float8 = Literal["tensorwise", "rowwise"]
@@ -375,8 +375,8 @@ class Engine(Protocol):
     def start_from(self, folder: Path, average: AverageSettings | None = None) -> None:
         """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer.
 
-        With `average`, which says how it was made: of what `save` wrote the average in their place. Weights of a smaller
-        vocabulary are given new rows, the mean of their own.
+        With `average`, which says how it was made: of what `save` wrote the average in their place. Weights of a
+        smaller vocabulary are given new rows, the mean of their own.
         """
 
     def computes_in(self) -> dict[str, str]:
@@ -397,9 +397,10 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
-    decoders = {"distill": stage.distill, "freeze": stage.freeze or None, "vocab": stage.vocab}
-    for key, value in decoders.items():
-        if settings.make_model is not None and value not in (None, settings.spec.vocab):
+    is_given = {"distill": stage.distill is not None, "freeze": bool(stage.freeze)}
+    is_given["vocab"] = stage.vocab not in (None, settings.spec.vocab)
+    for key, given in is_given.items():
+        if settings.make_model is not None and given:
             what = f"the stage has {key}, but Trainer.model() makes the model, and this is for the decoder"
             raise UsageError(f"{what}. Leave it out.")
     shape = settings.mesh.with_context(stage.context or settings.mesh.context)
@@ -407,9 +408,10 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
     if settings.token_losses is None:
         return
-    given = {"z_loss": stage.z_loss, "loss_weight": stage.loss_weight or None, "distill": stage.distill}
-    for key, value in given.items():
-        if value is not None:
+    is_given = {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}
+    is_given["distill"] = stage.distill is not None
+    for key, given in is_given.items():
+        if given:
             raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
         what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
@@ -438,34 +440,3 @@ def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_l
             f"the prompt of {longest:,} token{'' if longest == 1 else 's'} and {room:,} more are {longest + room:,}, "
             f"and the model reads {max_seq_len:,}. {instead}."
         )
-
-
-def figures_by_position(batch: Batch, nats: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Losses of all targets (rows, seq_len) -> sums by the position of the token that they are predicted from."""
-    loss_mask = batch.targets != IGNORED
-    ranges = np.searchsorted(POSITIONS, batch.positions[loss_mask], side="right") - 1
-    sums = [np.bincount(ranges, weights, len(POSITIONS)) for weights in (nats[loss_mask], None)]
-    return np.stack(sums, axis=1).astype(np.float64)
-
-
-def figures_by_source(
-    batch: Batch, nats: NDArray[np.float32], token_bytes: NDArray[np.integer] | None = None
-) -> dict[str, SourceFigures]:
-    """Losses of all targets (rows, seq_len) -> figures of every source that has rows in the batch."""
-    loss_mask = batch.targets != IGNORED
-    nats_by_row, tokens_by_row = nats.sum(axis=1, dtype=np.float64), loss_mask.sum(axis=1)
-    bytes_by_row = text_nats_by_row = None
-    if token_bytes is not None:
-        sizes = np.where(loss_mask, token_bytes[np.where(loss_mask, batch.targets, 0)], 0)
-        bytes_by_row = sizes.sum(axis=1)
-        text_nats_by_row = np.where(sizes > 0, nats, 0).sum(axis=1, dtype=np.float64)
-    figures = {}
-    for number in np.unique(batch.source):
-        rows = batch.source == number
-        figures[batch.sources[number]] = SourceFigures(
-            nats=float(nats_by_row[rows].sum()),
-            tokens=int(tokens_by_row[rows].sum()),
-            bytes=None if bytes_by_row is None else int(bytes_by_row[rows].sum()),
-            text_nats=None if text_nats_by_row is None else float(text_nats_by_row[rows].sum()),
-        )
-    return figures

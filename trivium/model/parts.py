@@ -25,7 +25,7 @@ def name_problem(name: str) -> str | None:
         return None
     found = _LAYERS.fullmatch(name)
     if found is None:
-        return f"is not a part of the model. Parts are {', '.join(PART_NAMES)}."
+        return f"is not a part of the model. Write one of {', '.join(PART_NAMES)}."
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
         return f"ends before it begins. Write layers.{last}-{first}."

@@ -1,12 +1,12 @@
 """A resolved stage: which steps, what it reads, and how much of each source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from trivium.config.batches import Batches, BatchPiece
 from trivium.config.stages import Stage
-from trivium.model.spec import RopeSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.plan.average import StageAverage
 from trivium.rows.figures import Figures
 from trivium.rows.goldfish import NONE, Goldfish
@@ -60,6 +60,9 @@ class PlannedStage:
     batches: Batches  # rows of its steps, counted from its first
     rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
     average: StageAverage | None = None  # of the weights, kept beside them
+    vocab: int | None = None  # tokens that the model knows; None where that is not known
+    freeze: tuple[str, ...] = ()  # parts of the model that no update changes, by the fewest names
+    teacher: ModelSpec | None = None  # the shape of what it is distilled from, where that is known
 
     @property
     def name(self) -> str:
@@ -151,8 +154,7 @@ class CompleteStage(PlannedStage):
         """A stage as this type; None where something of it is not known."""
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
-        known = stage.start, stage.steps, stage.mixture
-        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.batches, stage.rope, stage.average)
+        return cls(**{each.name: getattr(stage, each.name) for each in fields(PlannedStage)})
 
     @property
     def end(self) -> int:

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from trivium.engine.base import Direction
 from trivium.engine.torch import loss
+from trivium.engine.torch.compare import Penalty, PolicySums
 from trivium.engine.torch.loss import (
     Losses,
     LossTargets,
     Objective,
-    Penalty,
     ReferenceStates,
     losses_and_their_gradient,
     slice_tokens,
@@ -133,7 +133,7 @@ def test_without_gradients_none_are_made() -> None:
 def test_no_more_than_a_slice_of_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(logits: Tensor, *rest: Any) -> loss.PolicySums:
+    def spy(logits: Tensor, *rest: Any) -> PolicySums:
         seen.append(tuple(logits.shape))
         return plain(logits, *rest)
 
@@ -308,7 +308,7 @@ def test_what_pads_the_references_vocabulary_never_counts() -> None:
 def test_no_more_than_a_slice_of_either_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(logits: Tensor, targets: Columns, objective: Objective, compared: Any, *rest: Any) -> loss.PolicySums:
+    def spy(logits: Tensor, targets: Columns, objective: Objective, compared: Any, *rest: Any) -> PolicySums:
         seen.append((tuple(logits.shape), tuple(compared[0].reference.shape)))
         return losses_and_their_gradient(logits, targets, objective, compared, *rest)
 

@@ -38,7 +38,6 @@ from trivium.engine.jax import huggingface
 from trivium.engine.jax.average import copy_of, mean_of, part_name, read_average, read_copies
 from trivium.engine.jax.context_parallel.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
-from trivium.engine.jax.grow import grown, grown_state
 from trivium.engine.jax.layers import Rotation
 from trivium.engine.jax.loss import Penalty
 from trivium.engine.jax.model import Design, Params, check_own_model
@@ -80,7 +79,7 @@ from trivium.engine.jax.step import (
     compilations,
     program,
 )
-from trivium.engine.jax.weights import read_weights
+from trivium.engine.jax.weights import grown, grown_state, read_weights
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec, refuse_other_parameters

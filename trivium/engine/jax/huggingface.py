@@ -43,16 +43,12 @@ def _read(tensor: Any, room: jax.ShapeDtypeStruct, vocab: int | None) -> Array:
 
     With `vocab` that has new rows up to this one first, the mean of the file's.
     """
-    if vocab is not None:
-        rows = tensor[:].astype(np.float32)
-        return jax.make_array_from_callback(
-            room.shape,
-            room.sharding,
-            lambda where: grown_part(rows, where, room.shape, vocab, averaged=True).astype(room.dtype),
-        )
 
     def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
         assert where is not None
+        if vocab is not None:
+            rows = tensor[:].astype(np.float32)
+            return grown_part(rows, where, room.shape, vocab, averaged=True).astype(room.dtype)
         starts, ends, _ = zip(*(each.indices(size) for each, size in zip(where, room.shape, strict=True)), strict=True)
         values = np.zeros(np.subtract(ends, starts), room.dtype)
         last = min(ends[0], tensor.get_shape()[0])

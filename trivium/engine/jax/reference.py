@@ -1,7 +1,8 @@
 """A folder -> a frozen model that a stage's KL or distillation is measured to: its weights, laid out over the devices.
 
-It may have another shape than the trained model, but for the vocabulary. Its matrices are held in the precision that flows through it, norms in float32. One more forward pass a step, and half
-or all of the weights' memory; both only in stages with `kl` or `distill`.
+It may have another shape than the trained model, but for the vocabulary. Its matrices are held in the precision that
+flows through it, norms in float32. One more forward pass a step, and half or all of its weights' memory; both only in
+stages with `kl` or `distill`.
 """
 
 from dataclasses import replace

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -30,12 +30,11 @@ from trivium.engine.base import (
     StageSettings,
     StepSettings,
     StepStats,
-    figures_by_position,
-    figures_by_source,
     refuse_misfits,
     refuse_too_long,
 )
 from trivium.engine.devices import peak_of
+from trivium.engine.figures import counts_by_source, figures_by_position, figures_by_source
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.average import (
@@ -48,6 +47,7 @@ from trivium.engine.torch.average import (
     swapped_in,
     with_copy,
 )
+from trivium.engine.torch.checkpoint.grow import grown, grown_state
 from trivium.engine.torch.checkpoint.state import (
     OPTIMIZER,
     WEIGHTS,
@@ -60,22 +60,22 @@ from trivium.engine.torch.checkpoint.state import (
     under,
 )
 from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.compare import Penalty
 from trivium.engine.torch.generation import TorchGeneration
-from trivium.engine.torch.grow import grown, grown_state
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
+from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import LocalModel, local_part, summed_figures
+from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.parts import part_of, parts_of
-from trivium.rows.batch import IGNORED, Batch
+from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
 
@@ -122,7 +122,7 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         began = time.perf_counter()
-        counts, weights = _counts(batch), self.stage.loss_weight
+        counts, weights = counts_by_source(batch), self.stage.loss_weight
         own_weight = weights.total(dict(zip(batch.sources, counts[1].tolist(), strict=True)))
         divisor = self.held.divisor(own_weight, batch.targets.size)
         with deterministic_algorithms(self.exact):
@@ -353,7 +353,7 @@ class TorchEngine:
                 each.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses, rows.targets, list(stage.references)))
+            sums.append(losses.sums(rows.targets, list(stage.references)))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -374,7 +374,7 @@ class TorchEngine:
 
     def _figures(
         self, nats: Tensor, terms: Mapping[str, Tensor], counts: NDArray[np.float64], flags: Sequence[bool]
-    ) -> tuple[Tensor, "StepFigures"]:
+    ) -> tuple[Tensor, StepFigures]:
         """Of all ranks, by one call between them; the one time that a step waits for the device."""
         counts = counts / self.context.size  # ranks that share rows have all of their counts each
         known = torch.tensor([*counts.flat, *flags], dtype=self.wide).to(self.device)
@@ -457,32 +457,3 @@ def open_device(name: str | None) -> torch.device:
         what = f'is "{name}", which torch does not find here. Write "{find_device()}", or leave it out.'
         raise ConfigError([Problem("engine.device", what)])
     return torch.device(name)
-
-
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """What a step found, over all ranks."""
-
-    norm: float  # of the gradients as the passes left them
-    nats: list[float]  # by source
-    rows: list[int]  # by source
-    loss_tokens: list[int]  # by source
-    terms: dict[str, float]
-    raised: tuple[bool, ...]
-
-
-def _counts(batch: Batch) -> NDArray[np.float64]:
-    """Rows and loss tokens by source, (2, sources)."""
-    counted = (batch.targets != IGNORED).sum(axis=1)
-    weights = (None, counted)
-    found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
-    return np.array(found, np.float64)
-
-
-def _sums(losses: Losses, targets: LossTargets, references: Sequence[str]) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, by their weights, still on the device; of each reference by its term's name."""
-    if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()}
-    parts = {"z": losses.z, **dict(zip(references, losses.kl, strict=True))}
-    parts |= {f"{name}_nats": nats for name, nats in zip(references, losses.reference_nats, strict=True)}
-    return {name: targets.total(part) for name, part in parts.items()}

@@ -8,7 +8,7 @@ from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
 from trivium.engine.grow import VOCAB_MATRICES
-from trivium.engine.torch.grow import lay_rows
+from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part, whole
 from trivium.files import readable_by_others

@@ -1,9 +1,9 @@
 """A folder -> a frozen model that a stage's KL or distillation is measured to: no gradients, no optimizer.
 
-It may have another shape than the trained model, but for the vocabulary. It is made as the trained model is, so that whatever spreads that one over devices can spread this one. Its matrices
-are held in the precision that flows through it: the model that it was saved from casts them to that anyway, so
-that at the same weights both give the same bits. One more forward pass a step, and half or all of the weights'
-memory; both only in stages with `kl` or `distill`.
+It may have another shape than the trained model, but for the vocabulary. It is made as the trained model is, so that
+whatever spreads that one over devices can spread this one. Its matrices are held in the precision that flows through
+it: the model that it was saved from casts them to that anyway, so that at the same weights both give the same bits. One
+more forward pass a step, and half or all of its weights' memory; both only in stages with `kl` or `distill`.
 """
 
 from dataclasses import replace

@@ -15,8 +15,8 @@ from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.draw import first_values, init_key
 from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch import huggingface
+from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.checkpoint.state import WEIGHTS, read_into, refuse_other_weights, saved_tensors, under
-from trivium.engine.torch.grow import lay_rows
 from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.numerics.float8 import use_float8
 from trivium.engine.torch.own import OwnModel

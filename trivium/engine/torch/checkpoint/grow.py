@@ -1,4 +1,4 @@
-"""Tensors with a row for every token -> the same for a larger vocabulary, laid out as a parameter of the grown model."""
+"""Tensors with a row for every token -> the same for a larger vocabulary, laid out as the grown model's."""
 
 from collections.abc import Mapping
 
