@@ -59,7 +59,7 @@ def bare_jax(spec: ModelSpec, num_rows: int, seq_len: int) -> JaxLoop:
         model = design.decoder(params)
         hidden = model(tokens, rotations, partial(attend, segments=None)).reshape(-1, spec.width)
         all_learnt = LossTargets(targets.reshape(-1), jnp.ones(targets.size, bool))
-        return sliced_loss(LogitForm.of(spec), None, hidden, model.lm_head, all_learnt, weights, None).objective
+        return sliced_loss(LogitForm.of(spec), (), hidden, model.lm_head, all_learnt, weights, ()).objective
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, state: Any, batch: Any) -> tuple[Params, Any, Array]:

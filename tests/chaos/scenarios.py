@@ -6,14 +6,17 @@ the boundaries of stages; the one that it is compared with is never disturbed, a
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from tests.chaos.compare import compare_folders, compare_runs
+from tests.support.batches import TINY
 from tests.support.streams import write_jsonl
 from tests.support.training import SMALL_MODEL, write_sources
+from trivium.engine.base import EngineSettings
+from trivium.engine.make import make_engine
 from trivium.prove.compare import Comparison
 
 KEEPS_ALL = ("checkpoint.every=1", "checkpoint.keep=1000")
@@ -75,6 +78,8 @@ batch_size = 4
 kl = { beta = 0.1, direction = "reverse", reference = { stage = "long" } }
 reset_optimizer = true
 average = { ema = 0.9 }
+freeze = ["embedding", "layers.0.attention"]
+vocab = 520
 [[stages]]
 name = "end"
 start_from = "average"
@@ -84,6 +89,9 @@ seq_len = 16
 batch_size = 4
 packing = "concat"
 lr = { shape = "linear" }
+freeze = ["layers.1"]
+vocab = 600
+distill = { path = "../teacher", beta = 0.5, temperature = 2, top_k = 20 }
 """
 STREAMS = """
 [sources.flow]
@@ -125,6 +133,9 @@ seq_len = 32
 batch_size = 4
 rope = { theta = 50_000 }
 kl = { beta = 0.1 }
+freeze = ["layers.0"]
+vocab = 600
+distill = { path = "../teacher", beta = 0.5 }
 """
 RECIPE = """
 [sources.flow]
@@ -157,11 +168,13 @@ seq_len = 16
 batch_size = 4
 lr = { points = [{ steps = 0, lr = 0.5 }, { steps = 30, lr = 0.1 }] }
 """
+TEACHER = replace(TINY, layers=3, width=48, heads=3, kv_heads=3, head_dim=16, vocab=600)
 
 
 def write_input(folder: Path) -> None:
-    """Token files, texts and a dataset to stream."""
+    """Token files, texts, a dataset to stream, and a teacher."""
     write_sources(folder)
+    make_engine(EngineSettings(TEACHER, seed=3, device="cpu")).export(folder / "teacher")
     rng = np.random.default_rng(0)
     write_jsonl(folder / "flow", [rng.integers(6, 60, 30).tolist() for _ in range(2)])
     (folder / "pages.jsonl").write_bytes((folder / "flow/000.jsonl").read_bytes())

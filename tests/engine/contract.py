@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tests.engine.average_contract import AverageContract
+from tests.engine.distill_contract import DistillContract
+from tests.engine.grow_contract import GrowContract
 from tests.engine.kl_contract import KlContract
 from tests.engine.layers_contract import LayersContract
 from tests.engine.optimizer_contract import OptimizerContract
@@ -21,8 +23,8 @@ from trivium.engine.base import (
     Precision,
     Recompute,
     StageSettings,
-    figures_by_position,
 )
+from trivium.engine.figures import figures_by_position
 from trivium.errors import ResumeError, UsageError
 from trivium.model.folder import read_spec
 from trivium.model.spec import RopeSpec
@@ -35,7 +37,9 @@ GENERATED = [
 ]
 
 
-class EngineContract(KlContract, OptimizerContract, LossWeightContract, AverageContract, LayersContract):
+class EngineContract(
+    KlContract, DistillContract, GrowContract, OptimizerContract, LossWeightContract, AverageContract, LayersContract
+):
     """Inherit, and give `make`."""
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)

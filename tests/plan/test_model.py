@@ -120,13 +120,17 @@ def test_a_folder_gives_its_shape_and_the_config_its_rotary_positions(tmp_path: 
     assert shape({"steps": 5}, model=model) == expected
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+def test_weights_with_fewer_tokens_than_the_tokenizer_grow_with_a_warning(tmp_path: Path) -> None:
     base = base_run(tmp_path / "base", replace(TINY, vocab=200))
-    with pytest.raises(PlanError) as refusal:
-        plan_of({"steps": 5}, model={"init": str(base)}, tokenizer={"kind": "bytes"})
-    assert str(refusal.value) == (
-        "model.vocab: is 200, but the tokenizer has 266 tokens. Use the model's own tokenizer, or raise it."
+    model, tokenizer = {"init": str(base)}, {"kind": "bytes"}
+    plan = plan_of({"steps": 5}, model=model, tokenizer=tokenizer)
+    assert plan.model is not None
+    assert plan.model.vocab == plan.stages[0].vocab == 266
+    assert str(plan.warnings[-1]) == (
+        "model.vocab: the weights of model.init know 200 tokens and the tokenizer has 266: 66 rows are new, the mean "
+        "of the others. Write model.vocab = 266 if that is meant."
     )
+    assert not plan_of({"steps": 5}, model=model | {"vocab": 266}, tokenizer=tokenizer).warnings
 
 
 def test_a_source_with_more_ids_than_the_weights_is_refused(tmp_path: Path) -> None:
@@ -247,3 +251,86 @@ def test_a_dropped_layer_that_the_model_does_not_have_is_refused() -> None:
         plan_of({"steps": 5, "rope": {"drop_layers": [1, layers]}}, model=VOCAB)
     what = f"has {layers}, and the model's last layer is {layers - 1}. Lower it."
     assert str(error.value) == f"stages[0].rope.drop_layers: {what}"
+
+
+def test_what_is_frozen_stays_frozen_until_it_is_thawed() -> None:
+    stages = [{"freeze": ["layers.0", "layers.1.attention", "layers.1.feed_forward"]}, {}, {"freeze": []}, {}]
+    plan = plan_of(*({"steps": 5} | each for each in stages), model={"size": "tiny", "vocab": 300})
+    assert [stage.freeze for stage in plan.stages] == [("attention", "feed_forward")] * 2 + [()] * 2
+    recorded = plan.record(20)
+    assert recorded["stages[1].freeze"] == ["attention", "feed_forward"]
+    assert "stages[2].freeze" not in recorded
+
+
+def test_a_vocabulary_grows_and_stays() -> None:
+    plan = plan_of({"steps": 5}, {"steps": 5, "vocab": 310}, {"steps": 5}, model={"size": "tiny", "vocab": 300})
+    assert [stage.vocab for stage in plan.stages] == [300, 310, 310]
+    assert plan.model is not None
+    assert plan.largest_vocab == 310
+    assert (plan.record(5).get("stages[1].vocab"), plan.record(6)["stages[1].vocab"]) == (None, 310)
+    work = [plan.flops_per_token(stage) or 0.0 for stage in plan.stages]
+    assert work[0] < work[1] == work[2]
+
+
+def test_parts_and_vocabularies_that_cannot_be_are_refused_all_at_once() -> None:
+    with pytest.raises(PlanError) as refusal:
+        plan_of(
+            {"steps": 5, "freeze": ["layer.3", "layers.0-7", "layers.1-0"]},
+            {"steps": 5, "freeze": ["embedding", "unembedding", "norm", "layers.0-1"], "vocab": 310},
+            {"steps": 5, "vocab": 310},
+            model={"size": "tiny", "vocab": 300},
+        )
+    parts = "embedding, unembedding, norm, attention, feed_forward, layers.3, layers.0-11, layers.0-11.attention"
+    grows = "a vocabulary only grows. Write more, or leave it out."
+    assert str(refusal.value).splitlines() == [
+        f'stages[0].freeze: "layer.3" is not a part of the model. Write one of {parts}.',
+        'stages[0].freeze: "layers.0-7" goes beyond the model, whose last layer is 1. Write layers.0-1 or less.',
+        'stages[0].freeze: "layers.1-0" ends before it begins. Write layers.0-1.',
+        "stages[1].freeze: freezes the whole model, so that nothing would be trained. Leave out a part.",
+        f"stages[2].vocab: is 310, and the model knows 310 tokens before this stage: {grows}",
+    ]
+
+
+def test_a_source_may_have_ids_that_only_its_stage_knows(tmp_path: Path) -> None:
+    sources = {
+        name: {"kind": "tokens", "path": str(write_source(tmp_path / name, [[length]]))}
+        for name, length in (("web", 100), ("chat", 306))
+    }
+    model = {"size": "tiny", "vocab": 300}
+    first = {"steps": 1, "mixture": {"web": 1.0}, "seq_len": 8, "batch_size": 2}
+    second = first | {"mixture": {"chat": 1.0}, "vocab": 310}
+    plan = plan_of(first, second, model=model, sources=sources)
+    assert plan.stages[1].vocab == 310
+    with pytest.raises(PlanError) as refusal:
+        plan_of(first | {"mixture": {"web": 0.5, "chat": 0.5}}, second, model=model, sources=sources)
+    what = "holds the token id 305, the model knows 0 to 299 in stage-0"
+    fix = "Write vocab = 306 or more there, or read the source in later stages alone."
+    assert str(refusal.value) == f"sources.chat: {what}. {fix}"
+
+
+def test_a_teacher_is_looked_at(tmp_path: Path) -> None:
+    teacher = base_run(tmp_path / "teacher", replace(TINY, vocab=300, layers=4))
+    model = {"size": "tiny", "vocab": 300}
+    asked = {"path": str(teacher), "beta": 0.5}
+    plan = plan_of({"steps": 5}, {"steps": 5, "distill": asked}, model=model)
+    assert plan.stages[1].teacher == replace(TINY, vocab=300, layers=4)
+    work = [plan.flops_per_token(stage) or 0.0 for stage in plan.stages]
+    assert work[1] == work[0] + replace(TINY, vocab=300, layers=4).forward_flops(plan.stages[1].seq_len)
+    missing = plan_of({"steps": 5, "distill": asked | {"path": str(tmp_path / "nowhere")}}, model=model)
+    gap = f"stages[0].distill.path: {tmp_path / 'nowhere'}: has no checkpoint: its shape is not known."
+    assert gap in map(str, missing.gaps)
+    with pytest.raises(PlanError) as refusal:
+        plan_of(
+            {"steps": 5, "distill": asked, "vocab": 310},
+            {"steps": 5, "distill": asked | {"top_k": 400}},
+            model=model,
+        )
+    folder = plan.stages[1].config.distill
+    assert folder is not None
+    first, second = str(refusal.value).splitlines()
+    assert first.endswith(
+        "has a vocabulary of 300, and the model has 310 in this stage. Give a teacher with the same tokens."
+    )
+    assert second == (
+        "stages[1].distill.top_k: is 400, and the model knows 310 tokens. Write less, or leave it out for all of them."
+    )

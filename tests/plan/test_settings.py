@@ -54,9 +54,9 @@ def test_kl_crosses_the_door_with_the_reference_that_was_found() -> None:
     stage = Stage(name="chat", kl=Kl(beta=0.1, direction="reverse", precision="bfloat16"))
     frozen = Path("folder")
     expected = KlSettings(0.1, frozen, "reverse", "bfloat16")
-    assert stage_settings(stage, SPEC.rope, begins=True, reference=frozen).kl == expected
+    assert stage_settings(stage, SPEC.rope, begins=True, references={"kl": frozen}).kl == expected
     assert stage_settings(stage, SPEC.rope, begins=True).kl is None
-    assert stage_settings(Stage(name="chat"), SPEC.rope, begins=True, reference=frozen).kl is None
+    assert stage_settings(Stage(name="chat"), SPEC.rope, begins=True, references={"kl": frozen}).kl is None
 
 
 def test_what_is_left_of_the_ranks_shards_the_model() -> None:

@@ -23,7 +23,8 @@ from tests.support.events import steps_taken
 from tests.support.own_torch import Small
 from tests.support.scripts import ROOT
 from tests.support.training import SMALL_MODEL, StoppingTrainer
-from trivium.engine.base import EvalStats, StepSettings, StepStats, figures_by_source
+from trivium.engine.base import EvalStats, StepSettings, StepStats
+from trivium.engine.figures import figures_by_source
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import ConfigError, PlanError, ResumeError, UsageError
 from trivium.model.spec import ModelSpec

@@ -69,7 +69,7 @@ class Watched(StoppingTrainer):
         self.held = {}
 
     def on_stage(self, stage: Any) -> None:
-        self.held[stage.name] = self.engine.reference  # type: ignore[attr-defined]
+        self.held[stage.name] = self.engine.references.get("kl")  # type: ignore[attr-defined]
 
 
 def run(*overrides: str, stop_at: int = -1, **kinds: Any) -> Watched:

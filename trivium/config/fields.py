@@ -103,6 +103,7 @@ Paths = Annotated[
     Field(min_length=1),
 ]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str]), Field(min_length=1)]
+Parts = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple, json_schema_input_type=list[str])]  # of a model
 FimTokens = Annotated[tuple[Name, Name, Name], BeforeValidator(_as_tuple, json_schema_input_type=list[str])]
 Betas = Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_as_tuple, json_schema_input_type=list[BelowOne])]
 

@@ -97,7 +97,7 @@ class Model(Table):
     ffn: Count | None = Field(None, examples=[2048])
     """Width of the feed-forward layer; absent: 8/3 of width, rounded up to a multiple of 64."""
     vocab: Count | None = Field(None, examples=[32768])
-    """Vocabulary size; absent: the tokenizer's."""
+    """Vocabulary size; absent: the tokenizer's. More than `init` has: new rows are the mean of the others."""
     max_seq_len: Count | None = Field(None, examples=[8192])
     """The longest row the model allows; absent: the longest of the stages."""
     qk_norm: bool = False

@@ -12,6 +12,7 @@ from trivium.config.fields import (
     Name,
     Names,
     OpenFraction,
+    Parts,
     PathText,
     Positive,
     Seed,
@@ -171,6 +172,26 @@ class Kl(Table):
     """Precision of the reference model; absent: the engine's precision."""
 
 
+class Distill(Table):
+    """A frozen teacher that the model learns from beside the text, whose shape may be another.
+
+    The objective is (1 - beta) * cross-entropy + beta * temperature^2 * KL(teacher || model).
+    """
+
+    path: PathText | None = Field(None, examples=["runs/teacher"])
+    """The teacher: a run's folder, one of its checkpoints, or a Hugging Face folder; with the same vocabulary."""
+    step: Whole | None = Field(None, examples=[4000])
+    """With `path` a run's folder: the step; absent: its last checkpoint."""
+    beta: Annotated[float, Field(gt=0, le=1)] | None = Field(None, examples=[0.5])
+    """The teacher's part of the objective; the cross-entropy has the rest, and none at 1."""
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = Field(1.0, examples=[2.0])
+    """What both models' logits are divided by in the teacher's part, which is multiplied by its square."""
+    top_k: Count | None = Field(None, examples=[64])
+    """Compare the teacher's k most likely tokens, and all others as one class more; absent: every token."""
+    precision: Precision | None = None
+    """Precision of the teacher; absent: the engine's precision."""
+
+
 class Goldfish(Table):
     """Tokens that are dropped from the loss, so that no passage is memorised."""
 
@@ -300,6 +321,8 @@ class StageDefaults(Table):
     """Rotary base and scaling over this stage's own span; absent: the model's."""
     kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
     """KL to a frozen reference; absent: none."""
+    distill: Distill | None = Field(None, examples=[{"path": "runs/teacher", "beta": 0.5}])
+    """Learn from a frozen teacher beside the text; absent: from the text alone."""
     z_loss: Positive | None = Field(None, examples=[1e-4])
     """Weight of the squared log of the softmax's sum; absent: none."""
     loss_on: Literal["all", "assistant"] | None = None
@@ -308,6 +331,8 @@ class StageDefaults(Table):
     """What the losses of a source's tokens are multiplied by in the objective; 1 for sources that are not named."""
     goldfish: Goldfish | None = Field(None, examples=[{"k": 50, "h": 50}])
     """Drop one of k tokens from the loss, always the same ones; absent: none."""
+    freeze: Parts | None = Field(None, examples=[["embedding", "layers.0-11"]])
+    """Parts that no update changes from this stage on; [] thaws all. Absent: as in the stage before."""
     reset_optimizer: bool = False
     """Start with a fresh optimizer state at the stage's first step."""
     average: Average | None = Field(None, examples=[{"ema": 0.999}])
@@ -331,6 +356,8 @@ class Stage(StageDefaults):
     """Length in epochs: a number, or sources with the least number of epochs of each."""
     until: Until | None = Field(None, examples=[{"validation": "code", "below": 1.2, "at_most": "100B"}])
     """End the stage on a figure, before its length is over: at the first evaluation at which it is reached."""
+    vocab: Count | None = Field(None, examples=[32_064])
+    """Tokens that the model knows from this stage on: new rows are the mean of the others. Absent: as before."""
     optimizer: Optimizer | None = Field(None, examples=[{"grad_clip": 0.2}])
     """Keys of `[optimizer]` that this stage changes; with a name it takes `[optimizer]`'s place from here on."""
     start_from: Literal["average"] | None = None

@@ -26,7 +26,7 @@ from trivium.engine.own import name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
-from trivium.rows.batch import IGNORED, Batch
+from trivium.rows.batch import Batch
 
 Precision = Literal["float32", "bfloat16"]
 Float8 = Literal["tensorwise", "rowwise"]
@@ -34,6 +34,7 @@ Recompute = Literal["none", "selective", "full"]
 ContextMethod = Literal["gather", "ulysses"]
 NoDecay = Literal["norms", "biases", "embeddings"]
 Direction = Literal["forward", "reverse", "nll_gap"]
+REFERENCES = {"kl": "reference_loss", "distill": "teacher_loss"}  # terms, and the figure of each one's cross-entropy
 
 
 @runtime_checkable
@@ -122,12 +123,15 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class KlSettings:
-    """A penalty for leaving a frozen reference model."""
+    """A term of the objective that is measured to a frozen reference model: a penalty for leaving it, or a teacher."""
 
     beta: float
-    reference: Path  # what `save` wrote, or a Hugging Face folder: a model of the same shape
+    reference: Path  # what `save` wrote, or a Hugging Face folder
     direction: Direction = "forward"
     precision: Precision | None = None  # in which the reference is held; absent: the engine's
+    temperature: float = 1.0  # of both models, in forward KL, which is then times its square
+    top_k: int | None = None  # forward KL is over the reference's most likely tokens and one class of all others
+    spec: ModelSpec | None = None  # the reference's shape; absent: the trained model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,10 @@ class StageSettings:
     document_mask: bool = True
     z_loss: float | None = None
     loss_weight: LossWeights = EQUAL  # of all terms of a token's loss, by its source
-    kl: KlSettings | None = None  # absent: no reference is held or run
+    kl: KlSettings | None = None  # beside the cross-entropy; absent: no reference is held or run
+    distill: KlSettings | None = None  # in place of its beta of the cross-entropy
+    freeze: tuple[str, ...] = ()  # parts of the decoder that no update changes (`model/parts.py`)
+    vocab: int | None = None  # tokens that the model knows; more than it has: rows are added. Absent: as many as it has
     reset_optimizer: bool = False  # only where the stage begins: False where a run resumes in its middle
     recompute: Recompute | None = None  # absent: the engine's, as all below
     micro_batch_size: int | None = None
@@ -162,19 +169,29 @@ class StageSettings:
             optimizer=self.optimizer or settings.optimizer,
         )
 
+    @property
+    def references(self) -> dict[str, KlSettings]:
+        """The terms that need a reference, by their names."""
+        return {name: term for name in REFERENCES if (term := getattr(self, name)) is not None}
+
+    @property
+    def cross_entropy(self) -> float:
+        """What the cross-entropy is multiplied by in the objective."""
+        return 1.0 if self.distill is None else 1 - self.distill.beta
+
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
         The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
-        (the squared log of the softmax's sum), kl and reference_nats.
+        (the squared log of the softmax's sum), and of each reference its term by name, and `NAME_nats`.
         """
-        extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, loss
+        extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, self.cross_entropy * loss
         if self.z_loss is not None:
             extra["z_loss"] = self.z_loss * terms["z"]
             objective += extra["z_loss"]
-        if self.kl is not None:
-            extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
-            objective += self.kl.beta * terms["kl"]
+        for name, term in self.references.items():
+            extra |= {name: terms[name], REFERENCES[name]: terms[f"{name}_nats"]}
+            objective += term.beta * terms[name]
         return {**extra, "objective": objective} if extra else {}
 
 
@@ -209,7 +226,7 @@ class StepStats:
     loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # weighted_loss (the cross-entropy by the stage's loss_weight, by which all of these are means); z_loss; kl (before
-    # its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
+    # its weight) and reference_loss (the reference's cross-entropy); distill and teacher_loss, alike; and objective
     skipped: str | None = None  # why no update was made, where none was
     together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged
@@ -350,12 +367,16 @@ class Engine(Protocol):
         """Fill the weights with the seed's first values, with a fresh optimizer."""
 
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
-        """Continue from what `save` wrote, exact to the bit; `optimizer` made that state, where not the present one."""
+        """Continue from what `save` wrote, exact to the bit; `optimizer` made that state, where not the present one.
+
+        The vocabulary is the saved one, which may have grown since the run began, or may yet grow.
+        """
 
     def start_from(self, folder: Path, average: AverageSettings | None = None) -> None:
         """Take the weights alone, of what `save` wrote or of a Hugging Face folder, with a fresh optimizer.
 
-        With `average`, which says how it was made: of what `save` wrote the average in their place.
+        With `average`, which says how it was made: of what `save` wrote the average in their place. Weights of a
+        smaller vocabulary are given new rows, the mean of their own.
         """
 
     def computes_in(self) -> dict[str, str]:
@@ -376,6 +397,12 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
         what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
+    is_given = {"distill": stage.distill is not None, "freeze": bool(stage.freeze)}
+    is_given["vocab"] = stage.vocab not in (None, settings.spec.vocab)
+    for key, given in is_given.items():
+        if settings.make_model is not None and given:
+            what = f"the stage has {key}, but Trainer.model() makes the model, and this is for the decoder"
+            raise UsageError(f"{what}. Leave it out.")
     shape = settings.mesh.with_context(stage.context or settings.mesh.context)
     assert shape.size == settings.mesh.size, "a stage's context divides the ranks of shard x context"
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
@@ -384,8 +411,10 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     if settings.spec.logit_softcap is not None:
         what = f"the model caps its logits (logit_softcap = {settings.spec.logit_softcap:g})"
         raise UsageError(f"{what}, but Trainer.loss() makes logits itself, and would not. Leave one of them out.")
-    for key, is_given in {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}.items():
-        if is_given:
+    is_given = {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}
+    is_given["distill"] = stage.distill is not None
+    for key, given in is_given.items():
+        if given:
             raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
         what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
@@ -414,34 +443,3 @@ def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_l
             f"the prompt of {longest:,} token{'' if longest == 1 else 's'} and {room:,} more are {longest + room:,}, "
             f"and the model reads {max_seq_len:,}. {instead}."
         )
-
-
-def figures_by_position(batch: Batch, nats: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Losses of all targets (rows, seq_len) -> sums by the position of the token that they are predicted from."""
-    loss_mask = batch.targets != IGNORED
-    ranges = np.searchsorted(POSITIONS, batch.positions[loss_mask], side="right") - 1
-    sums = [np.bincount(ranges, weights, len(POSITIONS)) for weights in (nats[loss_mask], None)]
-    return np.stack(sums, axis=1).astype(np.float64)
-
-
-def figures_by_source(
-    batch: Batch, nats: NDArray[np.float32], token_bytes: NDArray[np.integer] | None = None
-) -> dict[str, SourceFigures]:
-    """Losses of all targets (rows, seq_len) -> figures of every source that has rows in the batch."""
-    loss_mask = batch.targets != IGNORED
-    nats_by_row, tokens_by_row = nats.sum(axis=1, dtype=np.float64), loss_mask.sum(axis=1)
-    bytes_by_row = text_nats_by_row = None
-    if token_bytes is not None:
-        sizes = np.where(loss_mask, token_bytes[np.where(loss_mask, batch.targets, 0)], 0)
-        bytes_by_row = sizes.sum(axis=1)
-        text_nats_by_row = np.where(sizes > 0, nats, 0).sum(axis=1, dtype=np.float64)
-    figures = {}
-    for number in np.unique(batch.source):
-        rows = batch.source == number
-        figures[batch.sources[number]] = SourceFigures(
-            nats=float(nats_by_row[rows].sum()),
-            tokens=int(tokens_by_row[rows].sum()),
-            bytes=None if bytes_by_row is None else int(bytes_by_row[rows].sum()),
-            text_nats=None if text_nats_by_row is None else float(text_nats_by_row[rows].sum()),
-        )
-    return figures

@@ -5,7 +5,7 @@
     activations   what flows forward and backward, and what is kept for the backward pass
     loss          logits by slices, and the gradients that the loss makes
     average       what is kept of the weights for an average of them
-    reference     the frozen model of a stage with `kl`, and what it makes of the rows
+    reference     the frozen models of a stage with `kl` or `distill`, and what they make of the rows
     mask          which slots see which, where attention keeps documents apart
     update        what an optimizer holds only while it updates
 
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from trivium.engine.average import AverageSettings
-from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.base import REFERENCES, EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.loss_weight import LossWeights
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
@@ -54,15 +54,15 @@ class Measured:
         own = (self.settings.own_optimizer, self.settings.make_model, self.settings.token_losses)
         assert own == (None, None, None), "functions are sent to no process"
         plain = asdict(replace(self, settings=replace(self.settings, token_bytes=None)))
-        if self.stage.kl is not None:
-            plain["stage"]["kl"]["reference"] = str(self.stage.kl.reference)
+        for term, kl in self.stage.references.items():
+            plain["stage"][term]["reference"] = str(kl.reference)
         return plain
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Measured":
         """What `plain` gave."""
         settings, stage = plain["settings"], plain["stage"]
-        spec, kl, rope = settings["spec"], stage["kl"], stage["rope"]
+        spec, rope = settings["spec"], stage["rope"]
         settings |= {
             "spec": ModelSpec.of(spec),
             "optimizer": _optimizer(settings["optimizer"]),
@@ -70,7 +70,8 @@ class Measured:
         }
         stage |= {
             "rope": None if rope is None else RopeSpec.of(rope),
-            "kl": None if kl is None else KlSettings(**kl | {"reference": Path(kl["reference"])}),
+            **{term: _kl(stage[term]) for term in REFERENCES},
+            "freeze": tuple(stage["freeze"]),
             "optimizer": None if stage["optimizer"] is None else _optimizer(stage["optimizer"]),
             "loss_weight": LossWeights(**stage["loss_weight"]),
             "average": _average(stage["average"]),
@@ -81,6 +82,13 @@ class Measured:
 
 def _optimizer(plain: dict[str, Any]) -> OptimizerSettings:
     return OptimizerSettings(**{key: _with_tuples(value) for key, value in plain.items()})
+
+
+def _kl(plain: dict[str, Any] | None) -> KlSettings | None:
+    if plain is None:
+        return None
+    spec = None if plain["spec"] is None else ModelSpec.of(plain["spec"])
+    return KlSettings(**plain | {"reference": Path(plain["reference"]), "spec": spec})
 
 
 def _average(plain: dict[str, Any] | None) -> AverageSettings | None:

@@ -6,13 +6,20 @@ from pathlib import Path
 
 from trivium.config.optimizer import StageOptimizer
 from trivium.config.schema import Config
-from trivium.engine.base import EngineSettings, Precision
+from trivium.engine.base import REFERENCES, EngineSettings, Precision
 from trivium.engine.memory import Measured, MeasuringProcess, Parts
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError, PlanError, Problem, UsageError
 from trivium.loader.loader import refuse_uneven
 from trivium.plan.plan import Plan
-from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes, stage_mesh, stage_settings
+from trivium.plan.settings import (
+    engine_settings,
+    mesh_shape,
+    planned_settings,
+    refuse_stage_meshes,
+    refuse_teachers,
+    stage_mesh,
+)
 from trivium.plan.stage import PlannedStage
 
 ON_DEVICE: Precision = "bfloat16"  # the precision on a GPU, where the config gives none
@@ -38,21 +45,19 @@ class Layout:
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
         refuse_stage_meshes(settings, mesh, {stage.index: stage.config for stage in plan.stages})
+        refuse_teachers(settings, mesh, plan.stages)
         refuse_uneven(plan, 0, ranks, mesh, plan.decided_from)
         settings = replace(settings, mesh=mesh, precision=settings.precision or ON_DEVICE)
         return cls(mesh, settings, plan.optimizers, plan.decided_from)
 
     def step(self, stage: PlannedStage) -> Measured:
         """The largest step of a stage that is yet to be taken; of two equal ones one is measured."""
-        reference = None if stage.config.kl is None else Path("reference")
-        entered = stage_settings(
-            stage.config,
-            stage.rope,
-            begins=False,
-            reference=reference,
-            optimizer=self.optimizers[stage.index],
-            average=stage.average,
-        )
+        if stage.config.distill is not None and stage.teacher is None:
+            what = "is not there yet, so that the stage's memory cannot be measured. Train or copy it first."
+            raise ConfigError([Problem(f"stages[{stage.index}].distill.path", what)])
+        references = {term: Path(term) for term in REFERENCES if getattr(stage.config, term) is not None}
+        optimizer = self.optimizers[stage.index]
+        entered = planned_settings(stage, begins=False, references=references, optimizer=optimizer)
         readers = self.mesh_in(stage).readers(self.mesh.size)
         return Measured(self.settings, entered, stage.largest_since(self.since).size // readers)
 

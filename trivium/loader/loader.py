@@ -71,7 +71,6 @@ class Loader:
         # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
         keep_rows = AHEAD_ROWS + max(stage.batch_size for stage in plan.stages) * (self.prefetch + 3)
         self.streams = Streams(plan, lambda text: self.say(text), lambda: self.stopping(), keep_rows)
-        self._vocabs = {name: self._vocab_of(name) for name in self.sources}
         self._readers: OrderedDict[int, StageReader] = OrderedDict()
         # The last ones, those of the step that was taken last among them.
         self._found: deque[FoundRows] = deque(maxlen=self.prefetch + 2)
@@ -223,7 +222,7 @@ class Loader:
         """A stage's reader; that of the stage before is kept, others are let go."""
         reader = self._readers.get(stage.index)
         if reader is None:
-            reader = self._readers[stage.index] = StageReader(stage, self.sources, self.streams, self._vocabs)
+            reader = self._readers[stage.index] = StageReader(stage, self.sources, self.streams, self._vocabs(stage))
             if len(self._readers) > 2:
                 self._readers.popitem(last=False)
         return reader
@@ -237,20 +236,22 @@ class Loader:
             raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
 
-    def _vocab_of(self, name: str) -> int:
-        """How many ids a source may have: the model's vocabulary, else what the source says of itself."""
-        if self.plan.model is not None:
-            return self.plan.model.vocab
+    def _vocabs(self, stage: CompleteStage) -> dict[str, int]:
+        """By source, how many ids it may have in a stage: those that the model knows, else what the source says."""
+        return {name: stage.vocab or self._own_ids(name) for name in self.sources}
+
+    def _own_ids(self, name: str) -> int:
         if name in self.streams.lanes:
             return self.streams.lanes[name].stream.tokenizer.vocab
         return self.plan.sources[name].largest_id + 1 if name in self.plan.sources else 0
 
     def _unknown_id(self, found: FoundRows, row: int, file: int, offset: int) -> SourceError:
         name = self.sources[found.source[row]]
+        vocab = self._vocabs(self.plan.stage_at(found.first_step))[name]
         documents = found.streamed(row)
         if documents is not None:
-            return unknown_in_stream(name, documents[file], offset, self._vocabs[name])
-        return unknown_in_file(name, self.plan.sources[name].blocks, file, offset, self._vocabs[name])
+            return unknown_in_stream(name, documents[file], offset, vocab)
+        return unknown_in_file(name, self.plan.sources[name].blocks, file, offset, vocab)
 
 
 def _reader_in(stage: PlannedStage, rank: int, world_size: int, mesh: MeshShape | None) -> tuple[int, int]:

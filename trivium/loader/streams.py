@@ -28,7 +28,8 @@ class Streams:
             if tokenizer is None:
                 what = 'is a stream of text, and the config names no tokenizer. Write [tokenizer] with kind = "bytes"'
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
-            _check_vocab(name, tokenizer.vocab, plan.config.model.vocab)
+            reading = [stage.vocab for stage in plan.stages if name in stage.uses and stage.uses[name].rows]
+            _check_vocab(name, tokenizer.vocab, min((each for each in reading if each is not None), default=None))
             try:
                 stream = StreamDataset(name, source, tokenizer, config=plan.config.tokenizer)
             except SourceError as error:

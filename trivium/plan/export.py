@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
+from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.sources import fim_of
 from trivium.model.spec import DEFAULT_THETA
@@ -103,6 +104,9 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "document_mask": stage.config.document_mask,
         "rope": None if stage.rope is None else stage.rope.deciding(),
         "kl": None if stage.config.kl is None else stage.config.kl.model_dump(mode="json", exclude_none=True),
+        "distill": _distill_json(stage),
+        "freeze": list(stage.freeze),
+        "vocab": stage.vocab,
         "average": None if stage.average is None else stage.average.config.model_dump(mode="json", exclude_none=True),
         "start_from": stage.config.start_from,
         "loss_on": stage.config.loss_on,
@@ -149,6 +153,14 @@ def _longest_end(stage: PlannedStage) -> str:
     return "?" if stage.start is None or stage.longest is None else f"{stage.start + stage.longest:,}"
 
 
+def _distill_json(stage: PlannedStage) -> dict[str, Any] | None:
+    """A stage's teacher, with its parameters where they are known."""
+    if stage.config.distill is None:
+        return None
+    parameters = None if stage.teacher is None else stage.teacher.parameters
+    return stage.config.distill.model_dump(mode="json", exclude_none=True) | {"parameters": parameters}
+
+
 def _optimizer_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     """A stage's optimizer by name, whether its state starts fresh, and what differs from `[optimizer]`."""
     optimizer = plan.optimizers[stage.index]
@@ -166,6 +178,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     lines: list[str] = []
     before = average = None
+    last: Mapping[str, Any] = {}
     for stage in stages:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = [*([stage["until"]] if stage.get("until") else []), *_batch_parts(stage)]
@@ -179,6 +192,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             reference = kl.get("reference") or {}
             to = reference.get("path") or reference.get("stage") or "the model as the stage begins"
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
+        parts += _distill_parts(stage.get("distill")) + _model_parts(stage, last)
+        last = stage
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
         if stage.get("loss_weight"):
@@ -195,6 +210,29 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")
     return lines
+
+
+def _distill_parts(distill: Mapping[str, Any] | None) -> list[str]:
+    """`distilled 0.5 from runs/teacher (1.2B parameters), temperature 2, its 64 most likely tokens`."""
+    if distill is None:
+        return []
+    parameters = distill.get("parameters")
+    size = "" if parameters is None else f" ({show_count(parameters)} parameters)"
+    how = "" if distill["temperature"] == 1 else f" at temperature {distill['temperature']:g}"
+    tokens = f" by its {distill['top_k']:,} most likely tokens" if "top_k" in distill else ""
+    return [f"distilled {distill['beta']:g} from {distill['path']}{size}{how}{tokens}"]
+
+
+def _model_parts(stage: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """`frozen: embedding, layers.0-11`, `vocabulary 32,064 (64 new)`: where they change."""
+    parts = []
+    frozen, was = stage.get("freeze") or [], before.get("freeze") or []
+    if frozen != was:
+        parts.append(f"frozen: {', '.join(frozen)}" if frozen else "nothing frozen")
+    vocab, had = stage.get("vocab"), before.get("vocab")
+    if vocab is not None and had is not None and vocab != had:
+        parts.append(f"vocabulary {vocab:,} ({vocab - had:,} new)")
+    return parts
 
 
 def _batch_parts(stage: Mapping[str, Any]) -> list[str]:

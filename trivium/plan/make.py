@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, zip_longest
+from itertools import combinations
 from math import ceil, floor, log10
 from typing import Any
 
@@ -106,9 +106,9 @@ class Builder:
         model = self._model(planned)
         averages = stage_averages([stage.config for stage in planned])
         stages = tuple(
-            replace(stage, rope=rope, average=average)
-            for stage, rope, average in zip_longest(planned, model.ropes, averages)
+            replace(model.in_stage(stage), average=average) for stage, average in zip(planned, averages, strict=True)
         )
+        self._check_ids(stages)
         self._check_fades(stages)
         self.problems += filter(None, map(endless_ramp, stages))
         self.problems += [problem for stage in stages if (problem := unmeasured(stage, self.config.evaluate))]
@@ -122,8 +122,8 @@ class Builder:
         self._note_gaps(stages)
         longest = self._longest(stages)
         curve, momenta, group_curves = self._curves(stages, longest)
-        if model.gap is not None:
-            self.gaps.append(model.gap)
+        self.gaps.extend(model.gaps)
+        self.warnings.extend(model.warnings)
         if self.inherited.warning is not None:
             self.warnings.append(self.inherited.warning)
         if self.inherited.problem is not None:
@@ -155,16 +155,21 @@ class Builder:
         except ConfigError as error:
             self.problems.extend(error.problems)
             return PlannedModel(None)
-        if model.spec is not None:
-            self._check_ids(model.spec.vocab)
         return model
 
-    def _check_ids(self, vocab: int) -> None:
-        """Weights that a model starts from may know fewer ids than a source has."""
+    def _check_ids(self, stages: Sequence[PlannedStage]) -> None:
+        """A model may know fewer ids than a source has, at the end or in a stage that reads it."""
         for name, source in self.sources.items():
-            if source.largest_id >= vocab:
-                what = f"holds the token id {source.largest_id:,}, the model knows 0 to {vocab - 1:,}"
+            largest, last = source.largest_id, stages[-1].vocab
+            reading = [stage for stage in stages if stage.mixture is not None and name in stage.mixture.names]
+            short = next((stage for stage in reading if stage.vocab is not None and stage.vocab <= largest), None)
+            if last is not None and last <= largest:
+                what = f"holds the token id {largest:,}, the model knows 0 to {last - 1:,}"
                 self.problems.append(Problem(f"sources.{name}", f"{what}. Tokenise with the model's tokenizer."))
+            elif short is not None and short.vocab is not None:
+                what = f"holds the token id {largest:,}, the model knows 0 to {short.vocab - 1:,} in {short.name}"
+                fix = f"Write vocab = {largest + 1} or more there, or read the source in later stages alone."
+                self.problems.append(Problem(f"sources.{name}", f"{what}. {fix}"))
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""
@@ -259,7 +264,7 @@ class Builder:
         cut = {"tokens": None, "epochs": None}
         last = stages[-1].model_copy(update=cut | {"steps": begin - last_start})
         fresh: dict[str, object] = {"fade": None, "lr": None, "reset_optimizer": False, "evaluate": False}
-        fresh |= {"start_from": None}
+        fresh |= {"start_from": None, "vocab": None}
         fresh["name"] = anneal.name
         # It continues with the size that the stage has there, also where that was changed while the run went on.
         fresh |= {"batch_size": BatchSize(size=planned[-1].size_at(begin)), "batch_tokens": None}

@@ -1,19 +1,28 @@
-"""`[model]`, the tokenizer and the weights it starts from -> the model's shape, and the rotary positions of each stage.
+"""`[model]`, the tokenizer and the weights it starts from -> the model's shape, and what each stage has of it.
+
+What belongs to the model stays with the model: its rotary positions, the tokens that it knows, and the parts of it that
+are frozen are those of the stage before where a stage says nothing.
 
 Rotary positions are the model's: a stage that asks for none keeps those that it was last trained with. A stage that
 scales them stretches the context that the model was trained with until then. Nothing that comes
 after a stage decides its positions, so that a longer stage may be appended to a run under way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from trivium.config.schema import SIZES, Config, Model, Size
+from trivium.config.schema import SIZES, Config, Model, Size, Tokenizer
 from trivium.config.stages import Rope, Stage
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
+from trivium.files import read_json
 from trivium.model.folder import read_spec
+from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, shortest_names
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
+from trivium.plan.stage import PlannedStage
+from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
 
@@ -22,42 +31,157 @@ class PlannedModel:
     """The model's shape; None, with a reason, where its vocabulary or the weights it starts from are not known."""
 
     spec: ModelSpec | None
-    gap: Problem | None = None
+    gaps: tuple[Problem, ...] = ()
     ropes: tuple[RopeSpec, ...] = ()  # of each stage; empty where the weights that it starts from are not known
+    vocabs: tuple[int, ...] = ()  # tokens that it knows in each stage; empty where the vocabulary is not known
+    freezes: tuple[tuple[str, ...], ...] = ()  # frozen parts of each stage, as ropes
+    teachers: tuple[ModelSpec | None, ...] = ()  # of each stage
+    warnings: tuple[Problem, ...] = ()
+
+    def in_stage(self, stage: PlannedStage) -> PlannedStage:
+        """A stage with what it has of the model, as far as that is known."""
+        at = slice(stage.index, stage.index + 1)
+        known = {"rope": self.ropes, "vocab": self.vocabs, "freeze": self.freezes, "teacher": self.teachers}
+        kept: dict[str, Any] = {key: values[at][0] for key, values in known.items() if values[at]}
+        return replace(stage, **kept)
 
 
 def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, largest_id: int) -> PlannedModel:
     """Resolve the shape; `weights` is the folder of `model.init`, `largest_id` the largest token id on disk.
 
-    Raises ConfigError where the weights cannot be read, or have fewer tokens than the tokenizer.
+    Raises ConfigError where the weights cannot be read, or stages ask for what the model cannot have.
     """
     if config.model.init is not None and weights is None:
         return PlannedModel(None)
     spec = _shape(config.model, stages, weights)
     ropes = stage_ropes(stages, config.model, spec)
-    _refuse_dropped(config.model, stages, spec)
+    freezes, problems = stage_freezes(stages, spec)
+    problems = [*_dropped_problems(config.model, stages, spec), *problems]
     vocab = vocab_of(config, largest_id)
     if isinstance(vocab, Problem):
-        return PlannedModel(None, vocab, ropes)
-    if weights is None:
-        spec = replace(spec, vocab=vocab)
-    elif spec.vocab < vocab:
-        what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
-        raise ConfigError([Problem("model.vocab", what)])
-    return PlannedModel(spec, None, ropes)
+        if problems:
+            raise ConfigError(problems)
+        return PlannedModel(None, (vocab,), ropes, freezes=freezes)
+    warnings = []
+    if weights is not None and spec.vocab < vocab and config.model.vocab is None:
+        warnings.append(_grown_by_tokenizer(spec.vocab, vocab))
+    spec = replace(spec, vocab=vocab if weights is None else max(vocab, spec.vocab))
+    vocabs = stage_vocabs(stages, spec)
+    found = [find_teacher(index, stage, vocabs[index], config) for index, stage in enumerate(stages)]
+    problems += [*vocab_problems(stages, spec), *(each.problem for each in found if each.problem is not None)]
+    if problems:
+        raise ConfigError(problems)
+    gaps = tuple(each.gap for each in found if each.gap is not None)
+    warnings += [each.warning for each in found if each.warning is not None]
+    return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
 
 
-def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:
-    """ConfigError for every `drop_layers` that names a layer which the model does not have."""
+def _grown_by_tokenizer(had: int, vocab: int) -> Problem:
+    what = (
+        f"the weights of model.init know {had:,} tokens and the tokenizer has {vocab:,}: {vocab - had:,} rows are new"
+    )
+    return Problem("model.vocab", f"{what}, the mean of the others. Write model.vocab = {vocab} if that is meant.")
+
+
+def stage_vocabs(stages: Sequence[Stage], spec: ModelSpec) -> tuple[int, ...]:
+    """The tokens that the model knows in each stage."""
+    return tuple(accumulate((stage.vocab or 0 for stage in stages), max, initial=spec.vocab))[1:]
+
+
+def vocab_problems(stages: Sequence[Stage], spec: ModelSpec) -> Iterator[Problem]:
+    """A vocabulary only grows."""
+    before = (spec.vocab, *stage_vocabs(stages, spec))
+    for index, stage in enumerate(stages):
+        if stage.vocab is not None and stage.vocab <= before[index]:
+            what = f"is {stage.vocab:,}, and the model knows {before[index]:,} tokens before this stage"
+            yield Problem(f"stages[{index}].vocab", f"{what}: a vocabulary only grows. Write more, or leave it out.")
+
+
+def stage_freezes(stages: Sequence[Stage], spec: ModelSpec) -> tuple[tuple[tuple[str, ...], ...], list[Problem]]:
+    """The frozen parts of each stage, by the fewest names, and what is wrong with those that are written."""
+    found: list[tuple[str, ...]] = []
+    problems: list[Problem] = []
+    for index, stage in enumerate(stages):
+        kept = found[-1] if found else ()
+        if stage.freeze is not None:
+            wrong = list(_freeze_problems(f"stages[{index}].freeze", stage.freeze, spec))
+            problems += wrong
+            kept = kept if wrong else shortest_names(parts_of(stage.freeze, spec), spec)
+        found.append(kept)
+    return tuple(found), problems
+
+
+def _freeze_problems(where: str, names: Sequence[str], spec: ModelSpec) -> Iterator[Problem]:
+    for name in names:
+        fault, last = name_problem(name), last_layer(name)
+        if fault is not None:
+            yield Problem(where, f'"{name}" {fault}')
+        elif last is not None and last >= spec.layers:
+            what = f'"{name}" goes beyond the model, whose last layer is {spec.layers - 1}'
+            yield Problem(where, f"{what}. Write layers.0-{spec.layers - 1} or less.")
+    sound = all(name_problem(name) is None and (last_layer(name) or 0) < spec.layers for name in names)
+    if sound and parts_of(names, spec) == all_parts(spec):
+        yield Problem(where, "freezes the whole model, so that nothing would be trained. Leave out a part.")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTeacher:
+    """The shape of a stage's teacher, or why it is not known or cannot be."""
+
+    spec: ModelSpec | None = None
+    gap: Problem | None = None
+    problem: Problem | None = None
+    warning: Problem | None = None
+
+
+def find_teacher(index: int, stage: Stage, vocab: int, config: Config) -> FoundTeacher:
+    """Look at the folder that a stage is distilled from, if any: its vocabulary must be the stage's."""
+    asked, where = stage.distill, f"stages[{index}].distill"
+    if asked is None or asked.path is None:
+        return FoundTeacher()
+    if asked.top_k is not None and asked.top_k >= vocab:
+        what = f"is {asked.top_k:,}, and the model knows {vocab:,} tokens. Write less, or leave it out for all of them."
+        return FoundTeacher(problem=Problem(f"{where}.top_k", what))
+    try:
+        folder = weights_folder(Path(asked.path), asked.step)
+        spec = read_spec(folder)
+    except ResumeError as error:
+        return FoundTeacher(gap=Problem(f"{where}.path", f"{str(error).split('. ')[0]}: its shape is not known."))
+    except ConfigError as error:
+        return FoundTeacher(problem=Problem(f"{where}.path", "; ".join(map(str, error.problems))))
+    if spec.own is not None:
+        what = f"{folder} holds a model that {spec.own} made, and teachers are decoders. Give another."
+        return FoundTeacher(problem=Problem(f"{where}.path", what))
+    if spec.vocab != vocab:
+        what = f"{folder} has a vocabulary of {spec.vocab:,}, and the model has {vocab:,} in this stage"
+        return FoundTeacher(problem=Problem(f"{where}.path", f"{what}. Give a teacher with the same tokens."))
+    return FoundTeacher(spec, warning=_other_tokenizer(f"{where}.path", folder, config))
+
+
+def _other_tokenizer(where: str, folder: Path, config: Config) -> Problem | None:
+    """Tokens of another tokenizer mean something else, however many they are; None where one is not known."""
+    theirs = Tokenizer(path=str(folder)) if (folder / "tokenizer.json").is_file() else None
+    try:
+        if (folder.parent / "state.json").is_file():
+            theirs = Config.model_validate(read_json(folder.parent / "state.json")["config"]).tokenizer
+        own, other = (open_tokenizer(each) for each in (config.tokenizer, theirs))
+    except (SourceError, OSError, ValueError, KeyError):
+        return None
+    if own is None or other is None or own.fingerprint == other.fingerprint:
+        return None
+    what = f"{folder} was trained with another tokenizer, whose {other.vocab:,} tokens mean something else"
+    return Problem(where, f"{what}. Give a teacher with the run's own tokenizer, unless both are known to agree.")
+
+
+def _dropped_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> list[Problem]:
+    """Every `drop_layers` that names a layer which the model does not have."""
     asked = {"model.rope": model.rope} | {f"stages[{number}].rope": each.rope for number, each in enumerate(stages)}
     last = spec.layers - 1
-    problems = [
+    return [
         Problem(f"{where}.drop_layers", f"has {max(rope.drop_layers)}, and the model's last layer is {last}. Lower it.")
         for where, rope in asked.items()
         if rope is not None and rope.drop_layers and max(rope.drop_layers) > last
     ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:

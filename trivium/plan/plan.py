@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -114,11 +114,21 @@ class Plan:
         return self.group_learning_rates.get(group, self.learning_rate).at(step)
 
     def flops_per_token(self, stage: PlannedStage) -> float | None:
-        """FLOPs of learning one token of a stage, its reference's pass included; None where the model is not known."""
+        """FLOPs of learning one token of a stage, its references' passes included; None where the model is not known.
+
+        What is frozen is counted as all else: figures can then be compared.
+        """
         if self.model is None:
             return None
-        of_reference = 0.0 if stage.config.kl is None else self.model.forward_flops(stage.seq_len)
-        return self.model.flops(stage.seq_len) + of_reference
+        model = self.model if stage.vocab is None else replace(self.model, vocab=stage.vocab)
+        references = [model] if stage.config.kl is not None else []
+        references += [] if stage.teacher is None else [stage.teacher]
+        return model.flops(stage.seq_len) + sum(each.forward_flops(stage.seq_len) for each in references)
+
+    @property
+    def largest_vocab(self) -> int:
+        """Tokens that the model knows at the run's end."""
+        return max((stage.vocab or 0 for stage in self.stages), default=0)
 
     def settings_at(self, step: int) -> StepSettings:
         """Everything that a step is taken with."""

@@ -202,6 +202,12 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
         entries |= _flat(f"{path}.kl", config.kl)
         if config.kl.reference is not None and config.kl.reference.stage is not None:
             entries[f"{path}.kl.reference.stage"] = names.index(config.kl.reference.stage)
+    if config.distill is not None:
+        entries |= _flat(f"{path}.distill", config.distill)
+    if stage.freeze:
+        entries[f"{path}.freeze"] = list(stage.freeze)
+    if config.vocab is not None:
+        entries[f"{path}.vocab"] = config.vocab
     if config.goldfish is not None:
         entries |= _flat(f"{path}.goldfish", config.goldfish)
     for name, weight in sorted((config.loss_weight or {}).items()):

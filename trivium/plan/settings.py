@@ -1,6 +1,7 @@
 """A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from numpy.typing import NDArray
 from trivium.config.engine import Parallel
 from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
-from trivium.config.stages import Kl, Stage
+from trivium.config.stages import Distill, Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.loss_weight import LossWeights
-from trivium.engine.mesh import CONTEXT, MeshShape, refuse_unshared_rows
+from trivium.engine.mesh import CONTEXT, MeshShape, refuse_uneven_matrices, refuse_unshared_rows
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.plan.average import StageAverage
+from trivium.plan.stage import PlannedStage
 
 
 def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.integer] | None = None) -> EngineSettings:
@@ -55,24 +57,28 @@ def stage_settings(
     rope: RopeSpec | None,
     *,
     begins: bool,
-    reference: Path | None = None,
+    references: Mapping[str, Path] | None = None,
     optimizer: StageOptimizer | None = None,
     average: StageAverage | None = None,
     average_before: StageAverage | None = None,
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
-    `reference` is the frozen model's folder. Without one the stage's `kl` is ignored: enough to evaluate and to export,
-    which need no `optimizer` either.
+    `references` are the folders of frozen models, by the term that needs one. Without one the stage's `kl` or `distill`
+    is ignored: enough to evaluate and to export, which need no `optimizer` either.
     `average` is what the stage keeps, `average_before` what the stage before it kept.
     """
+    folders = references or {}
     return StageSettings(
         seq_len=stage.seq_len,
         rope=rope,
         document_mask=stage.document_mask,
         z_loss=stage.z_loss,
         loss_weight=LossWeights(stage.loss_weight or {}),
-        kl=None if stage.kl is None or reference is None else _kl_settings(stage.kl, reference),
+        kl=None if stage.kl is None or "kl" not in folders else _kl_settings(stage.kl, folders["kl"]),
+        distill=None
+        if stage.distill is None or "distill" not in folders
+        else _distill_settings(stage.distill, folders["distill"]),
         reset_optimizer=begins and (stage.reset_optimizer if optimizer is None else optimizer.is_fresh),
         recompute=stage.engine.recompute,
         micro_batch_size=stage.engine.micro_batch_size,
@@ -88,6 +94,53 @@ def stage_settings(
 def _kl_settings(kl: Kl, reference: Path) -> KlSettings:
     assert kl.beta is not None, "a checked stage has a beta"
     return KlSettings(kl.beta, reference, kl.direction, kl.precision)
+
+
+def _distill_settings(distill: Distill, teacher: Path) -> KlSettings:
+    assert distill.beta is not None, "a checked stage has a beta"
+    how = distill.precision, distill.temperature, distill.top_k
+    return KlSettings(distill.beta, teacher, "forward", *how)
+
+
+def planned_settings(
+    planned: PlannedStage,
+    *,
+    begins: bool,
+    references: Mapping[str, Path],
+    optimizer: StageOptimizer,
+    average_before: StageAverage | None = None,
+) -> StageSettings:
+    """What a stage of a plan changes in the engine, with what it has of the model."""
+    settings = stage_settings(
+        planned.config,
+        planned.rope,
+        begins=begins,
+        references=references,
+        optimizer=optimizer,
+        average=planned.average,
+        average_before=average_before,
+    )
+    teacher = None if settings.distill is None else replace(settings.distill, spec=planned.teacher)
+    return replace(settings, distill=teacher, freeze=planned.freeze, vocab=planned.vocab)
+
+
+def refuse_teachers(settings: EngineSettings, mesh: MeshShape, stages: Iterable[PlannedStage]) -> None:
+    """A teacher's matrices and heads must divide over the ranks as the model's do."""
+    problems = []
+    for stage in stages:
+        if stage.teacher is None:
+            continue
+        shape = stage_mesh(mesh, stage.config)
+        try:
+            refuse_uneven_matrices(shape, stage.teacher)
+            refuse_unshared_rows(shape, stage.teacher, settings.context_method == "ulysses")
+        except ConfigError as error:
+            what = "; ".join(
+                f"{each.where} {each.what}".replace("the model's", "the teacher's") for each in error.problems
+            )
+            problems.append(Problem(f"stages[{stage.index}].distill.path", what))
+    if problems:
+        raise ConfigError(problems)
 
 
 def mesh_shape(parallel: Parallel, ranks: int, local_devices: int | None = None) -> MeshShape:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from trivium.config.batches import Batches, BatchPiece
 from trivium.config.stages import Stage
-from trivium.model.spec import RopeSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.plan.average import StageAverage
 from trivium.rows.figures import Figures
 from trivium.rows.goldfish import NONE, Goldfish
@@ -63,6 +63,9 @@ class PlannedStage:
     average: StageAverage | None = None  # of the weights, kept beside them
     longest: int | None = None  # its steps, had it not ended on a figure
     ended: StageEnded | None = None  # why it has fewer
+    vocab: int | None = None  # tokens that the model knows; None where that is not known
+    freeze: tuple[str, ...] = ()  # parts of the model that no update changes, by the fewest names
+    teacher: ModelSpec | None = None  # the shape of what it is distilled from, where that is known
 
     @property
     def may_end_early(self) -> bool:
@@ -159,8 +162,7 @@ class CompleteStage(PlannedStage):
         """A stage as this type; None where something of it is not known."""
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
-        values = {each.name: getattr(stage, each.name) for each in fields(stage)}
-        return cls(**values)
+        return cls(**{each.name: getattr(stage, each.name) for each in fields(PlannedStage)})
 
     @property
     def end(self) -> int:

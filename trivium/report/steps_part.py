@@ -13,6 +13,11 @@ EXTRA_TABLES = ("extra", "figures")  # what an engine and the user's own code ad
 EXTRAS = {  # what engines add: a title and a note
     "kl": ("KL to the reference", "Nats a token that counts in the loss, before it is multiplied by beta."),
     "reference_loss": ("Loss of the reference", "Of the frozen model, on the same tokens."),
+    "distill": (
+        "KL to the teacher",
+        "Nats a token that counts in the loss, times the square of the temperature, before it is multiplied by beta.",
+    ),
+    "teacher_loss": ("Loss of the teacher", "Of the frozen model, on the same tokens."),
     "weighted_loss": ("Weighted loss", "The loss by the weights that the stage gives to its sources."),
     "objective": (
         "Objective",

@@ -134,7 +134,7 @@ class StepTaken(Event):
         """`step 41 (0.4%)  loss 4.1234  lr 3e-04  12.3k tokens/s`."""
         mfu = "" if self.mfu is None else f"  mfu {self.mfu:.1%}"
         gpu = "" if self.device_memory is None else f"  GPU {self.device_memory['active'] / 1e9:.1f} GB"
-        kl = f"kl {self.extra['kl']:.4f}  " if "kl" in self.extra else ""
+        kl = "".join(f"{term} {self.extra[term]:.4f}  " for term in ("kl", "distill") if term in self.extra)
         return (
             f"step {self.step:,} ({self.percent:.3g}%)  {self.stage}  loss {self.loss:.4f}  {kl}"
             f"lr {self.lr['matrix']:.3g}  norm {self.grad_norm:.3g}  "

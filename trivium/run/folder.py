@@ -36,6 +36,7 @@ from trivium.files import (
     read_json,
     try_lock,
 )
+from trivium.model.huggingface import CONFIG_FILE
 
 COMPLETE = "COMPLETE"
 STATE = "state.json"
@@ -393,3 +394,8 @@ def written_to(path: Path) -> Iterator[None]:
             f"{path}: cannot be written to: {error.strerror or error}. "
             "Make room, or give run.folder a place that you may write to."
         ) from error
+
+
+def weights_folder(path: Path, step: int | None) -> Path:
+    """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
+    return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine

@@ -142,14 +142,15 @@ def _tokenizer_problem(found: Mapping[str, TokenizerError], config: Config) -> P
 
 
 def vocab_of(config: Config) -> int | None:
-    """The model's vocabulary: as written, else the tokenizer's; None where neither is there."""
+    """The model's vocabulary at its largest: as written, else the tokenizer's; None where neither is there."""
+    grown = max((stage.vocab or 0 for stage in config.stages), default=0)
     if config.model.vocab is not None or config.tokenizer is None or config.model.init is not None:
-        return config.model.vocab
+        return None if config.model.vocab is None else max(config.model.vocab, grown)
     try:
         tokenizer = open_tokenizer(config.tokenizer)
     except SourceError:
         return None  # a tokenizer that is not there yet is asked for when the run starts
-    return None if tokenizer is None else tokenizer.vocab
+    return None if tokenizer is None else max(tokenizer.vocab, grown)
 
 
 def as_blocks(name: str, source: BaseSource, files: tuple[TokenFile, ...], manifest: Manifest) -> OpenSource:

@@ -16,7 +16,7 @@ from trivium.config.optimizer import StageOptimizer
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
-from trivium.plan.settings import stage_settings
+from trivium.plan.settings import planned_settings
 from trivium.plan.stage import CompleteStage
 from trivium.run.events import UNTIL, Ended, EndedEarly, Preempted, Skipped, Spiked, StageBegan
 from trivium.train.meter import peak_memory
@@ -34,6 +34,7 @@ STAGE_CHANGES = (
     "packing",
     "document_mask",
     "kl",
+    "distill",
     "z_loss",
     "loss_on",
     "loss_weight",
@@ -138,23 +139,20 @@ class Loop:
         session.guard.enter(stage.index, trainer.plan.optimizers[stage.index].settings.skip)
         if begins:
             asked = step == 0 and trainer.config.evaluate.at_start
-            self._evaluate_around(stage, asked=asked, changed=stage.config.start_from is not None)
+            self._evaluate_around(
+                stage, asked=asked, changed=stage.config.start_from is not None or stage.config.vocab is not None
+            )
             self.sample()
         trainer.on_stage(stage)
 
     def _enter(self, stage: CompleteStage, *, begins: bool) -> None:
         session = self.session
-        reference = session.references.of(stage)
-        optimizer = self.trainer.plan.optimizers[stage.index]
-        before = self.trainer.plan.stages[stage.index - 1].average if stage.index else None
-        settings = stage_settings(
-            stage.config,
-            stage.rope,
+        settings = planned_settings(
+            stage,
             begins=begins,
-            reference=reference,
-            optimizer=optimizer,
-            average=stage.average,
-            average_before=before,
+            references=session.references.of(stage),
+            optimizer=self.trainer.plan.optimizers[stage.index],
+            average_before=self.trainer.plan.stages[stage.index - 1].average if stage.index else None,
         )
         session.engine.enter(self.trainer.own.entered(settings))
         session.compared.enter(stage.index)
@@ -394,6 +392,10 @@ def stage_changes(before: CompleteStage, stage: CompleteStage) -> dict[str, tupl
             changes[key] = (_plain(old), _plain(new))
     if before.rope is not None and stage.rope is not None and before.rope != stage.rope:
         changes["rope"] = (before.rope.deciding(), stage.rope.deciding())
+    for key in ("freeze", "vocab"):
+        old, new = getattr(before, key), getattr(stage, key)
+        if old != new:
+            changes[key] = (_plain(old), _plain(new))
     if before.average != stage.average and (stage.average is None or stage.average.begins):
         old, new = (None if each is None else each.shown for each in (before.average, stage.average))
         changes["average"] = (old, new)
@@ -415,4 +417,5 @@ def _shown_shares(stage: CompleteStage) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
+    value = list(value) if isinstance(value, tuple) else value
     return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value

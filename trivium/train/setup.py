@@ -28,11 +28,10 @@ from trivium.engine.own import name_of, source_hash
 from trivium.engine.packaged import is_packaged
 from trivium.engine.ranks import Ranks
 from trivium.errors import UsageError
-from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.settings import engine_settings, optimizer_settings
 from trivium.run.decisions import BatchResized, Decision, run_decisions, run_places
-from trivium.run.folder import COMPLETE, Checkpoint, find_checkpoint
+from trivium.run.folder import COMPLETE, Checkpoint, weights_folder
 from trivium.text.tokenizer import open_tokenizer
 
 GivenOptimizer = str | OptimizerSettings | OwnOptimizer | None
@@ -211,7 +210,7 @@ class Begun:
 def run_engine(plan: CompletePlan, own: Own, mesh: MeshShape = ONE_RANK) -> Engine:
     """The engine of a run; its weights have no values yet."""
     tokenizer = open_tokenizer(plan.config.tokenizer)
-    token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.model.vocab)
+    token_bytes = None if tokenizer is None else tokenizer.token_bytes(plan.largest_vocab)
     settings = replace(engine_settings(plan.config, plan.model, token_bytes), mesh=mesh, draw=False)
     return make_engine(own.applied(settings), plan.config.engine.name)
 
@@ -227,8 +226,3 @@ def init_folder(config: Config, ranks: Ranks) -> Path | None:
     if (folder.parent / COMPLETE).is_file():
         Checkpoint(0, folder.parent).refuse_damaged(ranks.rank, ranks.size)
     return folder
-
-
-def weights_folder(path: Path, step: int | None) -> Path:
-    """A Hugging Face folder as it is; of a run or one of its checkpoints the engine's part."""
-    return path if (path / CONFIG_FILE).is_file() else find_checkpoint(path, step).engine

@@ -23,7 +23,7 @@ from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan
-from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes
+from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes, refuse_teachers
 from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
@@ -124,6 +124,7 @@ class Trainer:
             start = max(self.planned_from, self.plan.decided_from)
             taken = {stage.index: stage.config for stage in self.plan.stages_between(start, self.until)}
             refuse_stage_meshes(settings, self.mesh, taken, local_devices)
+            refuse_teachers(settings, self.mesh, [self.plan.stages[index] for index in taken])
             self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start, end=self.until)
 
     def follow(self, plan: CompletePlan) -> None:
@@ -272,7 +273,8 @@ class Trainer:
     def validation_batches(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
         rows = self.config.engine.micro_batch_size or max(1, EVALUATION_TOKENS // self._validation.seq_len)
-        for batch in self._validation.batches(rows, *self.loader.reader_in(self.stage)):
+        known = self._validation.known(self.stage.vocab or self.plan.model.vocab)
+        for batch in known.batches(rows, *self.loader.reader_in(self.stage)):
             if self._session is not None:
                 self._session.beat()
             yield batch
@@ -283,7 +285,8 @@ class Trainer:
         return self._fingerprints(averaged=self.evaluated_weights[0])
 
     def _fingerprints(self, *, averaged: bool) -> dict[str, str]:
-        return self._validation.fingerprints(document_mask=self.stage.config.document_mask, averaged=averaged)
+        known = self._validation.known(self.stage.vocab or self.plan.model.vocab)
+        return known.fingerprints(document_mask=self.stage.config.document_mask, averaged=averaged)
 
     @cached_property
     def _validation(self) -> ValidationSet:

@@ -8,7 +8,7 @@ those with the same one can be compared.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -43,6 +43,7 @@ class ValidationRows:
     reading: Reading
     rows: int
     masks_loss: bool  # whether only the tokens that the source's `loss_on` names count
+    largest_id: int  # in the source
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class ValidationSet:
     seq_len: int
     vocab: int  # of the model
     tokenizer: str | None  # its fingerprint: it decides the bytes of tokens
+
+    def known(self, vocab: int) -> "ValidationSet":
+        """Without sources that have ids beyond a vocabulary: a model that has yet to grow cannot read them."""
+        return replace(self, parts=tuple(part for part in self.parts if part.largest_id < vocab), vocab=vocab)
 
     def fingerprints(self, *, document_mask: bool, averaged: bool = False) -> dict[str, str]:
         """By source, a hash of all that decides its figures except the model; the stage's mask is part of it.
@@ -96,7 +101,7 @@ def validation_set(plan: CompletePlan) -> ValidationSet:
         settings = RowSettings(seq_len, "bestfit", VALIDATION_SEED)
         reading = Reading(blocks, settings, Unread.all_of(blocks, VALIDATION_SEED))
         rows = max(1, min(reading.position_after(0, tokens), math.ceil(share * budget)))
-        parts.append(ValidationRows(name, reading, rows, source.loss_on != "all"))
+        parts.append(ValidationRows(name, reading, rows, source.loss_on != "all", source.largest_id))
     tokenizer = open_tokenizer(config.tokenizer) if parts else None
     names = tuple(sorted(config.sources))
     known_bytes = None if tokenizer is None else tokenizer.fingerprint

@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from tests.engine.contract import EngineContract
+from tests.engine.freeze_contract import State
 from tests.engine.tiny import STAGE
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings
@@ -27,6 +28,13 @@ pytestmark = pytest.mark.slow  # programs are compiled
 class TestJaxEngine(EngineContract):
     def make(self, settings: EngineSettings) -> Engine:
         return JaxEngine(settings)
+
+    def state_of(self, engine: Engine) -> tuple[State, State]:
+        assert isinstance(engine, JaxEngine)
+        params, averages = engine.state.params, engine.state.opt_state
+        parts = {"mu": averages.adam.mu, "nu": averages.adam.nu, "muon": averages.muon.mean, "slow": averages.slow}
+        kept = {f"{name}:{part}": np.array(each) for part, arrays in parts.items() for name, each in arrays.items()}
+        return {name: np.array(each) for name, each in params.items()}, kept
 
     def hash_of(self, engine: Engine, folder: Path) -> str:
         """Orbax names its files by chance and dates them: what counts is every array by its name."""

@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.engine.contract import EngineContract
+from tests.engine.freeze_contract import State
 from tests.engine.tiny import STAGE, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
@@ -18,6 +19,11 @@ from trivium.errors import ConfigError
 class TestTorchEngine(EngineContract):
     def make(self, settings: EngineSettings) -> Engine:
         return TorchEngine(settings)
+
+    def state_of(self, engine: Engine) -> tuple[State, State]:
+        assert isinstance(engine, TorchEngine)
+        weights = {name: each.detach().numpy().copy() for name, each in engine.model.weights().items()}
+        return weights, {name: each.numpy().copy() for name, each in engine.optimizers.state() if each.ndim}
 
 
 def test_exact_mode_does_not_outlive_a_step() -> None:

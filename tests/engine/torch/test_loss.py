@@ -1,5 +1,6 @@
 """The sliced loss is the direct one, backward too."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +11,17 @@ from torch.nn.functional import cross_entropy
 
 from trivium.engine.base import Direction
 from trivium.engine.torch import loss
+from trivium.engine.torch.compare import Penalty, PolicySums
 from trivium.engine.torch.loss import (
-    Compared,
     Losses,
     LossTargets,
     Objective,
-    Penalty,
     ReferenceStates,
-    kl_and_its_gradient,
+    losses_and_their_gradient,
     slice_tokens,
     sliced_loss,
 )
+from trivium.engine.torch.tensor_parallel.axis import Columns
 
 TOKENS, WIDTH, VOCAB, PADDED = 23, 8, 50, 128
 IGNORED = -100
@@ -74,8 +75,8 @@ def test_weights_multiply_all_terms_of_a_token(direction: Direction | None, all_
     """The gradient of a weighted sum is the sum of the gradients of tokens of each weight, weighted."""
     hidden, weight, targets = inputs(torch.float32)
     targets = targets.clamp(min=0) if all_count else targets
-    reference = None if direction is None else reference_states(torch.float32)
-    objective = Objective(0.01, 0.1, None if direction is None else Penalty(0.7, direction))
+    reference = () if direction is None else (reference_states(torch.float32),)
+    objective = Objective(0.01, 0.1, () if direction is None else (Penalty(0.7, direction),))
     by_state = torch.tensor([0.25, 2.0]).repeat(TOKENS)[:TOKENS]
     plain = loss_targets(targets)
     weighted = replace(plain, weight_bits=(by_state if plain.at is None else by_state[plain.at]).view(torch.int32))
@@ -132,40 +133,72 @@ def test_without_gradients_none_are_made() -> None:
 def test_no_more_than_a_slice_of_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    def spy(logits: Tensor, *rest: Any) -> PolicySums:
         seen.append(tuple(logits.shape))
         return plain(logits, *rest)
 
-    plain = loss._cross_entropy_and_its_gradient
-    monkeypatch.setattr(loss, "_cross_entropy_and_its_gradient", spy)
+    plain = loss.losses_and_their_gradient
+    monkeypatch.setattr(loss, "losses_and_their_gradient", spy)
     hidden, weight, targets = inputs(torch.float32)
     sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     assert seen == [(5, PADDED)] * 3 + [(2, PADDED)]
 
 
-def reference_states(dtype: torch.dtype = torch.float32) -> ReferenceStates:
-    random = torch.Generator().manual_seed(1)
+def reference_states(dtype: torch.dtype = torch.float32, seed: int = 1) -> ReferenceStates:
+    random = torch.Generator().manual_seed(seed)
     hidden, weight = (torch.randn(rows, WIDTH, generator=random).to(dtype) for rows in (TOKENS, PADDED))
     return ReferenceStates(hidden, weight)
 
 
 def direct_kl(
-    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, reference: ReferenceStates
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    objective: Objective,
+    references: Sequence[ReferenceStates],
 ) -> Losses:
     """From whole logits, by the formulas of a textbook."""
-    assert objective.penalty is not None
-    plain = direct(hidden, weight, targets, objective)
-    theirs = (reference.hidden @ reference.unembedding[:VOCAB].T).float()
-    reference_nats = cross_entropy(theirs, targets, ignore_index=IGNORED, reduction="none")
-    log_p, log_q = (hidden @ weight[:VOCAB].T).float().log_softmax(1), theirs.log_softmax(1)
-    kl = {
-        "forward": (log_q.exp() * (log_q - log_p)).sum(1),
-        "reverse": (log_p.exp() * (log_p - log_q)).sum(1),
-        "nll_gap": plain.nats - reference_nats,
-    }[objective.penalty.direction]
-    kl = torch.where(targets == IGNORED, 0, kl)
-    total = plain.objective + objective.scale * objective.penalty.beta * kl.sum()
-    return Losses(total, plain.nats, plain.z, reference_nats, kl)
+    plain = direct(hidden, weight, targets, replace(objective, z_loss=0.0))
+    ours = (hidden @ weight[:VOCAB].T).float()
+    total = objective.cross_entropy * plain.objective + objective.scale * objective.z_loss * plain.z.sum()
+    kls, nats = [], []
+    for reference, penalty in zip(references, objective.penalties, strict=True):
+        theirs = (reference.hidden @ reference.unembedding[:VOCAB].T).float()
+        nats.append(cross_entropy(theirs, targets, ignore_index=IGNORED, reduction="none"))
+        kls.append(torch.where(targets == IGNORED, 0, textbook_kl(ours, theirs, plain.nats - nats[-1], penalty)))
+        total = total + objective.scale * penalty.beta * kls[-1].sum()
+    return Losses(total, plain.nats, plain.z, tuple(kls), tuple(nats))
+
+
+def textbook_kl(ours: Tensor, theirs: Tensor, nll_gap: Tensor, penalty: Penalty) -> Tensor:
+    """By token, from logits; with top_k of classes: each of the teacher's k most likely tokens, and all others."""
+    log_p, log_q = ((logits / penalty.temperature).log_softmax(1) for logits in (ours, theirs))
+    if penalty.direction == "nll_gap":
+        return nll_gap
+    if penalty.direction == "reverse":
+        log_p, log_q = log_q, log_p
+    if penalty.top_k is not None:
+        order = theirs.argsort(1, descending=True)
+        log_p, log_q = (classes(each.gather(1, order), penalty.top_k) for each in (log_p, log_q))
+    return penalty.temperature**2 * (log_q.exp() * (log_q - log_p)).sum(1)
+
+
+def classes(log_probabilities: Tensor, top_k: int) -> Tensor:
+    first, rest = log_probabilities[:, :top_k], log_probabilities[:, top_k:]
+    return torch.cat((first, rest.logsumexp(1, keepdim=True)), dim=1)
+
+
+def assert_textbook(objective: Objective, references: Sequence[ReferenceStates], all_count: bool) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    targets = targets.clamp(min=0) if all_count else targets
+    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, references)
+    wanted = direct_kl(hidden, weight, targets, objective, references)
+    for part in ("objective", "nats", "z", "reference_nats", "kl"):
+        torch.testing.assert_close(getattr(got, part), getattr(wanted, part), rtol=1e-5, atol=1e-5)
+    gradients = torch.autograd.grad(2 * got.objective, (hidden, weight))
+    expected = torch.autograd.grad(2 * wanted.objective, (hidden, weight))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)
+    assert not gradients[1][VOCAB:].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -175,18 +208,48 @@ def direct_kl(
 def test_kl_and_its_gradients_are_those_of_whole_logits(
     direction: Direction, all_count: bool, z_loss: float, dtype: torch.dtype
 ) -> None:
+    assert_textbook(Objective(0.01, z_loss, (Penalty(0.7, direction),)), [reference_states(dtype)], all_count)
+
+
+@pytest.mark.parametrize("cross_entropy", [1.0, 0.3, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, 2.5, 0.5])
+@pytest.mark.parametrize("top_k", [None, 1, 7, VOCAB - 1])
+def test_a_teachers_term_and_its_gradients_are_those_of_whole_logits(
+    top_k: int | None, temperature: float, cross_entropy: float
+) -> None:
+    penalty = Penalty(0.7, temperature=temperature, top_k=top_k)
+    assert_textbook(Objective(0.01, 0.1, (penalty,), cross_entropy), [reference_states()], all_count=False)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_two_references_add_up(direction: Direction) -> None:
+    penalties = (Penalty(0.3, direction), Penalty(0.6, temperature=2.0, top_k=5))
+    assert_textbook(Objective(0.01, 0.0, penalties, 0.4), [reference_states(), reference_states(seed=2)], False)
+
+
+def test_a_teacher_who_is_certain_overflows_nothing() -> None:
     hidden, weight, targets = inputs(torch.float32)
-    targets = targets.clamp(min=0) if all_count else targets
-    objective = Objective(0.01, z_loss, Penalty(0.7, direction))
-    reference = reference_states(dtype)
-    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, reference)
-    wanted = direct_kl(hidden, weight, targets, objective, reference)
-    for part in ("objective", "nats", "z", "reference_nats", "kl"):
-        torch.testing.assert_close(getattr(got, part), getattr(wanted, part), rtol=1e-5, atol=1e-5)
-    gradients = torch.autograd.grad(2 * got.objective, (hidden, weight))
-    expected = torch.autograd.grad(2 * wanted.objective, (hidden, weight))
-    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)
-    assert not gradients[1][VOCAB:].any()
+    for size in (1e4, -1e4):
+        reference = ReferenceStates(size * hidden.detach(), weight.detach())
+        objective = Objective(penalties=(Penalty(1.0, temperature=0.5, top_k=3),))
+        got = sliced_loss(hidden * 1e4, weight, loss_targets(targets), VOCAB, objective, [reference])
+        (gradient,) = torch.autograd.grad(got.objective, hidden)
+        assert got.kl[0].isfinite().all()
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "weight"])
+def test_what_is_frozen_has_no_gradient_and_the_other_the_same(frozen: str) -> None:
+    hidden, weight, targets = inputs(torch.float32)
+    given = {"hidden": hidden, "weight": weight}
+    whole = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
+    whole.objective.backward()  # type: ignore[no-untyped-call]
+    trained = {name: each.detach().requires_grad_(name != frozen) for name, each in given.items()}
+    part = sliced_loss(trained["hidden"], trained["weight"], loss_targets(targets), VOCAB, Objective())
+    part.objective.backward()  # type: ignore[no-untyped-call]
+    assert trained.pop(frozen).grad is None
+    for name, each in trained.items():
+        torch.testing.assert_close(each.grad, given[name].grad, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -196,10 +259,9 @@ def test_at_the_reference_itself_kl_and_its_gradient_are_zero(direction: Directi
     plain = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
     gradients = torch.autograd.grad(plain.objective, (hidden, weight))
     got = sliced_loss(
-        hidden, weight, loss_targets(targets), VOCAB, Objective(penalty=Penalty(3.0, direction)), reference
+        hidden, weight, loss_targets(targets), VOCAB, Objective(penalties=(Penalty(3.0, direction),)), [reference]
     )
-    assert got.kl is not None
-    torch.testing.assert_close(got.kl, torch.zeros(TOKENS), rtol=0, atol=1e-6)
+    torch.testing.assert_close(got.kl[0], torch.zeros(TOKENS), rtol=0, atol=1e-6)
     times = 4.0 if direction == "nll_gap" else 1.0
     for own, penalised in zip(gradients, torch.autograd.grad(got.objective, (hidden, weight)), strict=True):
         torch.testing.assert_close(penalised, times * own, rtol=1e-5, atol=1e-5)
@@ -209,8 +271,8 @@ def test_at_the_reference_itself_kl_and_its_gradient_are_zero(direction: Directi
 def test_only_the_gap_of_token_losses_has_a_multiple_of_the_plain_gradient(direction: Direction) -> None:
     hidden, weight, targets = inputs(torch.float32)
     plain = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective())
-    objective = Objective(penalty=Penalty(0.5, direction))
-    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, reference_states())
+    objective = Objective(penalties=(Penalty(0.5, direction),))
+    got = sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, [reference_states()])
     (own,) = torch.autograd.grad(plain.objective, weight)
     (penalised,) = torch.autograd.grad(got.objective, weight)
     cosine = torch.cosine_similarity(own.flatten(), penalised.flatten(), dim=0).item()
@@ -224,19 +286,20 @@ def test_only_the_gap_of_token_losses_has_a_multiple_of_the_plain_gradient(direc
 def test_kl_of_logits_of_any_size_overflows_nothing(direction: Direction) -> None:
     hidden, weight, targets = inputs(torch.float32)
     reference = ReferenceStates(-1e4 * hidden.detach(), weight.detach())
-    objective = Objective(penalty=Penalty(1.0, direction))
-    got = sliced_loss(hidden * 1e4, weight, loss_targets(targets), VOCAB, objective, reference)
-    assert got.kl is not None
+    objective = Objective(penalties=(Penalty(1.0, direction),))
+    got = sliced_loss(hidden * 1e4, weight, loss_targets(targets), VOCAB, objective, [reference])
     (gradient,) = torch.autograd.grad(got.objective, hidden)
-    assert got.kl.isfinite().all()
+    assert got.kl[0].isfinite().all()
     assert gradient.isfinite().all()
 
 
 def test_what_pads_the_references_vocabulary_never_counts() -> None:
     hidden, weight, targets = inputs(torch.float32)
-    objective, clean, dirty = Objective(penalty=Penalty(1.0)), reference_states(), reference_states()
+    objective, clean, dirty = Objective(penalties=(Penalty(1.0),)), reference_states(), reference_states()
     dirty.unembedding[VOCAB:] = torch.nan
-    one, other = (sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, each) for each in (clean, dirty))
+    one, other = (
+        sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, [each]) for each in (clean, dirty)
+    )
     assert one.objective == other.objective
     gradients = [torch.autograd.grad(each.objective, (hidden, weight)) for each in (one, other)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
@@ -245,13 +308,14 @@ def test_what_pads_the_references_vocabulary_never_counts() -> None:
 def test_no_more_than_a_slice_of_either_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(logits: Tensor, reference: Tensor, *rest: Any) -> Compared:
-        seen.append((tuple(logits.shape), tuple(reference.shape)))
-        return kl_and_its_gradient(logits, reference, *rest)
+    def spy(logits: Tensor, targets: Columns, objective: Objective, compared: Any, *rest: Any) -> PolicySums:
+        seen.append((tuple(logits.shape), tuple(compared[0].reference.shape)))
+        return losses_and_their_gradient(logits, targets, objective, compared, *rest)
 
-    monkeypatch.setattr(loss, "kl_and_its_gradient", spy)
+    monkeypatch.setattr(loss, "losses_and_their_gradient", spy)
     hidden, weight, targets = inputs(torch.float32)
-    sliced_loss(hidden, weight, loss_targets(targets), VOCAB, Objective(penalty=Penalty(1.0)), reference_states())
+    objective = Objective(penalties=(Penalty(1.0),))
+    sliced_loss(hidden, weight, loss_targets(targets), VOCAB, objective, [reference_states()])
     assert seen == [((5, PADDED), (5, PADDED))] * 3 + [((2, PADDED), (2, PADDED))]
 
 

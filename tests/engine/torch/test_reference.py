@@ -46,7 +46,7 @@ def test_a_reference_runs_once_a_micro_batch_and_only_in_its_stage(
         with counted(monkeypatch, "hidden") as called:
             engine.step(make_batch(), settings_at())
             engine.evaluate(make_batch())
-        frozen = [] if engine.reference is None else [engine.reference.model]
+        frozen = [each.model for each in engine.references.values()]
         assert called == [*frozen, engine.model, engine.model]
         assert len(frozen) == (stage.kl is not None)
 
@@ -57,21 +57,19 @@ def test_the_same_reference_is_not_loaded_twice_and_another_takes_its_place(tmp_
 
     def hold(name: str, beta: float = 0.1) -> int:
         engine.enter(replace(STAGE, kl=KlSettings(beta, tmp_path / name)))
-        assert engine.reference is not None
-        held.append(engine.reference)
-        return held.index(engine.reference)
+        held.append(engine.references["kl"])
+        return held.index(engine.references["kl"])
 
     held: list[object] = []
     assert [hold("first"), hold("first", beta=0.5), hold("other"), hold("first")] == [0, 0, 2, 3]
     engine.enter(STAGE)
-    assert engine.reference is None
+    assert not engine.references
 
 
 def test_a_reference_is_frozen_and_as_large_as_the_model(tmp_path: Path) -> None:
     engine = saved(tmp_path)
     engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path)))
-    assert engine.reference is not None
-    ours, theirs = (list(model.parameters()) for model in (engine.model, engine.reference.model))
+    ours, theirs = (list(model.parameters()) for model in (engine.model, engine.references["kl"].model))
     assert [parameter.shape for parameter in theirs] == [parameter.shape for parameter in ours]
     assert not any(parameter.requires_grad for parameter in theirs)
     assert {id(parameter) for parameter in theirs}.isdisjoint(id(parameter) for parameter in engine.optimizers.names)
@@ -93,8 +91,7 @@ def test_matrices_are_held_in_the_precision_and_norms_in_float32(
     saved(tmp_path)
     engine = TorchEngine(EngineSettings(TINY, device="cpu", precision=engine_precision, seed=2))
     engine.enter(replace(STAGE, kl=KlSettings(0.1, tmp_path, precision=precision)))
-    assert engine.reference is not None
-    model = engine.reference.model
+    model = engine.references["kl"].model
     assert model.precision == matrices
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

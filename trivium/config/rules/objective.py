@@ -1,13 +1,13 @@
-"""Rules about what a stage minimises: KL to a reference, which tokens count in the loss, and with which weight."""
+"""Rules about what a stage minimises: KL to a reference or a teacher, which tokens count, and with which weight."""
 
 from collections.abc import Iterator, Mapping
 
-from trivium.config.keys import listed, nearest
+from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.stages import readable
 from trivium.config.rules.view import Finding, View
 from trivium.config.sources import HuggingFaceSource, Source, StreamSource, TextSource, base_of
-from trivium.config.stages import Stage
+from trivium.config.stages import Distill, Stage
 
 
 def objective_rules(view: View) -> Iterator[Finding]:
@@ -16,6 +16,8 @@ def objective_rules(view: View) -> Iterator[Finding]:
     for number, stage in enumerate(view.stages):
         if stage.kl is not None:
             yield from _kl_rules(view, number, stage, names)
+        if stage.distill is not None:
+            yield from _distill_rules(view, view.stage_path(number, "distill"), stage.distill)
         if stage.loss_on is not None:
             read = readable(view, stage)
             if read and all(_is_text(view.config.sources.get(name)) for name in read):
@@ -53,6 +55,14 @@ def _is_text(source: Source | None) -> bool:
     """Whether a source is plain text for certain; token files may have their own loss spans."""
     tokenised = isinstance(source, HuggingFaceSource) and source.tokenised
     return isinstance(source, TextSource | StreamSource | HuggingFaceSource) and not tokenised
+
+
+def _distill_rules(view: View, path: Path, distill: Distill) -> Iterator[Finding]:
+    """A teacher is named, and so is its part of the objective."""
+    for key, example in (("path", '"runs/teacher"'), ("beta", "0.5")):
+        if getattr(distill, key) is None and view.absent(*path, key):
+            what = f'is missing. Write {key} = {example} in distill = {{ path = "runs/teacher", beta = 0.5 }}.'
+            yield view.problem((*path, key), what)
 
 
 def _kl_rules(view: View, number: int, stage: Stage, names: list[str | None]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from trivium.engine.base import (
     EngineSettings,
     EvalStats,
     Generation,
+    KlSettings,
     OptimizerSettings,
     Precision,
     SaveHandle,
@@ -39,6 +40,7 @@ from trivium.engine.jax.average import copy_of, mean_of, part_name, read_average
 from trivium.engine.jax.context_parallel.context import head_tail, shared_slots
 from trivium.engine.jax.generation import JaxGeneration, power_of_two, whole_row_logits
 from trivium.engine.jax.layers import Rotations
+from trivium.engine.jax.loss import Penalty
 from trivium.engine.jax.model import Design, Params, check_own_model
 from trivium.engine.jax.optim import StepRates, optimizer_of
 from trivium.engine.jax.ranks import largest
@@ -46,6 +48,7 @@ from trivium.engine.jax.reference import Reference
 from trivium.engine.jax.sharding import (
     CONTEXT,
     device_mesh,
+    key_words,
     on_mesh,
     own_rows,
     placed,
@@ -70,17 +73,19 @@ from trivium.engine.jax.step import (
     DeviceBatch,
     FrozenReference,
     Program,
+    ReferenceDesign,
     StageTerms,
     StepDesign,
     TrainState,
     compilations,
     program,
 )
-from trivium.engine.jax.weights import key_words, read_weights
+from trivium.engine.jax.weights import grown, grown_state, read_weights
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.errors import UsageError
-from trivium.model.folder import read_spec, refuse_other_parameters
-from trivium.model.spec import RopeSpec
+from trivium.model.folder import is_saved, read_spec, refuse_other_parameters
+from trivium.model.parts import part_of, parts_of
+from trivium.model.spec import ModelSpec
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
@@ -104,7 +109,7 @@ class JaxEngine:
         self.last_copies: list[Params] = []  # of the parameters, for an average of these; the oldest first
         known = settings.token_bytes
         self.token_bytes = None if known is None else whole_everywhere(known.astype(np.int32), self.mesh)
-        self.reference: Reference | None = None
+        self.references: dict[str, Reference] = {}  # by the term that is measured to it
         self.writer = StateWriter()
         compilations()
         self.stage = StageSettings(settings.spec.max_seq_len)
@@ -121,7 +126,8 @@ class JaxEngine:
             self.design, precision=precision, recompute=stage.recompute or "none", dropped=rope.dropped
         )
         self._divide_devices(self.settings.mesh.with_context(stage.context or 1))
-        self._hold_reference(stage)
+        self._grow(stage.vocab or self.settings.spec.vocab, fresh=stage.reset_optimizer)
+        self._hold_references(stage)
         self.rotations = self._rotations(stage.seq_len)
         self._use(stage.optimizer or self.settings.optimizer, fresh=stage.reset_optimizer)
         self.program = self._program(stage)
@@ -226,6 +232,11 @@ class JaxEngine:
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
         """Continue from what `save` wrote, on any mesh; on the same one exact to the bit."""
         self._use(optimizer or self.optimizer_settings)
+        there = read_spec(folder) if is_saved(folder) else self.settings.spec
+        if there.own is None and there.vocab != self.settings.spec.vocab:
+            self._know(there.vocab)
+            self.state, self.references = self._fresh(sharded_zeros(self.design, self.mesh)), {}
+            self.stage = replace(self.stage, kl=None, distill=None)  # a stage that has them is yet to be entered
         self.program = self._program(self.stage)
         saved = saved_shapes(folder, self.settings.spec)
         refuse_other_parameters(folder, saved[WEIGHTS], self.design.shapes())
@@ -332,23 +343,50 @@ class JaxEngine:
             return
         self.mesh = mesh
         self.state, self.token_bytes = on_mesh((self.state, self.token_bytes), mesh)
-        if self.reference is not None:
-            self.reference.params = on_mesh(self.reference.params, mesh)
+        for reference in self.references.values():
+            reference.params = on_mesh(reference.params, mesh)
 
-    def _hold_reference(self, stage: StageSettings) -> None:
-        if stage.kl is None:
-            self.reference = None
-        elif self.reference is None or not self.reference.serves(stage.kl, self.design):
-            self.reference = None
-            self.reference = Reference(stage.kl, self.design, self.mesh)
+    def _grow(self, vocab: int, *, fresh: bool) -> None:
+        """Give the vocabulary more rows; a `fresh` optimizer's state is not taken over."""
+        spec = self.settings.spec
+        assert vocab >= spec.vocab, "a plan refuses a vocabulary that shrinks"
+        if vocab == spec.vocab:
+            return
+        was = self.design.shapes()
+        self._know(vocab)
+        shapes, (params, opt_state, average) = self.design.shapes(), self.state
+        params, average = (grown(each, shapes, spec.vocab, vocab) for each in (params, average))
+        self.last_copies = [grown(copy, shapes, spec.vocab, vocab) for copy in self.last_copies]
+        if fresh:
+            self.state = self._fresh(params)._replace(average=average)
+            return
+        self.state = TrainState(params, grown_state(opt_state, was, shapes, spec.vocab, vocab), average)
+
+    def _know(self, vocab: int) -> None:
+        spec = replace(self.settings.spec, vocab=vocab)
+        self.settings, self.design = replace(self.settings, spec=spec), replace(self.design, spec=spec)
+
+    def _hold_references(self, stage: StageSettings) -> None:
+        """Those that the stage asks for; one that is held already is not loaded again, any other is let go first."""
+        asked, held = stage.references, self.references
+        self.references = {
+            name: each for name, each in held.items() if name in asked and each.serves(asked[name], self.design)
+        }
+        del held
+        for name, kl in asked.items():
+            if name not in self.references:
+                self.references[name] = Reference(kl, self.design, self.mesh)
 
     def _program(self, stage: StageSettings) -> Program:
         how = StepDesign(
             design=self.design,
             optimizer=self.optimizer,
             document_mask=stage.document_mask,
-            direction=None if stage.kl is None else stage.kl.direction,
-            reference=None if self.reference is None else self.reference.design,
+            references=tuple(
+                ReferenceDesign(name, self.references[name].design, _penalty(kl, self.references[name].design.spec))
+                for name, kl in stage.references.items()
+            ),
+            frozen=self._frozen(stage),
             token_losses=self.settings.token_losses,
             context_method=self.settings.context_method,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
@@ -356,14 +394,23 @@ class JaxEngine:
         )
         return program(how)
 
+    def _frozen(self, stage: StageSettings) -> frozenset[str]:
+        """The parameters that no update of the stage changes."""
+        parts = parts_of(stage.freeze, self.settings.spec)
+        return frozenset(name for name in self.state.params if parts and part_of(name) in parts)
+
     def _terms(self, stage: StageSettings) -> StageTerms:
-        held = self.reference
+        references = []
+        for name, kl in stage.references.items():
+            held = self.references[name]
+            tables = Rotations.tables(held.rope, held.design.spec, stage.seq_len, self.mesh)
+            references.append(FrozenReference(held.params, tables, np.float32(kl.beta)))
         return StageTerms(
             rotations=self.rotations,
             z_loss=np.float32(stage.z_loss or 0.0),
-            beta=np.float32(0.0 if stage.kl is None else stage.kl.beta),
+            cross_entropy=np.float32(stage.cross_entropy),
             average_rate=np.float32(0.0 if stage.average is None else 1 - (stage.average.ema or 1.0)),
-            reference=None if held is None else FrozenReference(held.params, self._tables(held.rope, stage.seq_len)),
+            references=tuple(references),
         )
 
     def _val(self, batch: Batch) -> Any:
@@ -375,10 +422,13 @@ class JaxEngine:
             return self.program.val_step(self.state.params, rows, terms, sources, self.token_bytes)
 
     def _rotations(self, seq_len: int) -> Rotations:
-        return self._tables(self.stage.rope or self.settings.spec.rope, seq_len)
+        spec = self.settings.spec
+        return Rotations.tables(self.stage.rope or spec.rope, spec, seq_len, self.mesh)
 
-    def _tables(self, rope: RopeSpec, seq_len: int) -> Rotations:
-        return Rotations.tables(rope, self.settings.spec, seq_len, self.mesh)
+
+def _penalty(kl: KlSettings, reference: ModelSpec) -> Penalty:
+    """What leaving a reference of this shape costs, apart from its weight."""
+    return Penalty(kl.direction, kl.temperature, kl.top_k, reference.logit_scale, reference.logit_softcap)
 
 
 def _figures(sources: tuple[str, ...], found: BySource) -> dict[str, SourceFigures]:

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from trivium.engine.grow import VOCAB_MATRICES, grown_part
 from trivium.files import readable_by_others
 from trivium.model.families.table import family_of
 from trivium.model.huggingface import read_family, write_config
@@ -19,24 +20,38 @@ from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_file
 from trivium.model.spec import ModelSpec, RopeSpec
 
 
-def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
-    """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once."""
-    shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
+def read_weights(
+    folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec, vocab: int | None = None
+) -> dict[str, Array]:
+    """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once.
+
+    The folder knows `vocab` tokens, where that is not as many as the model: the rows of others are their mean.
+    """
+    known = vocab or spec.vocab
+    shapes = {name: cut_shape(name, room.shape, known) for name, room in target.items()}
     family = read_family(folder)
     files = fitting_files(folder, shapes, family, spec)
+    grown = VOCAB_MATRICES if known < spec.vocab else ()
     with ExitStack() as opened:
         by_path = {path: opened.enter_context(open_tensors(path, "np")) for path in set(files.values())}
+        tensors = {name: by_path[files[name]].get_slice(family.their_name(name)) for name in target}
         return {
-            name: _read(by_path[files[name]].get_slice(family.their_name(name)), room, family.added(name))
+            name: _read(tensors[name], room, family.added(name), spec.vocab if name in grown else None)
             for name, room in target.items()
         }
 
 
-def _read(tensor: Any, room: jax.ShapeDtypeStruct, added: float) -> Array:
-    """One array, device by device, and a number; what lies beyond the file's end pads the vocabulary with zeros."""
+def _read(tensor: Any, room: jax.ShapeDtypeStruct, added: float, vocab: int | None) -> Array:
+    """One array, device by device, and a number; what lies beyond the file's end pads the vocabulary with zeros.
+
+    With `vocab` that has new rows up to this one first, the mean of the file's.
+    """
 
     def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
         assert where is not None
+        if vocab is not None:
+            rows = tensor[:].astype(np.float32)
+            return grown_part(rows, where, room.shape, vocab, averaged=True).astype(room.dtype)
         starts, ends, _ = zip(*(each.indices(size) for each, size in zip(where, room.shape, strict=True)), strict=True)
         values = np.zeros(np.subtract(ends, starts), room.dtype)
         last = min(ends[0], tensor.get_shape()[0])

@@ -2,11 +2,11 @@
 
 The gradients of the hidden states and of the unembedding are computed with the losses, slice by slice, so that a
 slice's logits are never needed again: whatever the batch, no more than SLICE_LOGITS of them (or 256 tokens') are
-held, and the same number of a reference's.
+held, and the same number of each reference's.
 
 Logits may be scaled and capped (`LogitForm`): the gradient by what they are made of follows from the one by logit.
 
-The penalty's three directions and their gradients are those at the head of the torch engine's `loss`.
+The penalty's three directions, its temperature and `top_k` are those at the head of the torch engine's `compare`.
 """
 
 import math
@@ -27,6 +27,7 @@ from trivium.model.spec import ModelSpec
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory
+LEAST_REST = 1e-30  # of the probability of all tokens that are not among the k: its logarithm is taken
 UNUSED = -1e30  # the logit of what only pads the vocabulary; finite, since two models' logits are subtracted
 
 Number = Array | np.float32
@@ -55,51 +56,62 @@ class LogitForm:
         return by_scaled if self.scale == 1 else by_scaled * self.scale
 
 
+class Penalty(NamedTuple):
+    """What leaving a reference costs, apart from its weight: decides the code of a step."""
+
+    direction: Direction = "forward"
+    temperature: float = 1.0  # this and top_k: of forward KL
+    top_k: int | None = None
+    scale: float = 1.0  # this and softcap: of the reference's logits
+    softcap: float | None = None
+
+    def form_of(self, vocab: int) -> LogitForm:
+        """How the reference makes its logits."""
+        return LogitForm(vocab, self.scale, self.softcap)
+
+
 class Weights(NamedTuple):
     """What the terms of an objective are multiplied by: arguments of a compiled step."""
 
     scale: Number = np.float32(1)  # of their sum: one over the loss tokens of the whole batch; of a slice, (tokens, 1)
     z_loss: Number = np.float32(0)
-    beta: Number = np.float32(0)
+    betas: tuple[Number, ...] = ()  # of the penalties
+    cross_entropy: Number = np.float32(1)
 
 
 class Compared(NamedTuple):
-    """A slice of tokens under both models, (tokens,) each, and the objective's gradient by logit."""
+    """A slice of tokens under the policy and a reference, (tokens, 1) each, and the KL's gradient by logit."""
 
-    nats: Array
-    log_sums: Array
-    reference_nats: Array
+    nats: Array  # of the reference
     kl: Array
     gradient: Array  # (tokens, vocabulary)
 
 
-def kl_and_its_gradient(
-    logits: Array, reference: Array, targets: Array, direction: Direction, weights: Weights
-) -> Compared:
-    """Terms of a slice, and the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl)."""
-    at_target = one_hot(targets, logits.shape[1])
-    exponents, sums, log_sums = exponentials(logits)
-    reference_exponents, reference_sums, reference_log_sums = exponentials(reference)
-    nats = log_sums - _sum(jnp.where(at_target, logits, 0))
-    reference_nats = reference_log_sums - _sum(jnp.where(at_target, reference, 0))
-    beta, of_target = weights.beta, jnp.asarray(1.0)
-    of_softmax = 1 + 2 * weights.z_loss * log_sums  # what p is multiplied by in the gradient
-    gradient = exponents / sums
-    if direction == "nll_gap":
-        kl = nats - reference_nats
-        of_target = 1 + jnp.asarray(beta)
-        gradient = gradient * (of_softmax + beta)
-    elif direction == "forward":
-        kl = _sum(reference_exponents * (reference - logits)) / reference_sums + log_sums - reference_log_sums
-        gradient = gradient * (of_softmax + beta) - beta / reference_sums * reference_exponents
+def compared(logits: Array, reference: Array, at_target: Array, policy_nats: Array, penalty: Penalty) -> Compared:
+    """The KL of a slice and the reference's nats; `at_target` is True at each token's target."""
+    plain_log_sums = exponentials(reference)[2]
+    nats = plain_log_sums - _sum(jnp.where(at_target, reference, 0))
+    temperature = penalty.temperature
+    policy, own = logits / temperature, reference / temperature
+    exponents, sums, log_sums = exponentials(policy)
+    own_exponents, own_sums, own_log_sums = exponentials(own)
+    p, q, gap = exponents / sums, own_exponents / own_sums, own - policy
+    if penalty.direction == "nll_gap":
+        return Compared(nats, policy_nats - nats, p - at_target)
+    if penalty.direction == "reverse":
+        # log p - log q = (own_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
+        mean_gap = _sum(p * gap)
+        return Compared(nats, own_log_sums - log_sums - mean_gap, p * (mean_gap - gap))
+    if penalty.top_k is None:
+        kl = _sum(own_exponents * gap) / own_sums + log_sums - own_log_sums
     else:
-        # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
-        gap = reference - logits
-        mean_gap = _sum(exponents * gap) / sums
-        kl = reference_log_sums - log_sums - mean_gap
-        gradient = gradient * (of_softmax + beta * (mean_gap - gap))
-    gradient = weights.scale * jnp.where(at_target, gradient - of_target, gradient)
-    return Compared(nats[:, 0], log_sums[:, 0], reference_nats[:, 0], kl[:, 0], gradient)
+        outside = reference < lax.top_k(reference, penalty.top_k)[0][:, -1:]
+        rest, policy_rest = (_sum(jnp.where(outside, each, 0)) for each in (q, p))
+        policy_rest = jnp.maximum(policy_rest, LEAST_REST)
+        kl = _sum(jnp.where(outside, 0, q * gap)) + (1 - rest) * (log_sums - own_log_sums)
+        kl = kl + rest * (jnp.log(jnp.maximum(rest, LEAST_REST)) - jnp.log(policy_rest))
+        q = jnp.where(outside, p * (rest / policy_rest), q)
+    return Compared(nats, temperature**2 * kl, temperature * (p - q))
 
 
 def exponentials(logits: Array) -> tuple[Array, Array, Array]:
@@ -144,8 +156,8 @@ class Losses(NamedTuple):
     objective: Array  # ()
     nats: Array  # (tokens,) plain cross-entropy
     z: Array  # (tokens,) squared log of the softmax's sum
-    reference_nats: Array  # (tokens,) the reference's plain cross-entropy; 0 without one
-    kl: Array  # (tokens,) the penalty, before its weight; 0 without a reference
+    kl: tuple[Array, ...] = ()  # (tokens,) each reference's penalty, before its weight
+    reference_nats: tuple[Array, ...] = ()  # (tokens,) each reference's plain cross-entropy
     figures: Mapping[str, Array] | None = None  # (tokens,) of a loss of the user's own, beside it
 
 
@@ -157,7 +169,7 @@ def own_losses(
     places: Sequence[Array],
     form: LogitForm,
     weights: Weights,
-    reference: ReferenceStates | None,
+    references: tuple[ReferenceStates, ...],
 ) -> Losses:
     """What the user's function makes of all tokens, of which those that count are summed.
 
@@ -170,7 +182,9 @@ def own_losses(
         scaled = states if form.scale == 1 else states * form.scale
         return scaled, gathered(matrix)[: form.vocab].astype(states.dtype)
 
-    frozen = None if reference is None else FrozenStates(*used(*reference), weights.beta)
+    frozen = None
+    for reference, beta in zip(references, weights.betas, strict=True):  # one at most: `refuse_misfits`
+        frozen = FrozenStates(*used(*reference), beta)
     tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
     found, figures = losses_and_figures(function(*used(hidden, lm_head), batch), len(hidden))
@@ -178,8 +192,7 @@ def own_losses(
         name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
     }
     losses = by_token.pop("")
-    nothing = jnp.zeros_like(losses)
-    return Losses(weights.scale * losses.sum(), losses, nothing, nothing, nothing, by_token)
+    return Losses(weights.scale * losses.sum(), losses, jnp.zeros_like(losses), figures=by_token)
 
 
 class _Slice(NamedTuple):
@@ -187,41 +200,41 @@ class _Slice(NamedTuple):
 
     hidden: Array
     targets: LossTargets
-    reference: Array | None
+    references: tuple[Array, ...]  # hidden states
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def sliced_loss(
     form: LogitForm,
-    direction: Direction | None,
+    penalties: tuple[Penalty, ...],
     hidden: Array,
     unembedding: Array,
     targets: LossTargets,
     weights: Weights,
-    reference: ReferenceStates | None,
+    references: tuple[ReferenceStates, ...],
 ) -> Losses:
     """Losses of hidden states (tokens, width) under an unembedding (padded vocabulary, width)."""
-    losses, _ = _forward(form, direction, hidden, unembedding, targets, weights, reference)
+    losses, _ = _forward(form, penalties, hidden, unembedding, targets, weights, references)
     return losses
 
 
-def _forward(form: LogitForm, direction: Direction | None, *inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
+def _forward(form: LogitForm, penalties: tuple[Penalty, ...], *inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
     """Losses and gradients of every device's own tokens, summed over all; the inputs are those of `sliced_loss`."""
 
     def own(*inputs: Any) -> tuple[Losses, tuple[Array, Array]]:
-        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(form, direction, *inputs)
+        losses, hidden_gradient, weight_gradient = _own_losses_and_gradients(form, penalties, *inputs)
         return losses._replace(objective=summed(losses.objective)), (hidden_gradient, summed(weight_gradient))
 
-    *_, reference = inputs
-    frozen = None if reference is None else ReferenceStates(BY_TOKENS, WHOLE)
+    by_token = (BY_TOKENS,) * len(penalties)
+    frozen = tuple(ReferenceStates(BY_TOKENS, WHOLE) for _ in penalties)
     places = (BY_TOKENS, WHOLE, BY_TOKENS, WHOLE, frozen)
-    outputs = (Losses(WHOLE, *[BY_TOKENS] * 4), (BY_TOKENS, WHOLE))
+    outputs = (Losses(WHOLE, BY_TOKENS, BY_TOKENS, by_token, by_token), (BY_TOKENS, WHOLE))
     found: tuple[Losses, tuple[Array, Array]] = by_device(own, places, outputs)(*inputs)
     return found
 
 
 def _backward(
-    _form: LogitForm, _direction: Direction | None, gradients: tuple[Array, Array], outer: Losses
+    _form: LogitForm, _penalties: tuple[Penalty, ...], gradients: tuple[Array, Array], outer: Losses
 ) -> tuple[Array | None, ...]:
     hidden_gradient, weight_gradient = (gradient * outer.objective.astype(gradient.dtype) for gradient in gradients)
     return hidden_gradient, weight_gradient, None, None, None
@@ -232,22 +245,22 @@ sliced_loss.defvjp(_forward, _backward)
 
 def _own_losses_and_gradients(
     form: LogitForm,
-    direction: Direction | None,
+    penalties: tuple[Penalty, ...],
     hidden: Array,
     unembedding: Array,
     targets: LossTargets,
     weights: Weights,
-    reference: ReferenceStates | None,
+    references: tuple[ReferenceStates, ...],
 ) -> tuple[Losses, Array, Array]:
     """All slices one after the other; what is not used of the result is not computed."""
     tokens = len(hidden)
     matrix = unembedding.astype(hidden.dtype)
     slices = math.ceil(tokens / max(MIN_SLICE_TOKENS, SLICE_LOGITS // len(matrix)))
-    all_of_it = _Slice(hidden, targets, None if reference is None else reference.hidden)
-    reference_matrix = None if reference is None else reference.unembedding
+    all_of_it = _Slice(hidden, targets, tuple(each.hidden for each in references))
+    matrices = tuple(each.unembedding for each in references)
 
     def one(weight_gradient: Array, part: _Slice) -> tuple[Array, tuple[Array, ...]]:
-        by_token, gradient = _slice_losses(form, direction, part, matrix, reference_matrix, weights)
+        by_token, gradient = _slice_losses(form, penalties, part, matrix, matrices, weights)
         gradient = gradient.astype(hidden.dtype)
         product = jnp.einsum("tv,tw->vw", gradient, part.hidden, preferred_element_type=unembedding.dtype)
         return weight_gradient + product, (gradient @ matrix, *by_token)
@@ -258,10 +271,12 @@ def _own_losses_and_gradients(
         cut = jax.tree.map(partial(_cut, slices=slices), all_of_it)
         weight_gradient, parts = lax.scan(one, jnp.zeros_like(unembedding), cut)
         parts = tuple(part.reshape(-1, *part.shape[2:])[:tokens] for part in parts)
-    hidden_gradient, nats, z, reference_nats, kl = parts
-    terms = targets.total(nats) + weights.z_loss * targets.total(z) + weights.beta * targets.total(kl)
-    objective = weights.scale * terms
-    return Losses(objective, nats, z, reference_nats, kl), hidden_gradient, weight_gradient
+    hidden_gradient, nats, z, *others = parts
+    kl, reference_nats = tuple(others[::2]), tuple(others[1::2])
+    terms = weights.cross_entropy * targets.total(nats) + weights.z_loss * targets.total(z)
+    for beta, each in zip(weights.betas, kl, strict=True):
+        terms = terms + beta * targets.total(each)
+    return Losses(weights.scale * terms, nats, z, kl, reference_nats), hidden_gradient, weight_gradient
 
 
 def _cut(array: Array, slices: int) -> Array:
@@ -273,32 +288,32 @@ def _cut(array: Array, slices: int) -> Array:
 
 def _slice_losses(
     form: LogitForm,
-    direction: Direction | None,
+    penalties: tuple[Penalty, ...],
     part: _Slice,
     matrix: Array,
-    reference_matrix: Array | None,
+    matrices: tuple[Array, ...],
     weights: Weights,
-) -> tuple[tuple[Array, Array, Array, Array], Array]:
-    """Nats, squared log-sums, the reference's nats and KL by token, and the objective's gradient by product."""
+) -> tuple[tuple[Array, ...], Array]:
+    """Nats, squared log-sums, each reference's KL and nats by token, and the objective's gradient by product."""
     targets, loss_mask, by_token_weights = part.targets
-    if by_token_weights is not None:
-        weights = weights._replace(scale=weights.scale * by_token_weights[:, None])
     logits = _logits(part.hidden, matrix, form)
-    if part.reference is None or reference_matrix is None or direction is None:
-        exponents, sums, log_sums = exponentials(logits)
-        at_target = one_hot(targets, logits.shape[1])
-        nats = log_sums[:, 0] - jnp.where(at_target, logits, 0).sum(axis=1)
-        # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
-        of_softmax = weights.scale * (1 + 2 * weights.z_loss * log_sums) / sums
-        gradient = exponents * of_softmax - jnp.where(at_target, weights.scale, 0)
-        by_token = (nats, log_sums[:, 0] ** 2, jnp.zeros_like(nats), jnp.zeros_like(nats))
-    else:
-        reference = _logits(part.reference, reference_matrix, form)
-        found = kl_and_its_gradient(logits, reference, targets, direction, weights)
-        by_token = (found.nats, found.log_sums**2, found.reference_nats, found.kl)
-        gradient = found.gradient
-    nats, z, reference_nats, kl = (jnp.where(loss_mask, values, 0) for values in by_token)
-    return (nats, z, reference_nats, kl), jnp.where(loss_mask[:, None], form.gradient(gradient, logits), 0)
+    exponents, sums, log_sums = exponentials(logits)
+    at_target = one_hot(targets, logits.shape[1])
+    nats = log_sums - _sum(jnp.where(at_target, logits, 0))
+    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
+    scale = weights.scale if by_token_weights is None else weights.scale * by_token_weights[:, None]
+    of_softmax = scale * (weights.cross_entropy + 2 * weights.z_loss * log_sums) / sums
+    gradient = exponents * of_softmax - jnp.where(at_target, scale * weights.cross_entropy, 0)
+    by_token = [nats, log_sums**2]
+    for penalty, beta, states, reference_matrix in zip(
+        penalties, weights.betas, part.references, matrices, strict=True
+    ):
+        reference = _logits(states, reference_matrix, penalty.form_of(form.vocab))
+        found = compared(logits, reference, at_target, nats, penalty)
+        gradient = gradient + scale * beta * found.gradient
+        by_token += [found.kl, found.nats]
+    counted = tuple(jnp.where(loss_mask, values[:, 0], 0) for values in by_token)
+    return counted, jnp.where(loss_mask[:, None], form.gradient(gradient, logits), 0)
 
 
 def _logits(hidden: Array, matrix: Array, form: LogitForm) -> Array:

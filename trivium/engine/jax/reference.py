@@ -1,7 +1,8 @@
-"""A folder -> a frozen model that a stage's KL is measured to: weights alone, laid out as the trained model's.
+"""A folder -> a frozen model that a stage's KL or distillation is measured to: its weights, laid out over the devices.
 
-Its matrices are held in the precision that flows through it, norms in float32. One more forward pass a step, and half
-or all of the weights' memory; both only in stages with `kl`.
+It may have another shape than the trained model, but for the vocabulary. Its matrices are held in the precision that
+flows through it, norms in float32. One more forward pass a step, and half or all of its weights' memory; both only in
+stages with `kl` or `distill`.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ class Reference:
         for name, shape in self.design.shapes().items():
             dtype, sharding = matrices if len(shape) > 1 else norms, parameter_sharding(name, shape, mesh)
             room[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-        self.params: Params = read_weights(kl.reference, room, design.spec)
+        self.params: Params = read_weights(kl.reference, room, self.design.spec)
 
     def serves(self, kl: KlSettings, design: Design) -> bool:
         """Whether a stage with these settings asks for the model that is held already."""
@@ -38,6 +39,7 @@ class Reference:
 
 
 def reference_design(kl: KlSettings, design: Design, rope: RopeSpec) -> Design:
-    """The trained model's, with the reference's own precision and positions; nothing goes backward through it."""
+    """The trained model's, or a teacher's, with its own precision and positions; nothing goes backward through it."""
+    design = design if kl.spec is None else Design(kl.spec, design.precision)
     precision = kl.precision or design.precision
     return replace(design, precision=precision, recompute="none", dropped=rope.dropped)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from trivium.engine.draw import first_values, init_key
 from trivium.engine.jax.ranks import local_devices
-from trivium.engine.jax.weights import key_words
 from trivium.engine.mesh import MeshShape
 from trivium.model.spec import ModelSpec
 
@@ -54,6 +53,11 @@ class Model(Hashable, Protocol):
 
     def init_weight(self, name: str, words: Array) -> Array | None:
         """A parameter's first values by a rule of the model's own, from a key of two words; None where it has none."""
+
+
+def key_words(key: int) -> NDArray[np.uint32]:
+    """64 bits as the two words of a key."""
+    return np.array([key >> 32, key & 0xFFFFFFFF], np.uint32)
 
 
 def device_mesh(shape: MeshShape, device: str | None = None) -> Mesh:

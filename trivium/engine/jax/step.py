@@ -23,7 +23,7 @@ from jax import Array, lax, monitoring
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.base import POSITIONS, ContextMethod, Direction, TokenLosses
+from trivium.engine.base import POSITIONS, ContextMethod, TokenLosses
 from trivium.engine.jax.attention import AttendAs, attend
 from trivium.engine.jax.average import following
 from trivium.engine.jax.context_parallel.context import attend_shared, context_size, head_tail, shared_slots
@@ -33,6 +33,7 @@ from trivium.engine.jax.loss import (
     Losses,
     LossTargets,
     Number,
+    Penalty,
     ReferenceStates,
     Weights,
     own_losses,
@@ -105,10 +106,11 @@ class TrainState(NamedTuple):
 
 
 class FrozenReference(NamedTuple):
-    """A reference: its parameters, in the precision that it is held in, and its own rotary positions."""
+    """A reference: its parameters, in the precision that it is held in, its own rotary positions, its term's weight."""
 
     params: Params
     rotations: Rotations
+    beta: Number
 
 
 class StageTerms(NamedTuple):
@@ -116,9 +118,9 @@ class StageTerms(NamedTuple):
 
     rotations: Rotations
     z_loss: Number = np.float32(0)
-    beta: Number = np.float32(0)
+    cross_entropy: Number = np.float32(1)
     average_rate: Number = np.float32(0)  # how far an average moves towards the parameters at an update
-    reference: FrozenReference | None = None
+    references: tuple[FrozenReference, ...] = ()  # in the order of the design's
     loss_weight: NDArray[np.float32] | None = None  # of every source that a batch may have rows of; None: 1
 
 
@@ -139,7 +141,7 @@ class Meta(NamedTuple):
     by_source: BySource
     grad_norm: Array  # () before clipping
     made: Array  # () bool: whether the update was made
-    sums: Mapping[str, Array]  # over loss tokens: z, and with a reference kl and reference_nats
+    sums: Mapping[str, Array]  # over loss tokens: z, and of each reference its term by name, and NAME_nats
 
 
 class ValMeta(NamedTuple):
@@ -150,6 +152,14 @@ class ValMeta(NamedTuple):
     nats: Array  # (S, B, T) the loss of every target
 
 
+class ReferenceDesign(NamedTuple):
+    """A term that is measured to a reference, by its name."""
+
+    name: str
+    model: Design
+    penalty: Penalty
+
+
 @dataclass(frozen=True, slots=True)
 class StepDesign:
     """What decides the code of a step: hashable, so that the same step is compiled once in a process."""
@@ -157,8 +167,8 @@ class StepDesign:
     design: Design
     optimizer: Optimizer
     document_mask: bool = True
-    direction: Direction | None = None
-    reference: Design | None = None
+    references: tuple[ReferenceDesign, ...] = ()
+    frozen: frozenset[str] = frozenset()  # parameters without gradients and updates
     token_losses: TokenLosses | None = None  # the user's own, in place of cross-entropy and all terms
     row_by_row: bool = False  # attention on one CPU: a row's scores stay in the cache
     context_method: ContextMethod = "gather"  # attention where devices share rows
@@ -194,19 +204,33 @@ class Program:
         loss, norm = nats.sum() / jnp.maximum(1, loss_tokens), norm_of(gradients)
         made = jnp.isfinite(loss) & jnp.isfinite(norm) & (loss <= now.loss_limit) & (norm <= now.norm_limit)
         gradients = clipped(gradients, norm, now.grad_clip)
-        params, opt_state = self.how.optimizer.update(gradients, state.opt_state, state.params, now)
+        params, opt_state = self._updated(gradients, state, now)
         updated = TrainState(params, opt_state, following(state.average, params, terms.average_rate))
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), updated, state)
         meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
         return keep_places(state), loss, keep_places(meta)
 
+    def _updated(self, gradients: Params, state: TrainState, now: StepRates) -> tuple[Params, Any]:
+        """Parameters and optimizer state after an update; what is frozen has no part in it, and stays as it is."""
+        frozen = self.how.frozen
+        params, opt_state = without(state.params, frozen), without(state.opt_state, frozen)
+        params, opt_state = self.how.optimizer.update(gradients, opt_state, params, now)
+        return within(params, state.params, frozen), within(opt_state, state.opt_state, frozen)
+
     def _gradients(
         self, params: Params, batch: DeviceBatch, scale: Array, terms: StageTerms
     ) -> tuple[Params, Array, dict[str, Array]]:
-        """Summed over micro-batches; nats by row (S, B), and sums of the objective's other terms."""
+        """Summed over micro-batches; nats by row (S, B), and sums of the objective's other terms.
+
+        What is frozen is no variable of the objective: the backward pass ends above it.
+        """
+        frozen = {name: params[name] for name in self.how.frozen}
+        params = without(params, self.how.frozen)
 
         def objective(params: Params, part: DeviceBatch) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-            losses = self._losses(params, part, Weights(scale, terms.z_loss, terms.beta), terms)
+            params = {**params, **frozen}
+            betas = tuple(each.beta for each in terms.references)
+            losses = self._losses(params, part, Weights(scale, terms.z_loss, betas, terms.cross_entropy), terms)
             by_row = slots_of(losses.nats, part.tokens.shape).sum(axis=1)
             return losses.objective, (by_row, self._sums(losses, _targets(part, terms)))
 
@@ -228,25 +252,24 @@ class Program:
         if losses.figures is not None:
             return {name: figure.sum() for name, figure in losses.figures.items()}
         sums = {"z": targets.total(losses.z)}
-        if self.how.direction is not None:
-            sums |= {"kl": targets.total(losses.kl), "reference_nats": targets.total(losses.reference_nats)}
+        for each, kl, nats in zip(self.how.references, losses.kl, losses.reference_nats, strict=True):
+            sums |= {each.name: targets.total(kl), f"{each.name}_nats": targets.total(nats)}
         return sums
 
     def _losses(self, params: Params, part: DeviceBatch, weights: Weights, terms: StageTerms) -> Losses:
         """Of one micro-batch, (B, T)."""
-        design, direction = self.how.design, self.how.direction
-        reference = None
-        if direction is not None:
-            assert self.how.reference is not None, "a penalty has a reference's design"
-            assert terms.reference is not None, "and its parameters"
-            hidden, matrix = self._hidden(self.how.reference, terms.reference.params, terms.reference.rotations, part)
-            reference = ReferenceStates(hidden, matrix)
+        design = self.how.design
+        references = tuple(
+            ReferenceStates(*self._hidden(each.model, held.params, held.rotations, part))
+            for each, held in zip(self.how.references, terms.references, strict=True)
+        )
         hidden, matrix = self._hidden(design, params, terms.rotations, part)
         targets, form = _targets(part, terms), LogitForm.of(design.spec)
         if self.how.token_losses is not None:
             places = [tokens_of(each) for each in (part.tokens, *self._places(part))]
-            return own_losses(self.how.token_losses, hidden, matrix, targets, places, form, weights, reference)
-        return sliced_loss(form, direction, hidden, matrix, targets, weights, reference)
+            return own_losses(self.how.token_losses, hidden, matrix, targets, places, form, weights, references)
+        penalties = tuple(each.penalty for each in self.how.references)
+        return sliced_loss(form, penalties, hidden, matrix, targets, weights, references)
 
     def _hidden(self, design: Design, params: Params, tables: Rotations, part: DeviceBatch) -> tuple[Array, Array]:
         """Hidden states (B * T, width) of a micro-batch, and the matrix from them to logits."""
@@ -282,7 +305,7 @@ class Program:
         def nats_of(part: DeviceBatch) -> Array:
             hidden, matrix = self._hidden(design, params, terms.rotations, part)
             targets = LossTargets(tokens_of(part.targets), tokens_of(part.loss_mask))
-            losses = sliced_loss(LogitForm.of(design.spec), None, hidden, matrix, targets, Weights(), None)
+            losses = sliced_loss(LogitForm.of(design.spec), (), hidden, matrix, targets, Weights(), ())
             return slots_of(losses.nats, part.tokens.shape)
 
         nats = keep_rows(lax.map(nats_of, batch), axis=1)
@@ -294,6 +317,34 @@ class Program:
             by_source = by_source._replace(bytes=found[0], text_nats=found[1])
         figures = keep_places((by_source, _by_position(batch, nats)))
         return by_source.nats.sum(), batch.loss_mask.sum(), ValMeta(*figures, nats)
+
+
+def without(tree: Any, frozen: frozenset[str]) -> Any:
+    """A tree in which no dict has entries of frozen parameters: parameters, or an optimizer's state of them."""
+    if not frozen:
+        return tree
+
+    def is_by_name(node: Any) -> bool:
+        return isinstance(node, dict) and not frozen.isdisjoint(node)
+
+    def cut(node: Any) -> Any:
+        return {name: each for name, each in node.items() if name not in frozen} if is_by_name(node) else node
+
+    return jax.tree.map(cut, tree, is_leaf=is_by_name)
+
+
+def within(tree: Any, whole: Any, frozen: frozenset[str]) -> Any:
+    """The same with the entries that it was without, as the whole tree has them."""
+    if not frozen:
+        return tree
+
+    def is_by_name(node: Any) -> bool:
+        return isinstance(node, dict) and not frozen.isdisjoint(node)
+
+    def join(old: Any, new: Any) -> Any:
+        return {name: new.get(name, each) for name, each in old.items()} if is_by_name(old) else new
+
+    return jax.tree.map(join, whole, tree, is_leaf=is_by_name)
 
 
 def _row_positions(slots: int) -> Array:

@@ -33,12 +33,15 @@ class AdEMAMix(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "gradients are made before the step"
         for group in self.param_groups:
-            for parameters in _parts([each for each in group["params"] if each.grad is not None]):
-                self._update(parameters, group)
+            by_step: dict[int, list[Tensor]] = {}  # those that were frozen for a while have had fewer updates
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_step.setdefault(self._count(parameter), []).append(parameter)
+            for parameters in by_step.values():
+                for part in _parts(parameters):
+                    self._update(part, group)
 
     def _update(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
-        for parameter in parameters:
-            self._count(parameter)
         step = self.state[parameters[0]]["step"]
         (beta1, beta2), beta3 = group["betas"], group["beta3"]
         weights = _held(parameters)
@@ -56,12 +59,13 @@ class AdEMAMix(Optimizer):
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_addcdiv_(weights, directions, divisors, -group["lr"])
 
-    def _count(self, parameter: Tensor) -> None:
-        """One more update of a parameter, whose averages start as zeros."""
+    def _count(self, parameter: Tensor) -> int:
+        """One more update of a parameter, whose averages start as zeros; how many it has had."""
         state = self.state[parameter]
         if not state:
             state |= {"step": 0, **{name: torch.zeros_like(parameter) for name in AVERAGES}}
         state["step"] += 1
+        return int(state["step"])
 
 
 def _parts(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -30,12 +30,11 @@ from trivium.engine.base import (
     StageSettings,
     StepSettings,
     StepStats,
-    figures_by_position,
-    figures_by_source,
     refuse_misfits,
     refuse_too_long,
 )
 from trivium.engine.devices import peak_of
+from trivium.engine.figures import counts_by_source, figures_by_position, figures_by_source
 from trivium.engine.generation import WholeRowGeneration, padded_rows
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.average import (
@@ -48,6 +47,7 @@ from trivium.engine.torch.average import (
     swapped_in,
     with_copy,
 )
+from trivium.engine.torch.checkpoint.grow import grown, grown_state
 from trivium.engine.torch.checkpoint.state import (
     OPTIMIZER,
     WEIGHTS,
@@ -60,20 +60,22 @@ from trivium.engine.torch.checkpoint.state import (
     under,
 )
 from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.compare import Penalty
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
+from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import LocalModel, local_part, summed_figures
+from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
-from trivium.model.folder import read_spec
-from trivium.rows.batch import IGNORED, Batch
+from trivium.model.folder import is_saved, read_spec
+from trivium.model.parts import part_of, parts_of
+from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
 
@@ -95,11 +97,11 @@ class TorchEngine:
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
         if settings.draw:
             init_weights(self.model, settings.seed)
-        self.reference: Reference | None = None
+        self.references: dict[str, Reference] = {}  # by the term that is measured to it
         self.optimizers = self._fresh_optimizers(settings.optimizer)
         self.copies: list[dict[str, Tensor]] = []  # of the weights, for an average; the oldest first
         self.writer = StateWriter(self.held.mesh)
-        self.stage = StageSettings(settings.spec.max_seq_len)
+        self.stage, self.precision = StageSettings(settings.spec.max_seq_len), engine_precision(settings, self.device)
         self.trained_rope = settings.spec.rope  # the rotary positions of the last update
         self.enter(self.stage)
 
@@ -107,11 +109,13 @@ class TorchEngine:
         refuse_misfits(self.settings, stage)
         self._enter_average(stage)
         self.stage = stage = stage.resolved(self.settings)
-        self._compute_in(stage.precision or engine_precision(self.settings, self.device))
+        precision = stage.precision or engine_precision(self.settings, self.device)
+        self._remake(precision, stage.vocab or self.settings.spec.vocab, fresh=stage.reset_optimizer)
+        self._freeze(stage)
         self.model.recompute = stage.recompute or "none"
         self.context = self.held.share_rows(stage.context or 1, self.settings.context_method)
         self.rotation = self._rotation(stage.seq_len)
-        self._hold_reference(stage)
+        self._hold_references(stage)
         if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
         self.limits_hit: int | None = limits_hit()  # before the stage; None once it was told
@@ -119,7 +123,7 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         began = time.perf_counter()
-        counts, weights = _counts(batch), self.stage.loss_weight
+        counts, weights = counts_by_source(batch), self.stage.loss_weight
         own_weight = weights.total(dict(zip(batch.sources, counts[1].tolist(), strict=True)))
         divisor = self.held.divisor(own_weight, batch.targets.size)
         with deterministic_algorithms(self.exact):
@@ -197,8 +201,10 @@ class TorchEngine:
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
         """Continue from what `save` wrote, on any layout; on the same one exact to the bit."""
         self._use(optimizer or self.optimizers.settings)
+        if is_saved(folder):
+            self._resize(read_spec(folder).vocab)
         saved = saved_tensors(folder, self.settings.spec)
-        refuse_other_weights(folder, self._weights(), saved)
+        refuse_other_weights(folder, self._shapes(), saved)
         kept = {name.removeprefix(OPTIMIZER): facts for name, facts in saved.items() if name.startswith(OPTIMIZER)}
         state = self.optimizers.room_for(kept)
         read_into(folder, saved, under(WEIGHTS, self._weights()) | under(OPTIMIZER, state))
@@ -217,7 +223,7 @@ class TorchEngine:
             fill(self.model, folder)
         else:
             saved = saved_tensors(folder, self.settings.spec)
-            refuse_other_weights(folder, self._weights(), saved)
+            refuse_other_weights(folder, self._shapes(), saved)
             read_average(folder, saved, self._weights(), average)
         self.copies = []
         self._use(self.optimizers.settings, fresh=True)
@@ -252,25 +258,50 @@ class TorchEngine:
         return Optimizers(self.model.weights(), settings, self.settings.own_optimizer)
 
     @torch.no_grad()
-    def _compute_in(self, precision: Precision) -> None:
-        """Let another type flow between the weights; they and the optimizer's state keep their bits.
+    def _remake(self, precision: Precision, vocab: int, *, fresh: bool) -> None:
+        """Let another type flow between the weights, and let the vocabulary grow; what is there keeps its bits.
 
-        How ranks gather weights is fixed when a model is shared out: they take theirs over into another one.
+        How ranks gather weights is fixed when a model is shared out: they take theirs over into another one. A `fresh`
+        optimizer's state is not taken over.
         """
-        self.precision = precision
-        if self.model.precision == PRECISIONS[precision]:
-            return
-        if isinstance(self.held, LocalModel):
+        self.precision, old = precision, self.settings.spec.vocab
+        assert vocab >= old, "a plan refuses a vocabulary that shrinks"
+        if vocab == old and isinstance(self.held, LocalModel):
             self.model.precision = PRECISIONS[precision]
+        if vocab == old and self.model.precision == PRECISIONS[precision]:
             return
-        weights, state = self._weights(), dict(self.optimizers.state())
+        weights, state = self._weights(), {} if fresh else dict(self.optimizers.state())
+        self.settings = replace(self.settings, spec=replace(self.settings.spec, vocab=vocab))
         with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw numbers when it is made
             self.held = empty_model(self.settings, self.device, precision)
         self.model = self.held.model
+        if vocab > old:
+            ours = self._weights()
+            state, weights = grown_state(state, weights, ours, old, vocab), grown(weights, ours, old, vocab)
+            self.copies = [grown(copy, ours, old, vocab) for copy in self.copies]
         for name, parameter in self.model.weights().items():
             local_part(parameter)[0].copy_(local_part(weights[name])[0])
         self.optimizers = self._fresh_optimizers(self.optimizers.settings)
         self.optimizers.load(state)
+
+    def _resize(self, vocab: int) -> None:
+        """Make room for weights with another vocabulary, of which none has a value yet."""
+        if vocab == self.settings.spec.vocab or self.settings.make_model is not None:
+            return
+        self.settings = replace(self.settings, spec=replace(self.settings.spec, vocab=vocab))
+        self.held = empty_model(self.settings, self.device, self.precision)
+        self.model = self.held.model
+        self.model.recompute = self.stage.recompute or "none"
+        self.context = self.held.share_rows(self.stage.context or 1, self.settings.context_method)
+        self.optimizers = self._fresh_optimizers(self.optimizers.settings)
+        self.references = {}  # of the other size; a stage that asks for them is yet to be entered
+        self._freeze(self.stage)
+
+    def _freeze(self, stage: StageSettings) -> None:
+        """Let no gradient be made of what the stage freezes; what the optimizer keeps of it stays as it is."""
+        frozen = parts_of(stage.freeze, self.settings.spec)
+        for name, parameter in self.model.weights().items():
+            parameter.requires_grad_(not frozen or part_of(name) not in frozen)
 
     def _enter_average(self, stage: StageSettings) -> None:
         """The weights become the average where a stage starts from it; then one begins, goes on or ends."""
@@ -290,34 +321,40 @@ class TorchEngine:
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.model.weights().items()}
 
-    def _hold_reference(self, stage: StageSettings) -> None:
-        """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
-        if stage.kl is None:
-            self.reference = None
-            return
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: parameter.shape for name, parameter in self.model.weights().items()}
+
+    def _hold_references(self, stage: StageSettings) -> None:
+        """Those that the stage asks for; one that is held already is not loaded again, any other is let go first."""
         settings = replace(self.settings, precision=self.precision)
-        if self.reference is None or not self.reference.serves(stage.kl, settings):
-            self.reference = None
-            self.reference = Reference(stage.kl, settings, self.device)
+        asked, held = stage.references, self.references
+        self.references = {
+            name: each for name, each in held.items() if name in asked and each.serves(asked[name], settings)
+        }
+        del held
+        for name, kl in asked.items():
+            if name not in self.references:
+                self.references[name] = Reference(kl, settings, self.device)
 
     def _gradients(self, batch: Batch, scale: float) -> tuple[Tensor, dict[str, Tensor]]:
         """Leaves every parameter's gradient in place; gives sums of nats by source and of what else the objective has.
 
         All of it is on the device still.
         """
-        kl = self.stage.kl
-        penalty = None if kl is None else Penalty(kl.beta, kl.direction)
-        objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
+        stage, held = self.stage, [self.references[name] for name in self.stage.references]
+        terms = [Penalty(each.beta, each.direction, each.temperature, each.top_k) for each in stage.references.values()]
+        weight, own = stage.cross_entropy, self.settings.token_losses
+        objective = Objective(scale, stage.z_loss or 0.0, tuple(terms), weight, own)
         nats, sums = [], []
         for rows, is_last in self._micro_batches(batch):
-            reference = None if self.reference is None else self.reference.states(rows, batch.seq_len)
+            states = [each.states(rows, batch.seq_len) for each in held]
             self.held.begin_pass(is_last=is_last)
-            losses = self.model(rows, objective, reference)
-            if self.reference is not None:
-                self.reference.let_go()
+            losses = self.model(rows, objective, states)
+            for each in held:
+                each.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses, rows.targets))
+            sums.append(losses.sums(rows.targets, list(stage.references)))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -338,7 +375,7 @@ class TorchEngine:
 
     def _figures(
         self, nats: Tensor, terms: Mapping[str, Tensor], counts: NDArray[np.float64], flags: Sequence[bool]
-    ) -> tuple[Tensor, "StepFigures"]:
+    ) -> tuple[Tensor, StepFigures]:
         """Of all ranks, by one call between them; the one time that a step waits for the device."""
         counts = counts / self.context.size  # ranks that share rows have all of their counts each
         known = torch.tensor([*counts.flat, *flags], dtype=self.wide).to(self.device)
@@ -422,31 +459,3 @@ def open_device(name: str | None) -> torch.device:
         what = f'is "{name}", which torch does not find here. Write "{find_device()}", or leave it out.'
         raise ConfigError([Problem("engine.device", what)])
     return torch.device(name)
-
-
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """What a step found, over all ranks."""
-
-    norm: float  # of the gradients as the passes left them
-    nats: list[float]  # by source
-    rows: list[int]  # by source
-    loss_tokens: list[int]  # by source
-    terms: dict[str, float]
-    raised: tuple[bool, ...]
-
-
-def _counts(batch: Batch) -> NDArray[np.float64]:
-    """Rows and loss tokens by source, (2, sources)."""
-    counted = (batch.targets != IGNORED).sum(axis=1)
-    weights = (None, counted)
-    found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
-    return np.array(found, np.float64)
-
-
-def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, by their weights, still on the device."""
-    if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()}
-    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: targets.total(part) for name, part in parts.items() if part is not None}

@@ -7,6 +7,8 @@ from safetensors.torch import save_file
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
+from trivium.engine.grow import VOCAB_MATRICES
+from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.parallel import local_part, whole
 from trivium.files import readable_by_others
@@ -17,14 +19,21 @@ from trivium.model.spec import RopeSpec
 
 
 @torch.no_grad()
-def read_weights(model: Decoder, folder: Path) -> None:
-    """Fill a decoder from a folder; what is missing, too much or of another shape is refused, all at once."""
-    ours = dict(model.named_parameters())
+def read_weights(model: Decoder, folder: Path, vocab: int | None = None) -> None:
+    """Fill a decoder from a folder; what is missing, too much or of another shape is refused, all at once.
+
+    The folder knows `vocab` tokens, where that is not as many as the decoder: the rows of others are their mean.
+    """
+    ours, vocab = dict(model.named_parameters()), vocab or model.spec.vocab
     family = read_family(folder)
-    files = fitting_files(folder, _shapes(model), family, model.spec)
+    files = fitting_files(folder, _shapes(model, vocab), family, model.spec)
     for path in sorted(set(files.values())):
         with open_tensors(path, "pt") as file:
             for name in sorted(name for name in ours if files[name] == path):
+                if name in VOCAB_MATRICES and vocab < model.spec.vocab:
+                    rows = file.get_tensor(family.their_name(name)).float()
+                    lay_rows(ours[name], rows, model.spec.vocab, averaged=True)
+                    continue
                 local, where = local_part(ours[name])
                 found = file.get_slice(family.their_name(name))[where]  # what lies beyond the end pads the vocabulary
                 local[: len(found)].copy_(found)
@@ -42,7 +51,7 @@ def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, sha
     constants = {name: torch.tensor(value) for name, value in family.constants(model.spec).items()}
     writes = not isinstance(next(model.parameters()), DTensor) or dist.get_rank() == 0
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    shapes, element_bytes = _shapes(model), next(iter(parameters.values())).element_size()
+    shapes, element_bytes = _shapes(model, model.spec.vocab), next(iter(parameters.values())).element_size()
     files = shards(shapes, element_bytes, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +70,6 @@ def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, sha
         write_config(folder, model.spec, rope, seq_len)
 
 
-def _shapes(model: Decoder) -> dict[str, list[int]]:
+def _shapes(model: Decoder, vocab: int) -> dict[str, list[int]]:
     """As files have them."""
-    return {name: cut_shape(name, parameter.shape, model.spec.vocab) for name, parameter in model.named_parameters()}
+    return {name: cut_shape(name, parameter.shape, vocab) for name, parameter in model.named_parameters()}

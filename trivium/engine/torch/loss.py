@@ -10,16 +10,8 @@ once their difference. All slices use the same memory: to touch fresh pages for 
 Ranks of the tensor axis have parts of the vocabulary. Each computes the logits of its own, and a slice takes two calls
 between them: the largest logits, then all sums. The gradient of hidden states is each rank's summand.
 
-The penalty is over the whole vocabulary, in float32, with p the policy's probabilities and q the reference's:
-
-    forward    KL(q || p) = sum q (log q - log p)      gradient by logit  p - q
-    reverse    KL(p || q) = sum p (log p - log q)      gradient by logit  p (log p - log q - KL)
-    nll_gap    log q - log p of the target alone       gradient by logit  p - one_hot
-
-The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
-the policy to nothing.
-
-Logits may be scaled and capped (`LogitForm`): a cap costs one more slice of logits, which has the slopes.
+The penalties of references, their temperature and `top_k` are those at the head of `compare`. Logits may be scaled and
+capped (`LogitForm`): a cap costs one more slice of logits, which has the slopes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.base import FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.torch.compare import Comparison, Penalty, PolicySums
 from trivium.engine.torch.tensor_parallel.axis import ALONE, Columns, TensorAxis
 from trivium.errors import UsageError
 
@@ -48,84 +41,55 @@ def slice_tokens(device: str, vocab: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Penalty:
-    """What leaving the reference costs."""
-
-    beta: float
-    direction: Direction = "forward"
-
-
-@dataclass(frozen=True, slots=True)
 class Objective:
     """What is minimised: `scale` times the sum of the terms over the tokens that count.
 
-    They are the cross-entropy, z_loss * log(sum exp)^2, and the penalty where a reference is given.
+    They are the cross-entropy times its weight, z_loss * log(sum exp)^2, and each reference's penalty.
     """
 
     # One over the loss tokens of the whole batch, on many ranks over its slots; of a slice with weights, (tokens, 1).
     scale: float | Tensor = 1.0
     z_loss: float = 0.0
-    penalty: Penalty | None = None
+    penalties: tuple[Penalty, ...] = ()  # of the references, in their order
+    cross_entropy: float = 1.0
     token_losses: TokenLosses | None = None  # the user's own, alone, in place of all terms
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A slice of tokens under both models, (tokens,) each."""
-
-    nats: Tensor
-    log_sums: Tensor
-    reference_nats: Tensor
-    kl: Tensor
-
-
-def kl_and_its_gradient(
-    logits: Tensor, reference: Tensor, targets: Columns, objective: Objective, room: Tensor, axis: TensorAxis = ALONE
-) -> Compared:
-    """Leaves the gradient of scale * (nats + z_loss * log_sum^2 + beta * kl) in `logits`.
-
-    `reference` is used up, and so is `room`, which has its shape. All three have this rank's part of the vocabulary.
-    """
-    scale, z_loss, penalty = objective.scale, objective.z_loss, objective.penalty
-    assert penalty is not None, "a reference is for a penalty"
-    of_targets, reference_of_targets = _at(targets, logits), _at(targets, reference)
-    gap = None if penalty.direction == "nll_gap" else torch.sub(reference, logits, out=room)
-    largest, reference_largest = axis.maximum(*(each.amax(dim=1, keepdim=True) for each in (logits, reference)))
-    sums, reference_sums = exponentials(logits, largest), exponentials(reference, reference_largest)
-    under = reference if penalty.direction == "forward" else logits
-    total_gap = torch.zeros_like(sums) if gap is None else _product(under, gap)
-    sums, reference_sums, of_targets, reference_of_targets, total_gap = axis.sums(
-        sums, reference_sums, of_targets, reference_of_targets, total_gap
-    )
-    log_sums, reference_log_sums = largest + sums.log(), reference_largest + reference_sums.log()
-    nats, reference_nats = log_sums - of_targets, reference_log_sums - reference_of_targets
-    beta, one_hot = penalty.beta, scale
-    of_softmax = scale * (1 + 2 * z_loss * log_sums)  # what p is multiplied by in the gradient
-    if gap is None:
-        kl = nats - reference_nats
-        one_hot = scale * (1 + beta)
-        logits.mul_((of_softmax + scale * beta) / sums)
-    elif penalty.direction == "forward":
-        kl = total_gap / reference_sums + log_sums - reference_log_sums
-        logits.mul_((of_softmax + scale * beta) / sums)
-        logits.addcmul_(reference, -scale * beta / reference_sums)
-    else:
-        # log p - log q = (reference_log_sum - log_sum) - gap, so that log p - log q - KL = mean gap - gap.
-        mean_gap = total_gap / sums
-        kl = reference_log_sums - log_sums - mean_gap
-        logits.div_(sums).mul_(gap.mul_(-scale * beta).add_(of_softmax + scale * beta * mean_gap))
+def losses_and_their_gradient(
+    logits: Tensor,
+    targets: Columns,
+    objective: Objective,
+    compared: Sequence[Comparison] = (),
+    axis: TensorAxis = ALONE,
+) -> PolicySums:
+    """Cross-entropy of a slice, and what it is compared with; leaves the objective's gradient in `logits`."""
+    scale = objective.scale
+    of_targets = [_at(targets, each) for each in (logits, *(each.reference for each in compared))]
+    all_logits = (logits, *(each.reference for each in compared))
+    largest, *others = axis.maximum(*(each.amax(dim=1, keepdim=True) for each in all_logits))
+    for each, own_largest in zip(compared, others, strict=True):
+        each.begin(logits, largest, own_largest, axis)
+    parts = [[exponentials(logits, largest)], of_targets, *(each.sums(logits) for each in compared)]
+    summed = iter(axis.sums(*(value for part in parts for value in part)))
+    (sums,), (of_target, *others), *of_compared = ([next(summed) for _ in part] for part in parts)
+    log_sums = largest + sums.log()
+    policy = PolicySums(sums, log_sums, log_sums - of_target)
+    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
+    of_softmax = scale * (objective.cross_entropy + 2 * objective.z_loss * log_sums)
+    one_hot = scale * objective.cross_entropy
+    for each, values, own in zip(compared, of_compared, others, strict=True):
+        more_softmax, more_one_hot = each.settle(values, own, logits, policy, scale)
+        of_softmax, one_hot = of_softmax + more_softmax, one_hot + more_one_hot
+    logits.mul_(of_softmax / sums)
+    for each in compared:
+        each.pull(logits)
     _subtract(targets, logits, one_hot)
-    return Compared(*(part.squeeze(1) for part in (nats, log_sums, reference_nats, kl)))
+    return policy
 
 
 def exponentials(logits: Tensor, largest: Tensor) -> Tensor:
     """Turns logits in place into exponentials that are 1 at most; their sums."""
     return logits.sub_(largest).exp_().sum(dim=1, keepdim=True)
-
-
-def _product(exponents: Tensor, values: Tensor) -> Tensor:
-    """Sums of products by token, without an array of products."""
-    return torch.bmm(exponents[:, None], values[:, :, None]).squeeze(2)
 
 
 def _at(targets: Columns, logits: Tensor) -> Tensor:
@@ -137,14 +101,6 @@ def _subtract(targets: Columns, logits: Tensor, value: float | Tensor) -> None:
     """Subtract a number, or one for each token, at the targets."""
     lower = logits.gather(1, targets.at)
     logits.scatter_(1, targets.at, lower - targets.own(torch.ones_like(lower) * value))
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceStates:
-    """What a frozen model makes of the same tokens; None of it has a gradient."""
-
-    hidden: Tensor  # (tokens, width)
-    unembedding: Tensor  # (padded vocabulary, width), or this rank's rows of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +136,32 @@ class LogitForm:
 PLAIN_LOGITS = LogitForm()
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceStates:
+    """What a frozen model makes of the same tokens; None of it has a gradient."""
+
+    hidden: Tensor  # (tokens, width)
+    unembedding: Tensor  # (padded vocabulary, width), or this rank's rows of it
+    form: LogitForm = PLAIN_LOGITS
+
+
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     """The objective, to go backward from, and its parts by token in nats (0 where a token does not count)."""
 
     objective: Tensor  # ()
     nats: Tensor  # (tokens,) plain cross-entropy
     z: Tensor  # (tokens,) squared log of the softmax's sum
-    reference_nats: Tensor | None = None  # (tokens,) the reference's plain cross-entropy
-    kl: Tensor | None = None  # (tokens,) the penalty, before its weight
+    kl: tuple[Tensor, ...] = ()  # (tokens,) each reference's penalty, before its weight
+    reference_nats: tuple[Tensor, ...] = ()  # (tokens,) each reference's plain cross-entropy
     figures: Mapping[str, Tensor] | None = None  # (loss tokens,) of a loss of the user's own, beside it
+
+    def sums(self, targets: "LossTargets", references: Sequence[str]) -> dict[str, Tensor]:
+        """Over tokens, by their weights, still on the device; of each reference by its term's name."""
+        if self.figures is not None:
+            return {name: figure.sum() for name, figure in self.figures.items()}
+        parts = {"z": self.z, **dict(zip(references, self.kl, strict=True))}
+        parts |= {f"{name}_nats": nats for name, nats in zip(references, self.reference_nats, strict=True)}
+        return {name: targets.total(part) for name, part in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +199,7 @@ def own_losses(
     places: Sequence[Tensor],
     vocab: int,
     objective: Objective,
-    reference: ReferenceStates | None = None,
+    references: Sequence[ReferenceStates] = (),
     axis: TensorAxis = ALONE,
     form: LogitForm = PLAIN_LOGITS,
 ) -> Losses:
@@ -239,9 +212,9 @@ def own_losses(
     assert form.softcap is None, "refused: the function makes its own logits"
     at = slice(None) if loss_targets.at is None else loss_targets.at
     frozen = None
-    if reference is not None and objective.penalty is not None:
+    for reference, penalty in zip(references, objective.penalties, strict=True):  # one at most: `refuse_misfits`
         matrix = axis.join(reference.unembedding.to(reference.hidden.dtype), 0)[:vocab]
-        frozen = FrozenStates(_scaled(reference.hidden[at], form), matrix, objective.penalty.beta)
+        frozen = FrozenStates(_scaled(reference.hidden[at], reference.form), matrix, penalty.beta)
     tokens, positions, documents = (each.flatten()[at] for each in places)
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
     found = objective.token_losses(_scaled(hidden[at], form), axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
@@ -265,17 +238,17 @@ def sliced_loss(
     loss_targets: LossTargets,
     vocab: int,
     objective: Objective,
-    reference: ReferenceStates | None = None,
+    references: Sequence[ReferenceStates] = (),
     axis: TensorAxis = ALONE,
     form: LogitForm = PLAIN_LOGITS,
 ) -> Losses:
     """Losses of hidden states (tokens, width) under this rank's rows of an unembedding (padded vocabulary, width)."""
-    assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
-    wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
-    parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, unembedding, loss_targets, vocab, objective, reference, axis, form, wants_gradient
+    assert len(objective.penalties) == len(references), "a penalty is measured to a reference"
+    wanted = (torch.is_grad_enabled() and hidden.requires_grad, torch.is_grad_enabled() and unembedding.requires_grad)
+    total, nats, z, *compared = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, unembedding, loss_targets, vocab, objective, tuple(references), axis, form, wanted
     )
-    return Losses(*parts)
+    return Losses(total, nats, z, tuple(compared[::2]), tuple(compared[1::2]))
 
 
 class _SlicedLoss(torch.autograd.Function):
@@ -289,57 +262,57 @@ class _SlicedLoss(torch.autograd.Function):
         loss_targets: LossTargets,
         vocab: int,
         objective: Objective,
-        reference: ReferenceStates | None,
+        references: tuple[ReferenceStates, ...],
         axis: TensorAxis,
         form: LogitForm,
-        wants_gradient: bool,
+        wanted: tuple[bool, bool],
     ) -> tuple[Tensor, ...]:
         weight = unembedding.to(hidden.dtype)
         nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
         z = torch.zeros_like(nats)
-        hidden_gradient = torch.zeros_like(hidden) if wants_gradient else None
-        weight_gradient = torch.zeros_like(unembedding, dtype=torch.float32) if wants_gradient else None
+        hidden_gradient = torch.zeros_like(hidden) if wanted[0] else None
+        weight_gradient = torch.zeros_like(unembedding, dtype=torch.float32) if wanted[1] else None
         size = slice_tokens(hidden.device.type, len(weight))
         known = max(0, vocab - axis.rank * len(weight))  # columns of this rank that are not padding
         room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
-        anchor = None
-        if reference is not None:
-            own = nats.new_empty(len(room), len(reference.unembedding))
-            anchor = _Anchor(
-                reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own), form
-            )
+        anchors = [
+            _Anchor.of(reference, penalty, nats, room)
+            for reference, penalty in zip(references, objective.penalties, strict=True)
+        ]
         for start in range(0, len(loss_targets.tokens), size):
             tokens, at = loss_targets.tokens[start : start + size, None], loss_targets.at
             targets = Columns.of(tokens, axis, len(weight))
             here = slice(start, start + len(tokens)) if at is None else at[start : start + size]
             states = hidden[here]
             logits = _logits(states, weight, room, known, form)
-            slopes = form.slopes(logits, known) if wants_gradient else None
+            slopes = form.slopes(logits, known) if any(wanted) else None
             weighted = loss_targets.of_slice(objective, start, start + size)
-            if anchor is None:
-                nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, weighted, axis)
-            else:
-                nats[here], log_sum = anchor.penalise(logits, targets, here, known, weighted, axis)
-            z[here] = log_sum.square()
-            if hidden_gradient is not None and weight_gradient is not None:
+            compared = [anchor.compared(here, len(states), known) for anchor in anchors]
+            policy = losses_and_their_gradient(logits, targets, weighted, compared, axis)
+            nats[here], z[here] = policy.nats.squeeze(1), policy.log_sums.squeeze(1).square()
+            for anchor, each in zip(anchors, compared, strict=True):
+                anchor.nats[here], anchor.kl[here] = each.nats.squeeze(1), each.kl.squeeze(1)
+            if hidden_gradient is not None or weight_gradient is not None:
                 gradient = form.gradient(logits, slopes).to(hidden.dtype)
-                hidden_gradient[here] = gradient @ weight
-                _add_product(weight_gradient, gradient.T, states)
+                if hidden_gradient is not None:
+                    hidden_gradient[here] = gradient @ weight
+                if weight_gradient is not None:
+                    _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
         ctx.weight_dtype = unembedding.dtype
-        total = loss_targets.total(nats) + objective.z_loss * loss_targets.total(z)
-        parts = [nats, z]
-        if anchor is not None and objective.penalty is not None:
-            total = total + objective.penalty.beta * loss_targets.total(anchor.kl)
-            parts += [anchor.nats, anchor.kl]
+        total = objective.cross_entropy * loss_targets.total(nats) + objective.z_loss * loss_targets.total(z)
+        for anchor in anchors:
+            total = total + anchor.penalty.beta * loss_targets.total(anchor.kl)
+        parts = [nats, z, *(part for anchor in anchors for part in (anchor.kl, anchor.nats))]
         ctx.mark_non_differentiable(*parts)
         return objective.scale * total, *parts
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
+        hidden_gradient, weight_gradient = (each if each is None else each.mul_(outer[0]) for each in ctx.gradients)
         del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
-        return hidden_gradient, weight_gradient.to(ctx.weight_dtype), *[None] * 7
+        of_weight = None if weight_gradient is None else weight_gradient.to(ctx.weight_dtype)
+        return hidden_gradient, of_weight, *[None] * 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,26 +320,22 @@ class _Anchor:
     """A reference's states, and what is measured to them slice by slice."""
 
     states: ReferenceStates
+    penalty: Penalty
     nats: Tensor  # (tokens,)
     kl: Tensor  # (tokens,)
     room: Tensor  # for a slice's logits
-    gap: Tensor  # and for what they differ by
-    form: LogitForm
+    rooms: tuple[Tensor, ...]  # for what is made of them
 
-    def penalise(
-        self,
-        logits: Tensor,
-        targets: Columns,
-        here: slice | Tensor,
-        known: int,
-        objective: Objective,
-        axis: TensorAxis,
-    ) -> tuple[Tensor, Tensor]:
-        """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room, known, self.form)
-        found = kl_and_its_gradient(logits, reference, targets, objective, self.gap[: len(logits)], axis)
-        self.nats[here], self.kl[here] = found.reference_nats, found.kl
-        return found.nats, found.log_sums
+    @classmethod
+    def of(cls, states: ReferenceStates, penalty: Penalty, by_token: Tensor, room: Tensor) -> "_Anchor":
+        """With memory like these."""
+        rooms = tuple(torch.empty_like(room) for _ in range(1 + Comparison.num_rooms(penalty)))
+        return cls(states, penalty, torch.zeros_like(by_token), torch.zeros_like(by_token), rooms[0], rooms[1:])
+
+    def compared(self, here: slice | Tensor, tokens: int, known: int) -> Comparison:
+        """A slice under the reference."""
+        logits = _logits(self.states.hidden[here], self.states.unembedding, self.room, known, self.states.form)
+        return Comparison(self.penalty, logits, [room[:tokens] for room in self.rooms])
 
 
 def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int, form: LogitForm) -> Tensor:
@@ -379,20 +348,6 @@ def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int, form: Logi
     form.apply(here)
     here[:, known:] = PADDING_LOGIT
     return here
-
-
-def _cross_entropy_and_its_gradient(
-    logits: Tensor, targets: Columns, objective: Objective, axis: TensorAxis
-) -> tuple[Tensor, Tensor]:
-    """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-    of_targets = _at(targets, logits)
-    (largest,) = axis.maximum(logits.amax(dim=1, keepdim=True))
-    sums, of_targets = axis.sums(exponentials(logits, largest), of_targets)
-    log_sums = largest + sums.log()
-    # d/dlogits of (log_sum - target + z_loss * log_sum^2) is softmax * (1 + 2 * z_loss * log_sum) - one_hot.
-    logits.mul_(objective.scale * (1 + 2 * objective.z_loss * log_sums) / sums)
-    _subtract(targets, logits, objective.scale)
-    return (log_sums - of_targets).squeeze(1), log_sums.squeeze(1)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

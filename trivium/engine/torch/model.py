@@ -186,10 +186,10 @@ class LanguageModel(nn.Module):
         """A parameter's first values where the model has a rule of its own."""
         return None
 
-    def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
+    def forward(self, batch: DeviceBatch, objective: Objective, references: Sequence[ReferenceStates] = ()) -> Losses:
         """Losses of every token."""
         hidden = self.hidden(batch).flatten(0, 1)
-        last = (self.spec.vocab, objective, reference, self.axis, self.logit_form)
+        last = (self.spec.vocab, objective, references, self.axis, self.logit_form)
 
         def losses(lm_head: Tensor) -> Losses:
             if objective.token_losses is None:
@@ -206,7 +206,9 @@ class LanguageModel(nn.Module):
 
     def states(self, batch: DeviceBatch) -> ReferenceStates:
         """What a loss needs of a frozen model; on many ranks until its gathered weights are let go."""
-        return ReferenceStates(self.hidden(batch).flatten(0, 1), self.use_lm_head(lambda weight: weight))
+        return ReferenceStates(
+            self.hidden(batch).flatten(0, 1), self.use_lm_head(lambda weight: weight), self.logit_form
+        )
 
     def next_logits(self, batch: DeviceBatch, ends: Tensor) -> Tensor:
         """Logits (ends, vocab) in float32 of what follows some slots, counted through all rows."""

@@ -17,6 +17,7 @@ figures and flags. Gradients are divided by the loss tokens of the whole batch w
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -257,6 +258,18 @@ def _copies(tensor: DTensor) -> float:
     """How many ranks hold the same part."""
     axes = [axis for axis, placement in enumerate(tensor.placements) if not placement.is_replicate()]
     return dist.get_world_size() / math.prod(tensor.device_mesh.size(axis) for axis in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a step found, over all ranks."""
+
+    norm: float  # of the gradients as the passes left them
+    nats: list[float]  # by source
+    rows: list[int]  # by source
+    loss_tokens: list[int]  # by source
+    terms: dict[str, float]
+    raised: tuple[bool, ...]
 
 
 def summed_figures(

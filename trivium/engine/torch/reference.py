@@ -1,9 +1,9 @@
-"""A folder -> a frozen model that a stage's KL is measured to: weights alone, no gradients, no optimizer.
+"""A folder -> a frozen model that a stage's KL or distillation is measured to: no gradients, no optimizer.
 
-It is made as the trained model is, so that whatever spreads that one over devices can spread this one. Its matrices
-are held in the precision that flows through it: the model that it was saved from casts them to that anyway, so
-that at the same weights both give the same bits. One more forward pass a step, and half or all of the weights'
-memory; both only in stages with `kl`.
+It may have another shape than the trained model, but for the vocabulary. It is made as the trained model is, so that
+whatever spreads that one over devices can spread this one. Its matrices are held in the precision that flows through
+it: the model that it was saved from casts them to that anyway, so that at the same weights both give the same bits. One
+more forward pass a step, and half or all of its weights' memory; both only in stages with `kl` or `distill`.
 """
 
 from dataclasses import replace
@@ -19,12 +19,13 @@ from trivium.model.folder import read_spec
 
 
 class Reference:
-    """A frozen decoder, which reads rows with its own rotary positions."""
+    """A frozen model, which reads rows with its own rotary positions."""
 
     def __init__(self, kl: KlSettings, settings: EngineSettings, device: torch.device) -> None:
-        self.folder = kl.reference
+        self.folder, self.vocab = kl.reference, settings.spec.vocab
         self.precision = _precision(kl, settings, device)
-        self.held = empty_model(replace(settings, float8=None), device, self.precision, PRECISIONS[self.precision])
+        settings = reference_settings(kl, settings)
+        self.held = empty_model(settings, device, self.precision, PRECISIONS[self.precision])
         self.model = self.held.model
         self.model.requires_grad_(False)
         fill(self.model, kl.reference)
@@ -33,7 +34,9 @@ class Reference:
         self._table: Rotation | None = None
 
     def serves(self, kl: KlSettings, settings: EngineSettings) -> bool:
-        return (kl.reference, _precision(kl, settings, self.device)) == (self.folder, self.precision)
+        """Whether it is the one that a stage asks for."""
+        asked = kl.reference, settings.spec.vocab, _precision(kl, settings, self.device)
+        return asked == (self.folder, self.vocab, self.precision)
 
     @torch.no_grad()
     def states(self, batch: DeviceBatch, seq_len: int) -> ReferenceStates:
@@ -49,6 +52,12 @@ class Reference:
         if self._table is None or self._table.cos.shape[1] < seq_len:
             self._table = Rotation.table(self.rope, self.model.spec.rotated, seq_len, self.device)
         return self._table
+
+
+def reference_settings(kl: KlSettings, settings: EngineSettings) -> EngineSettings:
+    """Of an engine that would train the reference: a teacher is a decoder of its own shape."""
+    settings = replace(settings, float8=None)
+    return settings if kl.spec is None else replace(settings, spec=kl.spec, make_model=None)
 
 
 def _precision(kl: KlSettings, settings: EngineSettings, device: torch.device) -> Precision:

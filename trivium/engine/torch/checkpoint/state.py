@@ -11,7 +11,7 @@ copy's memory is kept from save to save: to touch fresh pages costs more than to
 caller's part, once `wait` has returned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,10 @@ def saved_tensors(folder: Path, spec: ModelSpec) -> dict[str, SavedTensor]:
     return read_index(folder)
 
 
-def refuse_other_weights(folder: Path, ours: State, saved: Index) -> None:
-    """A model is filled by names, and no name may be missing, left over or of another shape."""
+def refuse_other_weights(folder: Path, ours: Mapping[str, Sequence[int]], saved: Index) -> None:
+    """A model is filled by names, and no name may be missing, left over or of another shape than ours."""
     theirs = {name.removeprefix(WEIGHTS): facts.shape for name, facts in saved.items() if name.startswith(WEIGHTS)}
-    refuse_other_parameters(folder, theirs, {name: tensor.shape for name, tensor in ours.items()})
+    refuse_other_parameters(folder, theirs, ours)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,6 +4,8 @@ A rank draws its own part of every parameter (`engine/draw.py`), some rows at a 
 a rule of its own, which gives whole parameters; of these a rank keeps its part.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,13 +13,16 @@ from torch import nn
 
 from trivium.engine.base import EngineSettings, Precision
 from trivium.engine.draw import first_values, init_key
+from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch import huggingface
+from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.checkpoint.state import WEIGHTS, read_into, refuse_other_weights, saved_tensors, under
 from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.numerics.float8 import use_float8
 from trivium.engine.torch.own import OwnModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
-from trivium.model.folder import is_saved, refuse_other_model
+from trivium.model.folder import is_saved, read_spec, refuse_other_model
+from trivium.model.spec import ModelSpec
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DRAWN_AT_ONCE = 1 << 24  # elements
@@ -50,16 +55,32 @@ def empty_model(
 
 
 def fill(model: LanguageModel, folder: Path) -> None:
-    """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused."""
-    if is_saved(folder):
-        saved = saved_tensors(folder, model.spec)  # refuses another model's
-        weights = {name: parameter.detach() for name, parameter in model.weights().items()}
-        refuse_other_weights(folder, weights, saved)
-        read_into(folder, saved, under(WEIGHTS, weights))
-    else:
-        refuse_other_model(folder, model.spec)
+    """The weights alone, from what an engine saved or from a Hugging Face folder; another model is refused.
+
+    Of a smaller vocabulary the model's new rows are the mean of the others.
+    """
+    there = read_spec(folder)
+    spec = replace(model.spec, vocab=min(there.vocab, model.spec.vocab)) if there.own is None else model.spec
+    apart = VOCAB_MATRICES if spec.vocab < model.spec.vocab else ()
+    weights = {name: parameter.detach() for name, parameter in model.weights().items()}
+    if not is_saved(folder):
+        refuse_other_model(folder, spec)
         assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
-        huggingface.read_weights(model, folder)
+        huggingface.read_weights(model, folder, spec.vocab)
+        return
+    saved = saved_tensors(folder, spec)  # refuses another model's
+    shapes = {name: padded_shape(name, tensor.shape, spec) for name, tensor in weights.items()}
+    refuse_other_weights(folder, shapes, saved)
+    read_into(folder, saved, under(WEIGHTS, {name: each for name, each in weights.items() if name not in apart}))
+    for name in (name for name in apart if name in weights):
+        rows = torch.empty(saved[WEIGHTS + name].shape, dtype=saved[WEIGHTS + name].dtype)
+        read_into(folder, saved, {WEIGHTS + name: rows})
+        lay_rows(weights[name], rows[: spec.vocab], model.spec.vocab, averaged=True)
+
+
+def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[int]:
+    """A parameter's shape inside an engine, of a model with this vocabulary."""
+    return shape if spec.own is not None or name not in VOCAB_MATRICES else (spec.padded_vocab, *shape[1:])
 
 
 @torch.no_grad()

@@ -110,8 +110,8 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
         for _ in range((step.stage.average and step.stage.average.last) or 0):
             engine.add_to_average()
         storages.mark((tensor for copy in engine.copies for tensor in copy.values()), "average")
-        if engine.reference is not None:
-            storages.mark(engine.reference.model.parameters(), "reference")
+        for reference in engine.references.values():
+            storages.mark(reference.model.parameters(), "reference")
         with _optimizers_marked(storages):
             engine.step(_batch(1, min(step.stage.seq_len, SHORT)), now)
         gc.collect()

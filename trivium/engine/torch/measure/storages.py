@@ -29,7 +29,7 @@ from trivium.engine.torch.measure.replace import replaced
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)  # any other type is a wrapper, whose parts come here by themselves
 SMALL = 2**16  # bytes below which it is not worth finding out who allocates
 FSDP, ENGINE = "/torch/distributed/fsdp/", "/trivium/engine/torch/"
-IN_ENGINE: dict[str, Kind] = {"loss.py": "loss", "reference.py": "reference"}
+IN_ENGINE: dict[str, Kind] = {"loss.py": "loss", "compare.py": "loss", "reference.py": "reference"}
 
 
 @dataclass(slots=True)
