@@ -8,6 +8,7 @@ import ast
 import inspect
 import itertools
 import os.path
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -63,6 +64,14 @@ class FrozenDict(dict[str, Any]):
 
 
 frozen_dict = AfterValidator(FrozenDict)
+
+
+FUNCTION_PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is the path of a function: `package.module:function`."""
+    return FUNCTION_PATH.fullmatch(text) is not None
 
 
 def short_form(key: str, either: Any) -> BeforeValidator:

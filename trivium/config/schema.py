@@ -118,6 +118,8 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
     """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
+    family: Name | None = Field(None, examples=["my_package.models:make"])
+    """Another model than the decoder: a function of an installed package, as package.module:function."""
 
     @property
     def of_depth(self) -> "Model":

@@ -254,6 +254,8 @@ class StageDefaults(Table):
     """Rotary base and scaling over this stage's own span; absent: the model's."""
     kl: Kl | None = Field(None, examples=[{"beta": 0.1}])
     """KL to a frozen reference; absent: none."""
+    loss: Name | None = Field(None, examples=["my_package.losses:smoothed"])
+    """Minimise what a function of an installed package gives, as package.module:function; absent: cross-entropy."""
     z_loss: Positive | None = Field(None, examples=[1e-4])
     """Weight of the squared log of the softmax's sum; absent: none."""
     loss_on: Literal["all", "assistant"] | None = None

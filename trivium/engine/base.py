@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trivium.engine.average import AverageSettings
 from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
-from trivium.engine.own import name_of
+from trivium.engine.own import Installed, name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -146,6 +146,7 @@ class StageSettings:
     context: int | None = None  # devices that share each row's slots
     precision: Precision | None = None
     optimizer: OptimizerSettings | None = None  # one of another name starts with a fresh state
+    token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training
     average: AverageSettings | None = None  # absent: none is kept
     # The next two only where the stage begins, as `reset_optimizer`; the weights are changed first.
     begin_average: bool = False  # the average begins here; one that was kept until now ends
@@ -160,6 +161,7 @@ class StageSettings:
             context=self.context or settings.mesh.context,
             precision=self.precision or settings.precision,
             optimizer=self.optimizer or settings.optimizer,
+            token_losses=self.token_losses or settings.token_losses,
         )
 
     def extra(self, loss: float, terms: Mapping[str, float]) -> dict[str, float]:
@@ -374,29 +376,37 @@ class Engine(Protocol):
 def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     """A stage cannot have what a model or a loss of the user's own would pass over in silence."""
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
-        what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
+        what = f"the stage has other rotary positions than the model, but {settings.spec.made_by} makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
     shape = settings.mesh.with_context(stage.context or settings.mesh.context)
     assert shape.size == settings.mesh.size, "a stage's context divides the ranks of shard x context"
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
-    if settings.token_losses is None:
+    if stage.token_losses is None:
         return
     for key, is_given in {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}.items():
         if is_given:
-            raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")
+            what = f"{loss_name(stage.token_losses)} is the whole objective, but the stage has {key}"
+            raise UsageError(f"{what}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
-        what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
+        found = f'kl.direction = "{stage.kl.direction}"'
+        what = f"{loss_name(stage.token_losses)} is the whole objective, but the stage has {found}"
         raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")
 
 
-def losses_and_figures(found: Any, tokens: int) -> tuple[Any, dict[str, Any]]:
+def loss_name(function: TokenLosses) -> str:
+    """What messages call a loss of one's own: the path in the config, or the Trainer's method."""
+    return f"the loss {function.path}" if isinstance(function, Installed) else "Trainer.loss()"
+
+
+def losses_and_figures(found: Any, tokens: int, function: TokenLosses) -> tuple[Any, dict[str, Any]]:
     """What a loss of one's own returned, checked: a loss for each token, and further figures by token."""
     losses, figures = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     for name, array in {"a loss": losses, **figures}.items():
         shape = getattr(array, "shape", type(array).__name__)
         if shape != (tokens,):
             shown = shape if isinstance(shape, str) else tuple(shape)
-            raise UsageError(f"the function of Trainer.loss() returned {shown} as {name}, not one for each token.")
+            what = f"the function of {loss_name(function)} returned {shown} as {name}"
+            raise UsageError(f"{what}, not one for each token.")
     return losses, dict(figures)
 
 

@@ -38,6 +38,7 @@ from trivium.plan.model import PlannedModel, plan_model
 from trivium.plan.plan import Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
+from trivium.plan.settings import unknown_losses
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
@@ -109,6 +110,7 @@ class Builder:
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
         self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self.problems.extend(average_problems(stages))
+        self.problems.extend(unknown_losses(stage.config for stage in stages))
         self.warnings.extend(unfilled_averages(stages))
         self._note_gaps(stages)
         curve, momenta, group_curves = self._curves(stages)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from trivium.config.schema import SIZES, Config, Model, Size
 from trivium.config.stages import Rope, Stage
+from trivium.engine.make import own_parameters
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
 from trivium.model.folder import read_spec
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
+from trivium.plan.settings import family_model
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
 
@@ -44,7 +46,20 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     elif spec.vocab < vocab:
         what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
         raise ConfigError([Problem("model.vocab", what)])
-    return PlannedModel(spec, None, ropes)
+    return PlannedModel(_with_family(config, spec, weights), None, ropes)
+
+
+def _with_family(config: Config, spec: ModelSpec, weights: Path | None) -> ModelSpec:
+    """The shape with the function that makes the model, where `model.family` names one, and its parameters counted."""
+    make = family_model(config)
+    if make is None:
+        return spec
+    if weights is not None and spec.own != make.path:
+        found = f"a model that {spec.own} made" if spec.own else "a decoder"
+        what = f'is "{make.path}", but {weights} holds {found}. Give model.init the weights of the same model.'
+        raise ConfigError([Problem("model.family", what)])
+    spec = replace(spec, own=make.path, own_parameters=None)
+    return replace(spec, own_parameters=own_parameters(spec, make, config.engine.name))
 
 
 def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:

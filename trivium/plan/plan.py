@@ -50,6 +50,12 @@ class Plan:
         """Steps of the stages from the first on whose lengths are known."""
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def makes_model(self) -> str | None:
+        """The function that makes another model than the decoder: a Trainer's, or the config's; None: the decoder."""
+        by_trainer: str | None = self.own.get("Trainer.model")
+        return by_trainer or (None if self.model is None else self.model.own)
+
     def stage_at(self, step: int) -> PlannedStage:
         """The stage that a step belongs to."""
         number = bisect_right(self._ends, step)

@@ -16,7 +16,7 @@ from trivium.config.optimizer import StageOptimizer
 from trivium.engine.base import StepSettings, StepStats
 from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
-from trivium.plan.settings import stage_settings
+from trivium.plan.settings import stage_loss, stage_settings
 from trivium.plan.stage import CompleteStage
 from trivium.run.events import UNTIL, Ended, Preempted, Skipped, Spiked, StageBegan
 from trivium.train.meter import peak_memory
@@ -149,6 +149,7 @@ class Loop:
             optimizer=optimizer,
             average=stage.average,
             average_before=before,
+            loss=stage_loss(stage.config, stage.index),
         )
         session.engine.enter(self.trainer.own.entered(settings))
         session.compared.enter(stage.index)

@@ -120,7 +120,7 @@ class References:
             yield Problem(_key(stage), f"{whose}. {how}")
             return
         theirs = read_spec(folder)
-        maker = self.plan.own.get("Trainer.model")
+        maker = self.plan.makes_model
         if theirs.own != maker:
             what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
             yield Problem(_key(stage), f"{what} Give a reference of the same kind.")

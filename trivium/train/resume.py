@@ -256,6 +256,8 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
     advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
     if difference is not None and difference.key.startswith("Trainer."):
         advice = f'Put the method back, or start a new run from the checkpoint: model.init = "{run}".'
+    elif difference is not None and difference.key.endswith((".family.source", ".loss.source")):
+        advice = f'Put the package back as it was, or start a new run from the checkpoint: model.init = "{run}".'
     elif difference is not None and difference.key.endswith(".validation"):
         advice = "Put it back. To evaluate on more documents, add a source with validation_only = true."
     elif difference is not None and difference.key.endswith(".batch_size"):

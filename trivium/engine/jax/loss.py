@@ -144,7 +144,7 @@ def own_losses(
         frozen = FrozenStates(reference.hidden, used(reference.unembedding, reference.hidden), weights.beta)
     tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
-    found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden))
+    found, figures = losses_and_figures(function(hidden, used(lm_head, hidden), batch), len(hidden), function)
     by_token = {
         name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
     }

@@ -306,7 +306,7 @@ class TorchEngine:
         """
         kl = self.stage.kl
         penalty = None if kl is None else Penalty(kl.beta, kl.direction)
-        objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.settings.token_losses)
+        objective = Objective(scale, self.stage.z_loss or 0.0, penalty, self.stage.token_losses)
         nats, sums = [], []
         for rows, is_last in self._micro_batches(batch):
             reference = None if self.reference is None else self.reference.states(rows, batch.seq_len)
@@ -370,7 +370,7 @@ class TorchEngine:
         yield ahead, True
 
     def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
-        own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
+        own_model, own_loss = self.settings.make_model is not None, self.stage.token_losses is not None
         return DeviceBatch.of(
             batch,
             table,
@@ -395,7 +395,7 @@ class TorchEngine:
 
     def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
         """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
-        if self.settings.token_losses is not None:
+        if self.stage.token_losses is not None:
             return dict(terms)
         return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 
