@@ -64,11 +64,12 @@ def _refuse_foreign(module: str) -> None:
             spec = find_spec(name)  # imports the packages above it, which were looked at before
         except Exception as error:
             raise LookupError(f"{name} cannot be imported: {type(error).__name__}: {error}.") from error
+        if spec is None and count > 1:
+            raise LookupError(f"{name} is not in the package {parts[0]}. Name a module of it.")
         if spec is None:
-            here = next((each for each in (Path(f"{parts[0]}.py"), Path(parts[0])) if each.exists()), None)
-            there = "is not installed" if count == 1 else f"is not in the package {parts[0]}"
+            here = next((each for each in (Path(f"{name}.py"), Path(name)) if each.exists()), None)
             aside = f" ({here} in the working folder is not imported: pip install its package.)" if here else ""
-            raise LookupError(f"{name} {there}. Install the package that has it.{aside}")
+            raise LookupError(f"{name} is not installed. Install the package that has it.{aside}")
         if spec.origin is not None and not (spec.has_location and owner_of(Path(spec.origin))):  # none: a namespace
             what = f"{name} ({spec.origin}) is not a file of an installed package"
             raise LookupError(f"{what}. No other code is run: pip install the package that has it.")

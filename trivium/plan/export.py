@@ -102,6 +102,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "average": None if stage.average is None else stage.average.config.model_dump(mode="json", exclude_none=True),
         "start_from": stage.config.start_from,
         "loss_on": stage.config.loss_on,
+        "loss": stage.config.loss,
         "loss_weight": None if stage.config.loss_weight is None else dict(stage.config.loss_weight),
         "goldfish": None if stage.config.goldfish is None else stage.config.goldfish.model_dump(mode="json"),
         "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
@@ -157,6 +158,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             reference = kl.get("reference") or {}
             to = reference.get("path") or reference.get("stage") or "the model as the stage begins"
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
+        if stage.get("loss") is not None:
+            parts.append(f"loss {stage['loss']}")
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
         if stage.get("loss_weight"):

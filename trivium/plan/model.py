@@ -8,11 +8,12 @@ after a stage decides its positions, so that a longer stage may be appended to a
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from traceback import extract_tb
 
 from trivium.config.schema import SIZES, Config, Model, Size
 from trivium.config.stages import Rope, Stage
 from trivium.engine.make import own_parameters
-from trivium.errors import ConfigError, Problem, ResumeError, SourceError
+from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.model.folder import read_spec
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.plan.settings import family_model
@@ -59,7 +60,14 @@ def _with_family(config: Config, spec: ModelSpec, weights: Path | None) -> Model
         what = f'is "{make.path}", but {weights} holds {found}. Give model.init the weights of the same model.'
         raise ConfigError([Problem("model.family", what)])
     spec = replace(spec, own=make.path, own_parameters=None)
-    return replace(spec, own_parameters=own_parameters(spec, make, config.engine.name))
+    try:
+        return replace(spec, own_parameters=own_parameters(spec, make, config.engine.name))
+    except TriviumError:
+        raise
+    except Exception as error:  # whatever their function does
+        last = extract_tb(error.__traceback__)[-1]
+        what = f'is "{make.path}", which fails when it is called with the ModelSpec, in {last.filename}:{last.lineno}'
+        raise ConfigError([Problem("model.family", f"{what}: {type(error).__name__}: {error}.")]) from error
 
 
 def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:

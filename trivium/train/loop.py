@@ -33,6 +33,7 @@ STAGE_CHANGES = (
     "packing",
     "document_mask",
     "kl",
+    "loss",
     "z_loss",
     "loss_on",
     "loss_weight",
