@@ -8,7 +8,6 @@ import ast
 import inspect
 import itertools
 import os.path
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -66,12 +65,10 @@ class FrozenDict(dict[str, Any]):
 frozen_dict = AfterValidator(FrozenDict)
 
 
-FUNCTION_PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
-
-
 def is_path(text: str) -> bool:
     """Whether a text is the path of a function: `package.module:function`."""
-    return FUNCTION_PATH.fullmatch(text) is not None
+    parts = [part.split(".") for part in text.split(":")]
+    return len(parts) == 2 and all(name.isidentifier() for names in parts for name in names)
 
 
 def short_form(key: str, either: Any) -> BeforeValidator:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trivium.engine.average import AverageSettings
 from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
-from trivium.engine.own import Installed, name_of
+from trivium.engine.own import loss_name, name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -391,23 +391,6 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
         found = f'kl.direction = "{stage.kl.direction}"'
         what = f"{loss_name(stage.token_losses)} is the whole objective, but the stage has {found}"
         raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")
-
-
-def loss_name(function: TokenLosses) -> str:
-    """What messages call a loss of one's own: the path in the config, or the Trainer's method."""
-    return f"the loss {function.path}" if isinstance(function, Installed) else "Trainer.loss()"
-
-
-def losses_and_figures(found: Any, tokens: int, function: TokenLosses) -> tuple[Any, dict[str, Any]]:
-    """What a loss of one's own returned, checked: a loss for each token, and further figures by token."""
-    losses, figures = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-    for name, array in {"a loss": losses, **figures}.items():
-        shape = getattr(array, "shape", type(array).__name__)
-        if shape != (tokens,):
-            shown = shape if isinstance(shape, str) else tuple(shape)
-            what = f"the function of {loss_name(function)} returned {shown} as {name}"
-            raise UsageError(f"{what}, not one for each token.")
-    return losses, dict(figures)
 
 
 def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_len: int) -> None:

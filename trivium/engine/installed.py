@@ -17,11 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from trivium.config.fields import FUNCTION_PATH
 from trivium.engine.own import Installed
 from trivium.errors import ConfigError, Problem
-
-WRITE = 'Write "package.module:function".'
 
 
 def installed(path: str, key: str) -> Installed:
@@ -35,10 +32,9 @@ def installed(path: str, key: str) -> Installed:
 @cache
 def _found(path: str) -> Installed:
     """The function, imported once; LookupError with the reason in words."""
-    parts = FUNCTION_PATH.fullmatch(path)
-    if parts is None:
-        raise LookupError(f"that is not the path of a function. {WRITE}")
-    module, name = parts.groups()
+    module, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise LookupError('that is not the path of a function. Write "package.module:function".')
     with without_working_folder():
         _refuse_foreign(module)
         try:

@@ -3,7 +3,7 @@
 A hash is of a function's source without its comments, of the values in its closure, and of the functions, classes and
 constants that it names in the user's own modules. Of libraries, names and closures count, not their source: an optax
 schedule is known by its numbers, whichever version made it. The package of a function that the config names by its path
-is the user's own, wherever it is installed.
+is the user's own, wherever it is installed. What a loss of one's own returns is checked here too.
 """
 
 import ast
@@ -17,6 +17,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from trivium.errors import UsageError
 from trivium.seeds import derive_key
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -42,6 +43,23 @@ def name_of(function: Any) -> str:
         return name_of(function.func)
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     return name.replace(".<locals>", "")
+
+
+def loss_name(function: Callable[..., Any]) -> str:
+    """What messages call a loss of one's own: the path in the config, or the Trainer's method."""
+    return f"the loss {function.path}" if isinstance(function, Installed) else "Trainer.loss()"
+
+
+def losses_and_figures(found: Any, tokens: int, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """What a loss of one's own returned, checked: a loss for each token, and further figures by token."""
+    losses, figures = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    for name, array in {"a loss": losses, **figures}.items():
+        shape = getattr(array, "shape", type(array).__name__)
+        if shape != (tokens,):
+            shown = shape if isinstance(shape, str) else tuple(shape)
+            what = f"the function of {loss_name(function)} returned {shown} as {name}"
+            raise UsageError(f"{what}, not one for each token.")
+    return losses, dict(figures)
 
 
 def source_hash(value: Any) -> str:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses
 from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
+from trivium.engine.own import losses_and_figures
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
 MIN_SLICE_TOKENS = 256  # each slice passes once over the unembedding's gradient: thinner ones are bound by memory

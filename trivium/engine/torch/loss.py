@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, loss_name, losses_and_figures
+from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses
+from trivium.engine.own import loss_name, losses_and_figures
 from trivium.engine.torch.tensor_parallel.axis import ALONE, Columns, TensorAxis
 from trivium.errors import UsageError
 
