@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": ask.chat,
     "eval": ask.evaluate,
     "export": ask.export,
+    "inspect-model": ask.inspect_model,
     "average": average.average,
     "prepare": prepare.prepare,
     "verify": prepare.verify,

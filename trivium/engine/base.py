@@ -381,15 +381,14 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     shape = settings.mesh.with_context(stage.context or settings.mesh.context)
     assert shape.size == settings.mesh.size, "a stage's context divides the ranks of shard x context"
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
-    if stage.token_losses is None:
+    loss = stage.token_losses or settings.token_losses
+    if loss is None:
         return
-    for key, is_given in {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}.items():
-        if is_given:
-            what = f"{loss_name(stage.token_losses)} is the whole objective, but the stage has {key}"
-            raise UsageError(f"{what}. Leave it out.")
+    given = {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}
+    for key in [key for key, is_given in given.items() if is_given]:
+        raise UsageError(f"{loss_name(loss)} is the whole objective, but the stage has {key}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
-        found = f'kl.direction = "{stage.kl.direction}"'
-        what = f"{loss_name(stage.token_losses)} is the whole objective, but the stage has {found}"
+        what = f'{loss_name(loss)} is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
         raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")
 
 

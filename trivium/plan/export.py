@@ -32,6 +32,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
         "fingerprint": plan.fingerprint(plan.known_steps),
         "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
+        "starting": None if plan.starting is None else asdict(plan.starting),
         "peak_lr": plan.peak_lr,
         "lr_curve": None if plan.learning_rate is None else _lr_curve(plan, plan.learning_rate),
         "group_lr_curves": {group: _lr_curve(plan, curve) for group, curve in plan.group_learning_rates.items()},

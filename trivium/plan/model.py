@@ -12,10 +12,11 @@ from traceback import extract_tb
 
 from trivium.config.schema import SIZES, Config, Model, Size
 from trivium.config.stages import Rope, Stage
-from trivium.engine.make import own_parameters
+from trivium.engine.make import own_parameters, weight_shapes
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
-from trivium.model.folder import read_spec
+from trivium.model.folder import is_saved, read_spec
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
+from trivium.model.starting import StartingWeights, from_checkpoint, from_huggingface
 from trivium.plan.settings import family_model
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
@@ -48,6 +49,13 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
         raise ConfigError([Problem("model.vocab", what)])
     return PlannedModel(_with_family(config, spec, weights), None, ropes)
+
+
+def starting_weights(config: Config, spec: ModelSpec, weights: Path) -> StartingWeights:
+    """What a model takes from a folder of either kind; ConfigError where a tensor is missing or does not fit."""
+    if is_saved(weights):
+        return from_checkpoint(weights, spec, optimizer=config.model.init_optimizer)
+    return from_huggingface(weights, spec, weight_shapes(spec))
 
 
 def _with_family(config: Config, spec: ModelSpec, weights: Path | None) -> ModelSpec:

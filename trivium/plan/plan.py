@@ -13,6 +13,7 @@ from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec
+from trivium.model.starting import StartingWeights
 from trivium.plan.inherit import Inherited
 from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
@@ -38,6 +39,7 @@ class Plan:
     model: ModelSpec | None  # None where its vocabulary or the weights that it starts from are not known
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
     decisions: tuple[Decision, ...] = ()  # made while the run went on
+    starting: StartingWeights | None = None  # what it reads of `model.init`; None where that is absent, or not there
     group_learning_rates: Mapping[str, Curve] = field(default_factory=dict)  # of groups that a stage scales by itself
 
     @property

@@ -30,7 +30,7 @@ from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan
 from trivium.plan.record import Difference, first_difference
 from trivium.run.decisions import as_plain, keep_decisions
-from trivium.run.events import Evaluated, Started
+from trivium.run.events import Evaluated, Started, WeightsRead
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.train.setup import init_folder
@@ -199,7 +199,10 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
             session.engine.load(readable, trainer.own.optimizer_of(trainer.plan.optimizer_before(0)))
         else:
             session.engine.start_from(readable)
-    session.say(f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}")
+    read = trainer.plan.starting
+    assert read is not None, "a plan that starts from weights has looked at them"
+    what = f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}: {read.words()}"
+    session.tell(WeightsRead(step=trainer.step, text=what, **asdict(replace(read, folder=str(folder)))))
     if trainer.plan.inherited.warning is not None:
         session.say(str(trainer.plan.inherited.warning))
 
