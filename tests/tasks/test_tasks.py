@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from trivium.ask.generate.calculator import calculate
-from trivium.config.sources import GENERATED
+from trivium.config.sources import FILES, GENERATED
 from trivium.config.sources import TASKS as NAMES
 from trivium.errors import SourceError
 from trivium.tasks.open import TASKS, open_task
@@ -52,7 +52,7 @@ def jsonl(path: Path, rows: list[Any]) -> Path:
 
 def test_the_config_knows_the_same_names() -> None:
     assert tuple(TASKS) == (*NAMES, "needle")  # which is only asked
-    assert {name for name, task in TASKS.items() if not task.dataset} == {"jsonl", *GENERATED, "needle"}
+    assert {name for name, task in TASKS.items() if not task.dataset} == {*FILES, *GENERATED, "needle"}
     assert {name: task.kind for name, task in TASKS.items()} == {
         "smoltalk": "talk",
         "mmlu": "choice",
@@ -61,6 +61,8 @@ def test_the_config_knows_the_same_names() -> None:
         "jsonl": "talk",
         "spelling": "generate",
         "counting": "generate",
+        "choices": "choice",
+        "answers": "generate",
         "needle": "generate",
     }
 
@@ -271,6 +273,10 @@ def test_splits_by_rows_draw_from_all_words_under_keys_of_their_own(tmp_path: Pa
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_every_task_can_be_rendered(name: str, split: Literal["train", "test"], tmp_path: Path) -> None:
     rows = {"smoltalk": {"messages": TALK}, "jsonl": {"messages": TALK}, "mmlu": MMLU, "gsm8k": GSM8K, "arc": ARC}
+    rows |= {
+        "choices": {"question": "?", "choices": ["a", "b"], "answer": 0},
+        "answers": {"question": "?", "answer": "!"},
+    }
     path = None if name in GENERATED else str(jsonl(tmp_path / f"{split}.jsonl", [rows[name]]))
     task = open_task(name, path=path, split=split)
     tokens = render(task[0], ByteTokenizer())

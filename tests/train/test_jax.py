@@ -161,8 +161,8 @@ def test_a_run_goes_from_engine_to_engine_and_back(folder: Path) -> None:
         "weights and a fresh optimizer. As a reference give what trivium export makes of it."
     )
     Trainer("run.toml", ["run.name=init", "model={ init = 'runs/there' }"], show=False).run()
-    said = [event["text"] for event in read_events(Path("runs/init/events.jsonl")) if event["event"] == "notice"]
-    assert said == [f"weights from {engine}"]
+    said = [event["text"] for event in read_events(Path("runs/init/events.jsonl")) if event["event"] == "weights"]
+    assert [text.partition(": ")[0] for text in said] == [f"weights from {engine}"]
     assert not Path("runs/init/.weights").exists()
     assert export_checkpoint(Path("runs/there"), Path("out")).startswith("out: step 10 of runs/there, ")
     exported = load_file("out/model.safetensors")

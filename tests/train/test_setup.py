@@ -363,6 +363,8 @@ def test_a_run_with_larger_passes_than_its_bases_says_so(folder: Path) -> None:
     start(Own, "engine.micro_batch_size=1")
     shape = ("model.layers=", "model.width=", "model.heads=")  # the base's
     start(Own, "run.name=other", "model.init=runs/run", *shape, "engine.micro_batch_size=2")
-    weights, passes = (event["text"] for event in events("notice", "other"))
-    assert weights.startswith("weights from runs/run/")
+    (passes,) = (event["text"] for event in events("notice", "other"))
+    (weights,) = events("weights", "other")
+    assert weights["text"].startswith("weights from runs/run/")
+    assert weights["left_out"] == {"optimizer state": "model.init_optimizer is false"}
     assert passes.startswith("engine.micro_batch_size: is 2, and runs/run at step 6 was trained with 1:")

@@ -340,8 +340,9 @@ def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
     train("run.name=base")
     train("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
     assert losses("more")[1] < losses("base")[1]
-    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "notice"]
-    assert said[0]["text"] == "weights from runs/base/checkpoints/step-00000019/engine"
+    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "weights"]
+    begins = "weights from runs/base/checkpoints/step-00000019/engine: "
+    assert [each["text"].startswith(begins) and each["added"] for each in said] == [{"optimizer state": "fresh"}]
 
 
 def test_a_config_object_trains_as_its_file_does(folder: Path) -> None:

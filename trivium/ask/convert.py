@@ -19,7 +19,7 @@ from trivium.model.folder import is_saved, read_spec, saved_by
 from trivium.plan.average import stage_averages
 from trivium.plan.inherit import begun_stages
 from trivium.plan.make import stage_configs
-from trivium.plan.settings import stage_settings
+from trivium.plan.settings import family_model, stage_settings
 from trivium.run.folder import Checkpoint, RunFolder
 
 
@@ -35,6 +35,7 @@ def checkpoint_engine(
     config = Config.model_validate(checkpoint.state()["config"])
     spec = read_spec(checkpoint.engine)
     name = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else config.engine.name
+    make_model = make_model or family_model(config)
     engine = make_engine(EngineSettings(spec, device=device, make_model=make_model, draw=False), name)
     engine.enter(checkpoint_stage(checkpoint))
     engine.start_from(checkpoint.engine, average)

@@ -1,4 +1,4 @@
-"""`trivium sample`, `chat`, `eval` and `export`: a trained model asked, scored, and written for other tools."""
+"""`trivium sample`, `chat`, `eval`, `export`, `inspect-model`: a model asked, scored, written for others, described."""
 
 import json
 import sys
@@ -157,6 +157,18 @@ def export(
     from trivium.ask.export import export_checkpoint
 
     echo_line(export_checkpoint(run, out, step, averaged=weights is Weights.AVERAGE))
+
+
+def inspect_model(folder: ModelFolder, step: Step = None, json: Json = False) -> None:
+    """Show what a model is, and whether it can be trained. Reads configs and the headers of files, never weights."""
+    from trivium.ask.inspect_model import inspect_model, inspected_lines
+
+    facts = inspect_model(folder, step)
+    if json:
+        print_json(facts)
+        return
+    for line in inspected_lines(facts):
+        echo_line(line)
 
 
 def _lines() -> Iterator[str]:

@@ -57,6 +57,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "chat": Command(ask.chat, "trivium chat runs/base"),
         "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
         "export": Command(ask.export, "trivium export runs/base exported"),
+        "inspect-model": Command(ask.inspect_model, "trivium inspect-model runs/base"),
         "average": Command(average.average, "trivium average runs/base@4000 runs/base@5000 --out averaged"),
     },
 }

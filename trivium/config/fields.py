@@ -65,6 +65,12 @@ class FrozenDict(dict[str, Any]):
 frozen_dict = AfterValidator(FrozenDict)
 
 
+def is_path(text: str) -> bool:
+    """Whether a text is the path of a function: `package.module:function`."""
+    parts = [part.split(".") for part in text.split(":")]
+    return len(parts) == 2 and all(name.isidentifier() for names in parts for name in names)
+
+
 def short_form(key: str, either: Any) -> BeforeValidator:
     """Read a bare value as the table `{ key = value }`; `either` is what the JSON Schema offers."""
 

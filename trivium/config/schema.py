@@ -6,6 +6,7 @@ be given is `None` here and asked for there, so that one wrong key never hides t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -32,7 +33,7 @@ from trivium.config.fields import (
 from trivium.config.numbers import Count, Whole
 from trivium.config.optimizer import Optimizer
 from trivium.config.rates import Schedule
-from trivium.config.sources import Source, ViewSource
+from trivium.config.sources import FILES, Columns, Source, ViewSource
 from trivium.config.stages import Anneal, Rope, Stage, StageDefaults
 
 
@@ -118,6 +119,8 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
     """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
+    family: Name | None = Field(None, examples=["my_package.models:make"])
+    """Another model than the decoder: a function of an installed package, as package.module:function."""
 
     @property
     def of_depth(self) -> "Model":
@@ -228,17 +231,21 @@ class AskedTask(Table):
     """A task whose questions the model answers."""
 
     task: Name | None = Field(None, examples=["spelling"])
-    """mmlu, arc, gsm8k, spelling, counting or needle; its test split."""
+    """mmlu, arc, gsm8k, spelling, counting or needle; its test split. Or choices or answers, of a file of your own."""
     path: Paths | None = Field(None, examples=["data/arc"])
     """The task's files; absent: the Hub, or for spelling and counting a list of common words."""
     subset: Name | None = Field(None, examples=["ARC-Easy"])
     """Which subset of the task."""
     tokens: Count | None = Field(None, examples=["4Ki"])
     """With task = "needle": the most tokens of a question."""
+    columns: Columns | None = Field(None, examples=[{"question": "prompt"}])
+    """With task = "choices" or "answers": the names that question, choices and answer have in the file."""
 
     @property
     def name(self) -> str:
-        """What its score is called: `spelling`, `arc ARC-Challenge`, `needle 4,096`."""
+        """What its score is called: `spelling`, `arc ARC-Challenge`, `needle 4,096`, `quiz.jsonl`."""
+        if self.task in FILES and self.path is not None:
+            return PurePath(self.path[0]).name
         length = None if self.tokens is None else f"{self.tokens:,}"
         return " ".join(filter(None, (self.task, self.subset, length)))
 
@@ -264,7 +271,7 @@ class Evaluate(Table):
         tuple[Annotated[AskedTask, short_form("task", Name | AskedTask)], ...],
         Field(strict=False, examples=[["spelling", "counting"]]),
     ] = ()
-    """Tasks that are scored, by name or as { task, path, subset, tokens }, where a stage has evaluate = true."""
+    """Tasks that are scored, by name or as tables with task, path and so on, where a stage has evaluate = true."""
     tasks_every: Count | None = Field(None, examples=[1000])
     """Steps between scores; absent: only where a stage has evaluate = true."""
     questions: Count = Field(100, examples=[100])

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from trivium.config.fields import Fraction, Name, OpenFraction, Paths, PathText, Positive, Table, short_form
+from trivium.config.fields import (
+    Fraction,
+    Name,
+    OpenFraction,
+    Paths,
+    PathText,
+    Positive,
+    Table,
+    frozen_dict,
+    short_form,
+)
 from trivium.config.numbers import Count, Whole, parse_count
 from trivium.config.redact import redact
 
@@ -155,6 +165,9 @@ class StreamSource(HubSource):
     """Documents of a lane that are packed and shuffled together."""
 
 
+Columns = Annotated[Mapping[Literal["question", "choices", "answer"], Name], frozen_dict]
+
+
 class TaskKeys(Table):
     """Which conversations: keys of a source of conversations, and of each of its tasks where it has several."""
 
@@ -174,6 +187,8 @@ class TaskKeys(Table):
     """Read from this conversation on; absent: from the first."""
     stop: Count | None = Field(None, examples=[1000])
     """Stop before this conversation; absent: at the end."""
+    columns: Columns | None = Field(None, examples=[{"question": "prompt"}])
+    """With task = "choices" or "answers": the names that question, choices and answer have in the files."""
 
 
 class MixedTask(TaskKeys):
@@ -185,7 +200,7 @@ class MixedTask(TaskKeys):
     @property
     def name(self) -> str:
         """What it is called in plans: `gsm8k`, `arc ARC-Challenge`, `identity.jsonl`."""
-        if self.task == "jsonl" and self.path is not None:
+        if self.task in FILES and self.path is not None:
             return PurePath(self.path[0]).name
         return " ".join(filter(None, (self.task, self.subset)))
 
@@ -275,6 +290,8 @@ def fim_of(source: BaseSource) -> Fim | None:
     return source.fim if isinstance(source, TextSource | HuggingFaceSource | StreamSource) else None
 
 
-TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting")
-SCORED = ("mmlu", "gsm8k", "arc", "spelling", "counting", "needle")  # that have right answers
+QUIZZES = ("choices", "answers")  # questions of one's own, in files
+FILES = ("jsonl", *QUIZZES)  # that are called by their file
+TASKS = ("smoltalk", "mmlu", "gsm8k", "arc", "jsonl", "spelling", "counting", *QUIZZES)
+SCORED = ("mmlu", "gsm8k", "arc", "spelling", "counting", "needle", *QUIZZES)  # that have right answers
 GENERATED = ("spelling", "counting")  # made up from a seed and a list of words

@@ -323,6 +323,8 @@ class StageDefaults(Table):
     """KL to a frozen reference; absent: none."""
     distill: Distill | None = Field(None, examples=[{"path": "runs/teacher", "beta": 0.5}])
     """Learn from a frozen teacher beside the text; absent: from the text alone."""
+    loss: Name | None = Field(None, examples=["my_package.losses:smoothed"])
+    """Minimise what a function of an installed package gives, as package.module:function; absent: cross-entropy."""
     z_loss: Positive | None = Field(None, examples=[1e-4])
     """Weight of the squared log of the softmax's sum; absent: none."""
     loss_on: Literal["all", "assistant"] | None = None

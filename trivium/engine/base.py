@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from trivium.engine.average import AverageSettings
 from trivium.engine.loss_weight import EQUAL, LossWeights
 from trivium.engine.mesh import ONE_RANK, MeshShape, refuse_unshared_rows
-from trivium.engine.own import name_of
+from trivium.engine.own import loss_name, name_of
 from trivium.errors import UsageError
 from trivium.files import FileFacts
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -153,6 +153,7 @@ class StageSettings:
     context: int | None = None  # devices that share each row's slots
     precision: Precision | None = None
     optimizer: OptimizerSettings | None = None  # one of another name starts with a fresh state
+    token_losses: TokenLosses | None = None  # takes the place of cross-entropy in training
     average: AverageSettings | None = None  # absent: none is kept
     # The next two only where the stage begins, as `reset_optimizer`; the weights are changed first.
     begin_average: bool = False  # the average begins here; one that was kept until now ends
@@ -167,6 +168,7 @@ class StageSettings:
             context=self.context or settings.mesh.context,
             precision=self.precision or settings.precision,
             optimizer=self.optimizer or settings.optimizer,
+            token_losses=self.token_losses or settings.token_losses,
         )
 
     @property
@@ -395,41 +397,30 @@ class Engine(Protocol):
 def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     """A stage cannot have what a model or a loss of the user's own would pass over in silence."""
     if settings.make_model is not None and stage.rope not in (None, settings.spec.rope):
-        what = "the stage has other rotary positions than the model, but Trainer.model() makes the model"
+        what = f"the stage has other rotary positions than the model, but {settings.spec.made_by} makes the model"
         raise UsageError(f"{what}, which does not see them. Leave out the stage's rope.")
     is_given = {"distill": stage.distill is not None, "freeze": bool(stage.freeze)}
     is_given["vocab"] = stage.vocab not in (None, settings.spec.vocab)
     for key, given in is_given.items():
         if settings.make_model is not None and given:
-            what = f"the stage has {key}, but Trainer.model() makes the model, and this is for the decoder"
+            what = f"the stage has {key}, but {settings.spec.made_by} makes the model, and this is for the decoder"
             raise UsageError(f"{what}. Leave it out.")
     shape = settings.mesh.with_context(stage.context or settings.mesh.context)
     assert shape.size == settings.mesh.size, "a stage's context divides the ranks of shard x context"
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
-    if settings.token_losses is None:
+    loss = stage.token_losses or settings.token_losses
+    if loss is None:
         return
     if settings.spec.logit_softcap is not None:
         what = f"the model caps its logits (logit_softcap = {settings.spec.logit_softcap:g})"
-        raise UsageError(f"{what}, but Trainer.loss() makes logits itself, and would not. Leave one of them out.")
-    is_given = {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}
-    is_given["distill"] = stage.distill is not None
-    for key, given in is_given.items():
-        if given:
-            raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")
+        raise UsageError(f"{what}, but {loss_name(loss)} makes logits itself, and would not. Leave one of them out.")
+    terms = {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}
+    terms["distill"] = stage.distill is not None
+    for key in [key for key, is_asked in terms.items() if is_asked]:
+        raise UsageError(f"{loss_name(loss)} is the whole objective, but the stage has {key}. Leave it out.")
     if stage.kl is not None and stage.kl.direction != "forward":
-        what = f'Trainer.loss() is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
+        what = f'{loss_name(loss)} is the whole objective, but the stage has kl.direction = "{stage.kl.direction}"'
         raise UsageError(f"{what}. Leave direction out: kl gives the loss its reference and beta.")
-
-
-def losses_and_figures(found: Any, tokens: int) -> tuple[Any, dict[str, Any]]:
-    """What a loss of one's own returned, checked: a loss for each token, and further figures by token."""
-    losses, figures = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-    for name, array in {"a loss": losses, **figures}.items():
-        shape = getattr(array, "shape", type(array).__name__)
-        if shape != (tokens,):
-            shown = shape if isinstance(shape, str) else tuple(shape)
-            raise UsageError(f"the function of Trainer.loss() returned {shown} as {name}, not one for each token.")
-    return losses, dict(figures)
 
 
 def refuse_too_long(prompts: Sequence[NDArray[np.integer]], room: int, max_seq_len: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.engine.base import Engine, EngineSettings
+from trivium.engine.base import Engine, EngineSettings, MakeModel
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.errors import ConfigError, Problem
 from trivium.model.folder import is_saved, saved_by
@@ -45,6 +45,18 @@ def weight_shapes(spec: ModelSpec) -> dict[str, list[int]]:
     from trivium.engine.torch.checkpoint.single import weight_shapes as of_torch
 
     return of_torch(spec)
+
+
+def own_parameters(spec: ModelSpec, make: MakeModel, engine: str) -> int:
+    """The parameters of a model of the user's own, counted without making them; one that does not fit is refused."""
+    if engine == "jax":
+        refuse_missing_jax()
+        from trivium.engine.jax.model import count_own as of_jax
+
+        return of_jax(spec, make)
+    from trivium.engine.torch.own import count_own as of_torch
+
+    return of_torch(spec, make)
 
 
 def refuse_missing_jax() -> None:

@@ -9,16 +9,14 @@ Only what is installed is found: the working folder, which may hold a file of an
 are looked for and while the module is imported.
 """
 
-import os
 import site
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
+from trivium.engine.installed import without_working_folder
 from trivium.errors import ConfigError, Problem
 
 GROUP = "trivium.optimizers"
@@ -37,7 +35,7 @@ def packaged(name: str) -> Callable[..., Any]:
     if problem is not None:
         raise ConfigError([Problem("optimizer.name", problem)])
     try:
-        with _without_working_folder():
+        with without_working_folder():
             made = found[name].load()
     except Exception as error:  # whatever their module does
         what = f'"{name}" cannot be imported from {found[name].value}: {error}. Repair the package.'
@@ -74,19 +72,3 @@ def _folders() -> list[str]:
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     return list(dict.fromkeys(folders))
-
-
-@contextmanager
-def _without_working_folder() -> Iterator[None]:
-    """Inside, a module is not looked for in the folder that the process was started in.
-
-    Python puts that folder first; a package that is installed in place from there has an entry of its own further on.
-    """
-    kept = list(sys.path)
-    here = os.getcwd()
-    first = [path for path in kept[:1] if path and os.path.abspath(path) != here]
-    sys.path[:] = [*first, *filter(None, kept[1:])]
-    try:
-        yield
-    finally:
-        sys.path[:] = kept

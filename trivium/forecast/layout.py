@@ -23,6 +23,7 @@ from trivium.plan.settings import (
 from trivium.plan.stage import PlannedStage
 
 ON_DEVICE: Precision = "bfloat16"  # the precision on a GPU, where the config gives none
+NOT_MEASURED = "steps with functions of a package are not measured without a device. Try rehearse."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Layout:
         if config.engine.name != "torch":
             what = f'is "{config.engine.name}", and only steps of torch are measured without a device. Try rehearse.'
             raise ConfigError([Problem("engine.name", what)])
+        own = {"model.family": config.model.family}
+        own |= {f"stages[{stage.index}].loss": stage.config.loss for stage in plan.stages}
+        problems = [Problem(key, f'is "{path}": {NOT_MEASURED}') for key, path in own.items() if path is not None]
+        if problems:
+            raise ConfigError(problems)
         mesh = mesh_shape(config.engine.parallel, ranks, 1)
         settings = replace(engine_settings(config, plan.model), float8=None)  # weights and what is kept are the same
         refuse_stage_meshes(settings, mesh, {stage.index: stage.config for stage in plan.stages})

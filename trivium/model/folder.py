@@ -20,7 +20,7 @@ SIZE_KEYS = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 _YES_OR_NO = ("qk_norm", "qk_norm_joint", "qkv_bias", "gated", "tied_embeddings")
 _WORDS = {"scaling": (None, *get_args(Scaling)), "norm": get_args(NormPlace), "activation": get_args(Activation)}
 _CAPS = ("attention_softcap", "logit_softcap")
-_MAY_BE_ABSENT = ("attention_factor", "own", "rotary_dim", "window", "attention_scale", *_CAPS)
+_MAY_BE_ABSENT = ("attention_factor", "own", "own_parameters", "rotary_dim", "window", "attention_scale", *_CAPS)
 SHAPE_KEYS = (*SIZE_KEYS, "qk_norm", "tied_embeddings", "norm_eps")
 FORM_KEYS = (  # in which layers may differ from Llama's
     *("qk_norm_joint", "qkv_bias", "gated", "norm", "activation", "rotary_dim", "window", "sliding"),
@@ -84,9 +84,9 @@ def _is_usable(key: str, value: Any) -> bool:
         return isinstance(value, str)
     if key in _YES_OR_NO:
         return isinstance(value, bool)
-    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "rotary_dim", "window")
+    is_whole = key in (*SIZE_KEYS, "max_seq_len", "original_seq_len", "rotary_dim", "window", "own_parameters")
     least = 0 if key in ("original_seq_len", "init_std") else 1 + 1e-9 if key == "theta" else 1e-30
-    most = MOST_LAYERS if key == "layers" else 2**31 - 1
+    most = {"layers": MOST_LAYERS, "own_parameters": 2**53}.get(key, 2**31 - 1)
     return type(value) in ((int,) if is_whole else (int, float)) and least <= value <= most
 
 
@@ -121,10 +121,13 @@ def _shape(sizes: Sequence[int] | None) -> str:
 
 def _other_maker(theirs: str | None, ours: str | None) -> str:
     """Why weights of a model that a Trainer's own function made fit no other model, and what to do."""
+    here = "model.family" if ":" in (ours or "") else "Trainer.model()"
     if theirs is None:
-        return f"holds a decoder, but Trainer.model() is {ours} here. Give a checkpoint of that model."
+        return f"holds a decoder, but {here} is {ours} here. Give a checkpoint of that model."
     if ours is not None:
-        return f"holds a model that {theirs} made, but Trainer.model() is {ours} here. Put the function back."
+        return f"holds a model that {theirs} made, but {here} is {ours} here. Put the function back."
+    if ":" in theirs:
+        return f'holds a model that {theirs} made. Write model.family = "{theirs}".'
     return (
         f"holds a model that a Trainer's own function made ({theirs}), which this command does not have. Use that "
         'Trainer in Python: MyTrainer("run.toml").sample("a prompt"), or its open_model() and run().'

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,23 @@ from trivium.paths import boundary
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHT_KINDS = ("F64", "F32", "F16", "BF16")
+KIND_BITS = {
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+    "F32": 32,
+    "I32": 32,
+    "U32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "I16": 16,
+    "U16": 16,
+}
+KIND_BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 8) | {"F4": 4}
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLE = "is a pickle, which may run code when it is read, and is never opened. Save the weights as safetensors."
+PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # torch.save's zip, and a bare one
+IS_STORED_TWICE = "another file has it, which the index names"
 SHARD_BYTES = 5_000_000_000
 ROUNDING = 0.01  # of a constant that a file has in bfloat16
 
@@ -45,8 +63,41 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
     if single.exists():
         with open_tensors(single, "np") as file:
             return dict.fromkeys(file.keys(), single)
-    what = f"has neither {WEIGHTS_FILE} nor {INDEX_FILE}. Weights in .bin files are pickles: save them as safetensors."
+    pickles = pickles_in(folder)
+    if pickles:
+        raise ConfigError([Problem(str(path), PICKLE) for path in pickles])
+    what = f"has neither {WEIGHTS_FILE} nor {INDEX_FILE}. Copy the weights there, as safetensors."
     raise ConfigError([Problem(str(folder), what)])
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Files of weights that are pickles, by their names: none is ever opened."""
+    return sorted(path for path in folder.iterdir() if path.suffix in PICKLES and path.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as the header of its file describes it."""
+
+    name: str
+    shape: list[int]
+    kind: str  # such as BF16
+    path: Path
+
+    @property
+    def bytes(self) -> int | None:
+        """None of a kind that is not known here."""
+        bits = KIND_BITS.get(self.kind)
+        return None if bits is None else math.prod(self.shape) * bits // 8
+
+
+def tensors_of(folder: Path) -> Iterator[StoredTensor]:
+    """Every tensor of the files that a folder names, also where another file has it too; headers alone are read."""
+    for path in sorted(set(files_by_tensor(folder).values())):
+        with open_tensors(path, "np") as file:
+            for name in sorted(file.keys()):
+                part = file.get_slice(name)
+                yield StoredTensor(name, list(part.get_shape()), str(part.get_dtype()), path)
 
 
 def _indexed(folder: Path, index: Path) -> dict[str, Path]:
@@ -73,12 +124,19 @@ def open_tensors(path: Path, framework: str) -> Iterator[Any]:
         os.close(open_regular(path))
     except ValueError as reason:
         raise ConfigError([Problem(str(path), f"cannot be read: {reason}. Put the file itself there.")]) from None
+    if _begins(path).startswith(PICKLE_STARTS):
+        raise ConfigError([Problem(str(path), PICKLE)])
     try:
         with safe_open(path, framework=framework) as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
         what = f"cannot be read as safetensors: {str(error).rstrip('.')}. It is truncated or damaged: copy it again."
         raise ConfigError([Problem(str(path), what)]) from error
+
+
+def _begins(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(8)
 
 
 def fitting_files(folder: Path, shapes: Mapping[str, Shape], family: Family, spec: ModelSpec) -> dict[str, Path]:

@@ -100,6 +100,7 @@ class ModelSpec:
     logit_scale: float = 1.0  # what logits are multiplied by, before a cap
     embedding_scale: float = 1.0  # what embeddings are multiplied by, before the first layer
     own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
+    own_parameters: int | None = None  # weights of such a model, where they were counted
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> Self:
@@ -108,6 +109,11 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sliding", tuple(self.sliding))  # a list in files
+
+    @property
+    def made_by(self) -> str:
+        """Who names the function that makes the model: a path in the config, or a Trainer's method."""
+        return "model.family" if ":" in (self.own or "") else "Trainer.model()"
 
     def attention_of(self, layer: int) -> AttentionSpec:
         """How the slots of a layer see, which is within a window where it slides."""
@@ -146,7 +152,9 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Weights of the whole model, without those of the padded vocabulary."""
+        """Weights of the whole model, without those of the padded vocabulary; a model of one's own has what it has."""
+        if self.own_parameters is not None:
+            return self.own_parameters
         embeddings = self.vocab * self.width * (1 if self.tied_embeddings else 2)
         return self.layers * (self.layer_matrices + self.layer_vectors) + self.width + embeddings
 

@@ -34,6 +34,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
         "fingerprint": plan.fingerprint(plan.known_steps),
         "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
+        "starting": None if plan.starting is None else asdict(plan.starting),
         "peak_lr": plan.peak_lr,
         "lr_curve": None if plan.learning_rate is None else _lr_curve(plan, plan.learning_rate),
         "group_lr_curves": {group: _lr_curve(plan, curve) for group, curve in plan.group_learning_rates.items()},
@@ -110,6 +111,7 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "average": None if stage.average is None else stage.average.config.model_dump(mode="json", exclude_none=True),
         "start_from": stage.config.start_from,
         "loss_on": stage.config.loss_on,
+        "loss": stage.config.loss,
         "loss_weight": None if stage.config.loss_weight is None else dict(stage.config.loss_weight),
         "goldfish": None if stage.config.goldfish is None else stage.config.goldfish.model_dump(mode="json"),
         "engine": stage.config.engine.model_dump(mode="json", exclude_none=True),
@@ -194,6 +196,8 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             parts.append(f"kl {kl['beta']:g} ({kl.get('direction', 'forward')}) to {to}")
         parts += _distill_parts(stage.get("distill")) + _model_parts(stage, last)
         last = stage
+        if stage.get("loss") is not None:
+            parts.append(f"loss {stage['loss']}")
         if loss_on is not None:
             parts.append(f"loss on {loss_on}")
         if stage.get("loss_weight"):

@@ -1,7 +1,8 @@
 """What a run takes from the one that its weights come from, where its config does not give it.
 
-A midtraining continues as its base was trained: with its tokenizer, row length, batch size and rotary positions, and
-with its optimizer and learning rates where it names no other optimizer. Sources, stages and the schedule are its own.
+A midtraining continues as its base was trained: with its family, tokenizer, row length, batch size and rotary
+positions, and with its optimizer and learning rates where it names no other optimizer. Sources, stages and the schedule
+are its own.
 """
 
 from collections.abc import Mapping
@@ -49,6 +50,8 @@ def inherited(config: Config) -> Inherited:
     updates: dict[str, Any] = {}
     if config.tokenizer is None and base.tokenizer is not None:
         updates["tokenizer"] = base.tokenizer
+    if config.model.family is None and base.model.family is not None:
+        updates["model.family"] = base.model.family
     updates |= _rows(config, state) | _optimizer(config, base)
     if config.engine.micro_batch_size is None and base.engine.micro_batch_size is not None:
         updates["engine.micro_batch_size"] = base.engine.micro_batch_size

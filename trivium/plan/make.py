@@ -14,6 +14,7 @@ from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
 from trivium.config.stages import BatchSize, Reference, Stage, merged_stages
 from trivium.errors import ConfigError, PlanError, Problem, SourceError
+from trivium.model.starting import StartingWeights
 from trivium.plan.average import average_problems, stage_averages, unfilled_averages
 from trivium.plan.budget import (
     Before,
@@ -35,10 +36,11 @@ from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
 from trivium.plan.lr.shapes import Lengths
-from trivium.plan.model import PlannedModel, plan_model
+from trivium.plan.model import PlannedModel, plan_model, starting_weights
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
+from trivium.plan.settings import unknown_losses
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
@@ -118,6 +120,7 @@ class Builder:
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
         self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self.problems.extend(average_problems(stages))
+        self.problems.extend(unknown_losses(stage.config for stage in stages))
         self.warnings.extend(unfilled_averages(stages))
         self._note_gaps(stages)
         longest = self._longest(stages)
@@ -128,12 +131,13 @@ class Builder:
             self.warnings.append(self.inherited.warning)
         if self.inherited.problem is not None:
             self.problems.append(self.inherited.problem)
+        starting = self._starting(model)
         if self.problems:
             raise PlanError(self.problems)
         notes = tuple(self.warnings), tuple(self.gaps)
         facts = self.config, self.sources, stages, curve, momenta
         plan = Plan(*facts, *notes, self.inherited, model.spec, group_learning_rates=group_curves)
-        return replace(plan, longest_steps=longest[-1].end)
+        return replace(plan, longest_steps=longest[-1].end, starting=starting)
 
     def stage_configs(self) -> list[Stage]:
         """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
@@ -156,6 +160,16 @@ class Builder:
             self.problems.extend(error.problems)
             return PlannedModel(None)
         return model
+
+    def _starting(self, model: PlannedModel) -> StartingWeights | None:
+        """What is read of the weights that the run starts from; those that do not fit are problems."""
+        if model.spec is None or self.inherited.weights is None:
+            return None
+        try:
+            return starting_weights(self.config, model.spec, self.inherited.weights)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
 
     def _check_ids(self, stages: Sequence[PlannedStage]) -> None:
         """A model may know fewer ids than a source has, at the end or in a stage that reads it."""

@@ -12,15 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from trivium.config.schema import SIZES, Config, Model, Size, Tokenizer
 from trivium.config.stages import Rope, Stage
-from trivium.errors import ConfigError, Problem, ResumeError, SourceError
+from trivium.engine.make import own_parameters, weight_shapes
+from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.files import read_json
-from trivium.model.folder import read_spec
+from trivium.model.folder import is_saved, read_spec
 from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, shortest_names
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
+from trivium.model.starting import StartingWeights, from_checkpoint, from_huggingface
+from trivium.plan.settings import family_model
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
@@ -66,6 +70,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     if weights is not None and spec.vocab < vocab and config.model.vocab is None:
         warnings.append(_grown_by_tokenizer(spec.vocab, vocab))
     spec = replace(spec, vocab=vocab if weights is None else max(vocab, spec.vocab))
+    spec = _with_family(config, spec, weights)
     vocabs = stage_vocabs(stages, spec)
     found = [find_teacher(index, stage, vocabs[index], config) for index, stage in enumerate(stages)]
     problems += [*vocab_problems(stages, spec), *(each.problem for each in found if each.problem is not None)]
@@ -74,6 +79,38 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     gaps = tuple(each.gap for each in found if each.gap is not None)
     warnings += [each.warning for each in found if each.warning is not None]
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
+
+
+def starting_weights(config: Config, spec: ModelSpec, weights: Path) -> StartingWeights:
+    """What a model takes from a folder of either kind; ConfigError where a tensor is missing or does not fit."""
+    had = min(read_spec(weights).vocab, spec.vocab)
+    stored = replace(spec, vocab=had)
+    if is_saved(weights):
+        found = from_checkpoint(weights, stored, optimizer=config.model.init_optimizer)
+    else:
+        found = from_huggingface(weights, stored, weight_shapes(stored))
+    new = {f"{spec.vocab - had:,} tokens": "the mean of the rows of the others"} if had < spec.vocab else {}
+    return replace(found, added={**found.added, **new})
+
+
+def _with_family(config: Config, spec: ModelSpec, weights: Path | None) -> ModelSpec:
+    """The shape with the function that makes the model, where `model.family` names one, and its parameters counted."""
+    make = family_model(config)
+    if make is None:
+        return spec
+    if weights is not None and spec.own != make.path:
+        found = f"a model that {spec.own} made" if spec.own else "a decoder"
+        what = f'is "{make.path}", but {weights} holds {found}. Give model.init the weights of the same model.'
+        raise ConfigError([Problem("model.family", what)])
+    spec = replace(spec, own=make.path, own_parameters=None)
+    try:
+        return replace(spec, own_parameters=own_parameters(spec, make, config.engine.name))
+    except TriviumError:
+        raise
+    except Exception as error:  # whatever their function does
+        last = extract_tb(error.__traceback__)[-1]
+        what = f'is "{make.path}", which fails when it is called with the ModelSpec, in {last.filename}:{last.lineno}'
+        raise ConfigError([Problem("model.family", f"{what}: {type(error).__name__}: {error}.")]) from error
 
 
 def _grown_by_tokenizer(had: int, vocab: int) -> Problem:

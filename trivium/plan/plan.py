@@ -13,6 +13,7 @@ from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError, UsageError
 from trivium.model.spec import ModelSpec
+from trivium.model.starting import StartingWeights
 from trivium.plan.inherit import Inherited
 from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
@@ -38,6 +39,7 @@ class Plan:
     model: ModelSpec | None  # None where its vocabulary or the weights that it starts from are not known
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
     decisions: tuple[Decision, ...] = ()  # made while the run went on
+    starting: StartingWeights | None = None  # what it reads of `model.init`; None where that is absent, or not there
     group_learning_rates: Mapping[str, Curve] = field(default_factory=dict)  # of groups that a stage scales by itself
     longest_steps: int | None = None  # of the run, had no stage ended on a figure: what its schedule is over
 
@@ -50,6 +52,12 @@ class Plan:
     def known_steps(self) -> int:
         """Steps of the stages from the first on whose lengths are known."""
         return self._ends[-1] if self._ends else 0
+
+    @property
+    def makes_model(self) -> str | None:
+        """The function that makes another model than the decoder: a Trainer's, or the config's; None: the decoder."""
+        by_trainer: str | None = self.own.get("Trainer.model")
+        return by_trainer or (None if self.model is None else self.model.own)
 
     def stage_at(self, step: int) -> PlannedStage:
         """The stage that a step belongs to."""

@@ -18,10 +18,12 @@ from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of
+from trivium.engine.own import source_hash
 from trivium.model.folder import FORM_KEYS, SHAPE_KEYS
 from trivium.model.spec import ModelSpec
 from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import peak_lr
+from trivium.plan.settings import family_model, stage_loss
 from trivium.plan.stage import PlannedStage
 from trivium.rows.order import ORDER_VERSION
 from trivium.sources.open import OpenSource
@@ -173,6 +175,9 @@ def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
         entries |= {f"model.{key}": getattr(spec, key) for key in (*SHAPE_KEYS, "init_std")}
         form = {f"model.{key}": value for key in FORM_KEYS if (value := getattr(spec, key)) != _PLAIN[key]}
         entries |= {key: list(value) if isinstance(value, tuple) else value for key, value in form.items()}
+    family = family_model(config)
+    if family is not None:
+        entries |= {"model.family": family.path, "model.family.source": source_hash(family)}
     return {key: value for key, value in entries.items() if value is not None}
 
 
@@ -198,6 +203,9 @@ def _stage_entries(stage: PlannedStage, read: frozenset[str], names: Sequence[st
         entries[f"{path}.start_from"] = config.start_from
     if stage.average is not None:
         entries |= _flat(f"{path}.average", stage.average.config)
+    loss = stage_loss(config, stage.index)
+    if loss is not None:
+        entries |= {f"{path}.loss": loss.path, f"{path}.loss.source": source_hash(loss)}
     if config.kl is not None:
         entries |= _flat(f"{path}.kl", config.kl)
         if config.kl.reference is not None and config.kl.reference.stage is not None:

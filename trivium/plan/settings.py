@@ -1,6 +1,6 @@
 """A plan -> what crosses the engine's door: nothing else turns config into engine settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from trivium.config.optimizer import Optimizer, StageOptimizer
 from trivium.config.schema import Config
 from trivium.config.stages import Distill, Kl, Stage
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
+from trivium.engine.installed import installed
 from trivium.engine.loss_weight import LossWeights
 from trivium.engine.mesh import CONTEXT, MeshShape, refuse_uneven_matrices, refuse_unshared_rows
+from trivium.engine.own import Installed
 from trivium.errors import ConfigError, Problem
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.plan.average import StageAverage
@@ -38,7 +40,18 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
         float8=engine.float8,
         context_method=engine.parallel.context_method,
         token_bytes=token_bytes,
+        make_model=family_model(config),
     )
+
+
+def family_model(config: Config) -> Installed | None:
+    """What makes the model in place of the decoder, where `model.family` is the path of a function."""
+    return None if config.model.family is None else installed(config.model.family, "model.family")
+
+
+def stage_loss(stage: Stage, index: int) -> Installed | None:
+    """What a stage minimises in place of cross-entropy, where its `loss` names a function."""
+    return None if stage.loss is None else installed(stage.loss, f"stages[{index}].loss")
 
 
 def optimizer_settings(given: Optimizer) -> OptimizerSettings:
@@ -52,6 +65,15 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
+def unknown_losses(stages: Iterable[Stage]) -> Iterator[Problem]:
+    """A stage's loss is one that an installed package has."""
+    for index, stage in enumerate(stages):
+        try:
+            stage_loss(stage, index)
+        except ConfigError as error:
+            yield from error.problems
+
+
 def stage_settings(
     stage: Stage,
     rope: RopeSpec | None,
@@ -61,18 +83,21 @@ def stage_settings(
     optimizer: StageOptimizer | None = None,
     average: StageAverage | None = None,
     average_before: StageAverage | None = None,
+    loss: Installed | None = None,
 ) -> StageSettings:
     """What a stage changes in the engine; `begins` is False where a run resumes in its middle.
 
     `references` are the folders of frozen models, by the term that needs one. Without one the stage's `kl` or `distill`
     is ignored: enough to evaluate and to export, which need no `optimizer` either.
-    `average` is what the stage keeps, `average_before` what the stage before it kept.
+    `average` is what the stage keeps, `average_before` what the stage before it kept, and `loss` what it minimises in
+    place of cross-entropy.
     """
     folders = references or {}
     return StageSettings(
         seq_len=stage.seq_len,
         rope=rope,
         document_mask=stage.document_mask,
+        token_losses=loss,
         z_loss=stage.z_loss,
         loss_weight=LossWeights(stage.loss_weight or {}),
         kl=None if stage.kl is None or "kl" not in folders else _kl_settings(stage.kl, folders["kl"]),
@@ -119,6 +144,7 @@ def planned_settings(
         optimizer=optimizer,
         average=planned.average,
         average_before=average_before,
+        loss=stage_loss(planned.config, planned.index),
     )
     teacher = None if settings.distill is None else replace(settings.distill, spec=planned.teacher)
     return replace(settings, distill=teacher, freeze=planned.freeze, vocab=planned.vocab)

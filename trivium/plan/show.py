@@ -25,6 +25,7 @@ UNKNOWN = "?"
 def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, verbose: bool = False) -> None:
     """Print the plan: stages, what each reads, totals, notes, warnings, and what is not known."""
     parts: list[RenderableType] = [Text(headline(plan), style="bold"), *model_line(plan), *rates_line(plan)]
+    parts += [Text(fill(one_line(line), console.width, subsequent_indent="  ")) for line in starting_line(plan)]
     parts += [Text(), stage_table(plan)]
     parts += [Text(fill(one_line(line), console.width, subsequent_indent="  ")) for line in rate_lines(plan)]
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
@@ -74,9 +75,16 @@ def model_line(plan: Plan) -> list[Text]:
         return []
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    if plan.makes_model is not None:  # nobody has counted its FLOPs
+        return [Text(f"model: {plan.makes_model}, {shape}, {show_count(model.parameters)} parameters")]
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
     flops = show_count(work[0]) + (f" to {show_count(work[-1])}" if len(work) > 1 else "")
     return [Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")]
+
+
+def starting_line(plan: Plan) -> list[str]:
+    """`weights from exported: 21 tensors, 1,234,567 parameters (BF16); added: optimizer state (fresh)`."""
+    return [] if plan.starting is None else [f"weights from {plan.starting.folder}: {plan.starting.words()}"]
 
 
 def rates_line(plan: Plan) -> list[Text]:

@@ -65,6 +65,24 @@ class Started(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsRead(Event):
+    """The weights that a fresh run starts from were read."""
+
+    kind: ClassVar[str] = "weights"
+    folder: str
+    parameters: int
+    tensors: int | None = None  # None of a checkpoint, whose engine reads all of its own
+    kinds: Mapping[str, int] = field(default_factory=dict)  # parameters by the type that they were stored in
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what was there and not read, with the reason
+    added: Mapping[str, str] = field(default_factory=dict)  # what was not there, with what it is instead
+    text: str = ""
+
+    def line(self) -> str:
+        """`weights from exported: 21 tensors, 1,234,567 parameters (BF16); added: optimizer state (fresh)`."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageBegan(Event):
     """A stage's first step is next."""
 
@@ -342,7 +360,7 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
-OF_STEPS = (Started, StageBegan, EndedEarly, StepTaken, Skipped, Spiked, Preempted)
+OF_STEPS = (Started, WeightsRead, StageBegan, EndedEarly, StepTaken, Skipped, Spiked, Preempted)
 OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
 KINDS = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 

@@ -109,13 +109,14 @@ class LazyTask:
         from trivium.tasks.open import open_task
 
         assert self.keys.task is not None, "a checked task has a name"
-        return open_task(self.keys.task, **self.keys.model_dump(include={"path", *SELECTING}))
+        return open_task(self.keys.task, **self.keys.model_dump(include={"path", "columns", *SELECTING}))
 
     @property
     def settings(self) -> list[Any]:
         """What selects its conversations."""
         selected = (getattr(self.keys, key) for key in SELECTING)
-        return [TASKS_VERSION, self.keys.task, *selected, *([self.repeat] * (self.repeat > 1))]
+        named = [sorted(self.keys.columns.items())] if self.keys.columns else []
+        return [TASKS_VERSION, self.keys.task, *selected, *([self.repeat] * (self.repeat > 1)), *named]
 
     @cached_property
     def content(self) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.errors import SourceError
-from trivium.tasks.rows import TaskFiles, TaskRows
+from trivium.tasks.rows import TaskRows
 
 Conversation = dict[str, Any]
 Kind = Literal["talk", "choice", "generate"]
@@ -46,7 +46,8 @@ class Task(Sequence[Conversation]):
         try:
             return self.conversation(row)
         except (LookupError, TypeError, ValueError) as error:
-            where = self.rows.where(number) if isinstance(self.rows, TaskFiles) else f"{self.name}: row {number:,}"
+            known = getattr(self.rows, "where", None)  # of files
+            where = f"{self.name}: row {number:,}" if known is None else known(number)
             what = f'has no "{error.args[0]}"' if isinstance(error, KeyError) else f"cannot be read: {error}"
             raise SourceError(f"{where} {what}. Fix it, or take it out.") from None
 

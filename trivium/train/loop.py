@@ -35,6 +35,7 @@ STAGE_CHANGES = (
     "document_mask",
     "kl",
     "distill",
+    "loss",
     "z_loss",
     "loss_on",
     "loss_weight",

@@ -47,8 +47,8 @@ class Meter:
 
     @property
     def makes_own_model(self) -> bool:
-        """Whether a Trainer's own function makes the model: nobody has counted its FLOPs."""
-        return "Trainer.model" in self.plan.own
+        """Whether a function of the user's own makes the model: nobody has counted its FLOPs."""
+        return self.plan.makes_model is not None
 
     def start(self) -> None:
         """The clock of the next step starts here, so that an evaluation or a save counts for none."""

@@ -153,7 +153,7 @@ class References:
     def _other_models(self, key: str, folder: Path, stage: CompleteStage) -> Iterator[Problem]:
         """KL is measured to a model of the same shape; one of a smaller vocabulary is grown as the model was."""
         theirs = read_spec(folder)
-        maker = self.plan.own.get("Trainer.model")
+        maker = self.plan.makes_model
         if theirs.own != maker:
             what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
             yield Problem(key, f"{what} Give a reference of the same kind.")

@@ -30,7 +30,7 @@ from trivium.plan.make import decided_plan, make_plan
 from trivium.plan.plan import CompletePlan
 from trivium.plan.record import Difference, first_difference
 from trivium.run.decisions import as_plain, keep_decisions, known_at
-from trivium.run.events import Evaluated, Started
+from trivium.run.events import Evaluated, Started, WeightsRead
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.train.setup import init_folder
@@ -216,7 +216,10 @@ def load_initial_weights(trainer: "Trainer", session: "Session") -> None:
             session.engine.load(readable, trainer.own.optimizer_of(trainer.plan.optimizer_before(0)))
         else:
             session.engine.start_from(readable)
-    session.say(f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}")
+    read = trainer.plan.starting
+    assert read is not None, "a plan that starts from weights has looked at them"
+    what = f"weights {'and optimizer ' if config.model.init_optimizer else ''}from {folder}: {read.words()}"
+    session.tell(WeightsRead(step=trainer.step, text=what, **asdict(replace(read, folder=str(folder)))))
     if trainer.plan.inherited.warning is not None:
         session.say(str(trainer.plan.inherited.warning))
 
@@ -273,6 +276,8 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
     advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
     if difference is not None and difference.key.startswith("Trainer."):
         advice = f'Put the method back, or start a new run from the checkpoint: model.init = "{run}".'
+    elif difference is not None and difference.key.endswith((".family.source", ".loss.source")):
+        advice = f'Put the package back as it was, or start a new run from the checkpoint: model.init = "{run}".'
     elif difference is not None and difference.key.endswith(".validation"):
         advice = "Put it back. To evaluate on more documents, add a source with validation_only = true."
     elif difference is not None and difference.key.endswith(".batch_size"):

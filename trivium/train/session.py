@@ -181,8 +181,9 @@ def _traced_steps(trainer: "Trainer") -> range:
 def predicted_peaks(trainer: "Trainer") -> PredictedPeaks | None:
     """The predicted memory of every stage, where a device's is measured; a model of the user's own has none."""
     own = trainer.own
-    is_own = own.model or own.loss or not isinstance(own.optimizer, str | None)
-    if is_own or not trainer.ranks.is_main or device_memory() is None:
+    by_config = trainer.plan.makes_model is not None or any(stage.config.loss for stage in trainer.plan.stages)
+    is_own = own.loss or not isinstance(own.optimizer, str | None)
+    if by_config or is_own or not trainer.ranks.is_main or device_memory() is None:
         return None
     return PredictedPeaks(trainer.plan, trainer.ranks.size)
 

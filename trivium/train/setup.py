@@ -69,6 +69,17 @@ class Own:
             if returned is not None and not is_usable:
                 raise UsageError(f"Trainer.{method}() returned {returned!r}. Return {KINDS[method]} or None.")
 
+    def refuse_two_ways(self, config: Config) -> None:
+        """A model and a loss are the config's or a method's, not both's."""
+        stages = (*config.stages, config.defaults)
+        for method, key, is_named in (
+            ("model", "model.family", config.model.family is not None),
+            ("loss", "a stage's loss", any(stage.loss is not None for stage in stages)),
+        ):
+            if is_named and getattr(self, method) is not None:
+                what = f"Trainer.{method}() returned a function, and the config has {key}"
+                raise UsageError(f"{what}. Keep one of them.")
+
     def configured(self, config: Config) -> Config:
         """The config with an optimizer and a schedule that are given by name."""
         if isinstance(self.optimizer, str):
@@ -88,7 +99,7 @@ class Own:
 
     def applied(self, settings: EngineSettings) -> EngineSettings:
         """An engine's settings with what is not the config's."""
-        settings = replace(settings, make_model=self.model, token_losses=self.loss)
+        settings = replace(settings, make_model=self.model or settings.make_model, token_losses=self.loss)
         if isinstance(self.optimizer, OptimizerSettings):
             return replace(settings, optimizer=self.optimizer)
         return settings if isinstance(self.optimizer, str) else replace(settings, own_optimizer=self.optimizer)

@@ -76,6 +76,7 @@ class Trainer:
                 self.loaded = load(config, overrides, dialect=dialect, world_size=devices)
                 config = self.loaded.config
             self.own = Own(self.optimizer(), self.schedule(), self.model(), self.loss())
+            self.own.refuse_two_ways(config)
         self.dry_run = dry_run
         self._plan(self.own.configured(config), batch_size, until)
         self.show = show

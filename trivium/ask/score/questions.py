@@ -55,7 +55,13 @@ def open_exams(
         assert each.task is not None, "a checked task has a name"
         try:
             task = open_task(
-                each.task, path=each.path, split="test", subset=each.subset, tokens=each.tokens, tokenizer=tokenizer
+                each.task,
+                path=each.path,
+                split="test",
+                subset=each.subset,
+                columns=each.columns,
+                tokens=each.tokens,
+                tokenizer=tokenizer,
             )
             if not len(task):
                 raise SourceError(f"{each.name} has no questions. Name another path or subset.")

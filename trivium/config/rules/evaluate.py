@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from trivium.config.keys import Path, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.shares import names_rules, shares_rules
+from trivium.config.rules.sources import quiz_rules
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import AskedTask, Config
 from trivium.config.sources import (
@@ -78,6 +79,7 @@ def _asked_rules(view: View) -> Iterator[Finding]:
             yield view.problem(path, f"{show_value(asked.name)} is there already. Name it once.")
         else:
             yield from _needle_rules(view, path, asked)
+            yield from quiz_rules(view, path, asked)
     for key in ("tasks_every", "questions"):
         if view.given("evaluate", key) and view.absent("evaluate", "tasks"):
             what = 'is given without tasks. Write tasks = ["spelling"] too, or leave it out.'

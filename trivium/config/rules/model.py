@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trivium.config.fields import is_path
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
@@ -52,6 +53,26 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.init_optimizer and view.stages and view.stages[0].reset_optimizer:
         what = "is true, but the first stage resets the optimizer at once. Leave one of the two out."
         yield view.problem(("model", "init_optimizer"), what)
+
+
+def family_rules(view: View) -> Iterator[Finding]:
+    """A family is the path of a function; what counts the decoder's weights does not go with it."""
+    family = view.config.model.family
+    if family is None:
+        return
+    if not is_path(family):
+        what = f'is {show_value(family)}. It must be the path of a function, such as "my_package.models:make".'
+        yield view.problem(("model", "family"), what)
+    if view.given("model", "depth"):
+        what = "is given with family, and its rules are for the decoder. Write layers and width instead."
+        yield view.problem(("model", "depth"), what)
+    for number, stage in enumerate(view.stages):
+        if stage.tokens is not None and stage.tokens.per_parameter is not None:
+            what = "counts the decoder's matrices, and model.family makes another model. Write a number of tokens."
+            yield view.problem(view.stage_path(number, "tokens"), what)
+        if stage.rope is not None:
+            what = "is given, but a model of family has positions of its own. Leave it out."
+            yield view.problem(view.stage_path(number, "rope"), what)
 
 
 def _depth_rules(view: View, model: Model) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from trivium.config.fields import is_path
 from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.stages import readable
@@ -26,8 +27,25 @@ def objective_rules(view: View) -> Iterator[Finding]:
                     f"{'has' if len(read) == 1 else 'have'} no conversations to choose in. Leave it out."
                 )
                 yield view.problem(view.stage_path(number, "loss_on"), what)
+        if stage.loss is not None:
+            yield from _loss_rules(view, number, stage)
         if stage.loss_weight is not None:
             yield from _weight_rules(view, number, stage.loss_weight)
+
+
+def _loss_rules(view: View, number: int, stage: Stage) -> Iterator[Finding]:
+    """A loss of a package is the path of a function, and the whole objective."""
+    path = view.stage_path(number, "loss")
+    if not is_path(stage.loss or ""):
+        what = f'is {show_value(stage.loss)}. It must be the path of a function, such as "my_package.losses:smoothed".'
+        yield view.problem(path, what)
+    for key in ("z_loss", "loss_weight"):
+        if getattr(stage, key) is not None:
+            what = "is given with loss, which is the whole objective. Leave one of the two out."
+            yield view.problem(view.stage_path(number, key), what)
+    if stage.kl is not None and stage.kl.direction != "forward":
+        what = "is given with loss, to which kl gives its reference and beta. Leave direction out."
+        yield view.problem((*view.stage_path(number, "kl"), "direction"), what)
 
 
 def _weight_rules(view: View, number: int, weights: Mapping[str, float]) -> Iterator[Finding]:

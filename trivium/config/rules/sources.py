@@ -6,8 +6,10 @@ from trivium.config.keys import Path, listed, nearest
 from trivium.config.problems import show_value
 from trivium.config.redact import is_redacted
 from trivium.config.rules.view import Finding, View
+from trivium.config.schema import AskedTask
 from trivium.config.sources import (
     GENERATED,
+    QUIZZES,
     TASKS,
     ChatSource,
     HubSource,
@@ -133,6 +135,7 @@ def _task_rules(view: View, path: Path, keys: TaskKeys) -> Iterator[Finding]:
         yield view.problem((*path, "task"), f"{show_value(keys.task)} is not known. {nearest(keys.task, TASKS)}")
     if keys.task == "jsonl" and not view.given(*path, "path"):
         yield view.problem((*path, "path"), 'is missing: task = "jsonl" reads it. Write path = "data/chat.jsonl".')
+    yield from quiz_rules(view, path, keys)
     for key in ("subset", "split"):
         if view.given(*path, key) and not view.given(*path, "task"):
             yield view.problem((*path, key), "belongs to a task, but none is given. Leave it out, or name the task.")
@@ -145,3 +148,18 @@ def _task_rules(view: View, path: Path, keys: TaskKeys) -> Iterator[Finding]:
     if keys.stop is not None and keys.start is not None and keys.stop <= keys.start:
         what = f"is {keys.stop:,}, but start is {keys.start:,}. Write a stop above it, or leave one of them out."
         yield view.problem((*path, "stop"), what)
+
+
+def quiz_rules(view: View, path: Path, keys: TaskKeys | AskedTask) -> Iterator[Finding]:
+    """Questions of one's own are in files; their columns may have other names."""
+    if keys.task in QUIZZES and not view.given(*path, "path"):
+        what = f'is missing: task = "{keys.task}" reads it. Write path = "data/quiz.jsonl".'
+        yield view.problem((*path, "path"), what)
+    if keys.columns is None:
+        return
+    if keys.task not in QUIZZES:
+        what = 'is for questions of your own. Write task = "choices" or "answers", or leave it out.'
+        yield view.problem((*path, "columns"), what)
+    elif keys.task == "answers" and "choices" in keys.columns:
+        what = 'is given, but task = "answers" has no choices. Leave it out, or write task = "choices".'
+        yield view.problem((*path, "columns", "choices"), what)

@@ -160,7 +160,7 @@ class JaxEngine:
         nats, tokens = ({name: getattr(part, key) for name, part in figures.items()} for key in ("nats", "tokens"))
         weight = self.stage.loss_weight.total(tokens) or 1
         terms = {name: float(total) / weight for name, total in meta.sums.items()}
-        if self.settings.token_losses is None:
+        if self.stage.token_losses is None:
             terms = self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
         assert (skipped is None) == bool(meta.made), "engine and host agree on what is skipped"
         if skipped is None:
@@ -387,7 +387,7 @@ class JaxEngine:
                 for name, kl in stage.references.items()
             ),
             frozen=self._frozen(stage),
-            token_losses=self.settings.token_losses,
+            token_losses=stage.token_losses,
             context_method=self.settings.context_method,
             row_by_row=self.mesh.size == 1 and self._platform == "cpu",
             exact=bool(self.settings.deterministic) and self._platform == "gpu",

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses
 from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
 from trivium.engine.jax.softcap import capped, times_slope
+from trivium.engine.own import losses_and_figures
 from trivium.model.spec import ModelSpec
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
@@ -187,7 +188,7 @@ def own_losses(
         frozen = FrozenStates(*used(*reference), beta)
     tokens, positions, documents = places
     batch = LossBatch(targets.tokens, tokens, positions, documents, frozen)
-    found, figures = losses_and_figures(function(*used(hidden, lm_head), batch), len(hidden))
+    found, figures = losses_and_figures(function(*used(hidden, lm_head), batch), len(hidden), function)
     by_token = {
         name: jnp.where(targets.loss_mask, each.astype(jnp.float32), 0) for name, each in {"": found, **figures}.items()
     }

@@ -12,6 +12,7 @@ Parameters have the torch engine's names and shapes. Outside of a compiled step 
 cast where it is used; norms, rotations and losses compute in float32 whatever flows.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -217,6 +218,13 @@ def check_own_model(design: Design) -> None:
         raise _refusal(kind, spec, f"{what}: rows, slots, the lm_head's width")
 
 
+def count_own(spec: ModelSpec, make: MakeModel) -> int:
+    """The parameters of a module of the user's own; nothing is allocated."""
+    design = Design(spec, make=make)
+    check_own_model(design)
+    return sum(math.prod(shape) for shape in design.shapes().values())
+
+
 def _refusal(kind: str, spec: ModelSpec, what: str) -> UsageError:
-    made = f"Trainer.model(): {spec.own} made a {kind}, which {what}"
+    made = f"{spec.made_by}: {spec.own} made a {kind}, which {what}"
     return UsageError(f"{made}. docs/trainer.md has what a model needs.")

@@ -343,7 +343,7 @@ class TorchEngine:
         """
         stage, held = self.stage, [self.references[name] for name in self.stage.references]
         terms = [Penalty(each.beta, each.direction, each.temperature, each.top_k) for each in stage.references.values()]
-        weight, own = stage.cross_entropy, self.settings.token_losses
+        weight, own = stage.cross_entropy, stage.token_losses
         objective = Objective(scale, stage.z_loss or 0.0, tuple(terms), weight, own)
         nats, sums = [], []
         for rows, is_last in self._micro_batches(batch):
@@ -408,7 +408,7 @@ class TorchEngine:
         yield ahead, True
 
     def _on_device(self, batch: Batch, table: Rotation) -> DeviceBatch:
-        own_model, own_loss = self.settings.make_model is not None, self.settings.token_losses is not None
+        own_model, own_loss = self.settings.make_model is not None, self.stage.token_losses is not None
         return DeviceBatch.of(
             batch,
             table,
@@ -434,7 +434,7 @@ class TorchEngine:
 
     def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
         """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
-        if self.settings.token_losses is not None:
+        if self.stage.token_losses is not None:
             return dict(terms)
         return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trivium.engine.base import FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.base import FrozenStates, LossBatch, TokenLosses
+from trivium.engine.own import loss_name, losses_and_figures
 from trivium.engine.torch.compare import Comparison, Penalty, PolicySums
 from trivium.engine.torch.tensor_parallel.axis import ALONE, Columns, TensorAxis
 from trivium.errors import UsageError
@@ -218,9 +219,9 @@ def own_losses(
     tokens, positions, documents = (each.flatten()[at] for each in places)
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
     found = objective.token_losses(_scaled(hidden[at], form), axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
-    losses, figures = losses_and_figures(found, len(loss_targets.tokens))
+    losses, figures = losses_and_figures(found, len(loss_targets.tokens), objective.token_losses)
     if torch.is_grad_enabled() and not losses.requires_grad:
-        what = "the function of Trainer.loss() returned losses without a gradient"
+        what = f"the function of {loss_name(objective.token_losses)} returned losses without a gradient"
         raise UsageError(f"{what}. Compute them from hidden and lm_head, without detach() and torch.no_grad().")
     nats = hidden.new_zeros(len(hidden), dtype=torch.float32)
     nats[at] = losses.detach().float()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trivium.engine.base import MakeModel
 from trivium.engine.torch.model import DeviceBatch, LanguageModel, recomputed
 from trivium.errors import UsageError
 from trivium.model.spec import ModelSpec
@@ -26,7 +27,7 @@ class OwnModel(LanguageModel):
         super().__init__()
         problems = list(_problems(inner, spec))
         if problems:
-            what = f"Trainer.model(): {spec.own} made a {type(inner).__name__}, which {'; '.join(problems)}"
+            what = f"{spec.made_by}: {spec.own} made a {type(inner).__name__}, which {'; '.join(problems)}"
             raise UsageError(f"{what}. docs/trainer.md has what a model needs.")
         self.spec = spec
         self.precision = torch.float32
@@ -55,7 +56,7 @@ class OwnModel(LanguageModel):
         if not isinstance(hidden, Tensor) or hidden.shape != expected:
             found = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
             what = f"returned {found} where hidden states {expected} are expected: rows, slots, the lm_head's width"
-            raise UsageError(f"Trainer.model(): {type(self.inner).__name__} {what}.")
+            raise UsageError(f"{self.spec.made_by}: {type(self.inner).__name__} {what}.")
         return hidden.to(self.precision)
 
     def weights(self) -> dict[str, nn.Parameter]:
@@ -64,6 +65,12 @@ class OwnModel(LanguageModel):
     def init_weight(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor | None:
         own = getattr(self.inner, "init_weight", None)
         return None if own is None else own(name, tuple(shape), generator)
+
+
+def count_own(spec: ModelSpec, make: MakeModel) -> int:
+    """The parameters of a module of the user's own; nothing is allocated."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in OwnModel(spec, make(spec)).weights().values())
 
 
 def _problems(model: Any, spec: ModelSpec) -> Iterator[str]:
