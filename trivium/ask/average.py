@@ -143,7 +143,7 @@ def refuse_others(models: Sequence[Averaged]) -> None:
     first, *others = models
     problems = [f"{each.name}: is not a decoder, but what {each.spec.own} made" for each in models if each.spec.own]
     for each in others:
-        differing = [f"{key} is {getattr(each.spec, key)}" for key in other_shape(each.spec, first.spec)]
+        differing = [f"{key} is {theirs}" for key, (theirs, _) in other_shape(each.spec, first.spec).items()]
         theirs, ours = each.spec.rope.deciding(), first.spec.rope.deciding()
         differing += [
             f"rope.{key} is {theirs.get(key, 'absent')}" for key in theirs | ours if theirs.get(key) != ours.get(key)

@@ -166,7 +166,7 @@ class StageSettings:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
         The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
-        (the squared log of the softmax's sum), kl and reference_nats.
+        (the squared log of the softmax's sum), kl, reference_nats and balance, the loss that keeps experts balanced.
         """
         extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, loss
         if self.z_loss is not None:
@@ -175,6 +175,9 @@ class StageSettings:
         if self.kl is not None:
             extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
             objective += self.kl.beta * terms["kl"]
+        if "balance" in terms:
+            extra["balance_loss"] = terms["balance"]
+            objective += extra["balance_loss"]
         return {**extra, "objective": objective} if extra else {}
 
 
@@ -209,7 +212,7 @@ class StepStats:
     loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # weighted_loss (the cross-entropy by the stage's loss_weight, by which all of these are means); z_loss; kl (before
-    # its weight) and reference_loss (the reference's cross-entropy); and objective, their sum
+    # its weight) and reference_loss (the reference's cross-entropy); balance_loss (of experts); and objective, their sum
     skipped: str | None = None  # why no update was made, where none was
     together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged

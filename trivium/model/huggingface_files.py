@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> d
 
 
 def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) -> dict[str, list[str]]:
-    """Our names of parameters by the file that they go to."""
+    """Names of tensors by the file that they go to."""
     parts: list[list[str]] = [[]]
     room = shard_bytes
     for name, shape in shapes.items():
@@ -118,11 +118,17 @@ def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) ->
     return {f"model-{number:05}-of-{len(parts):05}.safetensors": names for number, names in enumerate(parts, 1)}
 
 
-def write_index(folder: Path, files: Mapping[str, list[str]], shapes: Mapping[str, Shape], element_bytes: int) -> None:
+def write_index(
+    folder: Path,
+    files: Mapping[str, list[str]],
+    shapes: Mapping[str, Shape],
+    element_bytes: int,
+    written_as: Callable[[str], str] = their_name,
+) -> None:
     """Where the weights take several files, the index of which file has which."""
     if len(files) > 1:
         index = {
             "metadata": {"total_size": sum(math.prod(shape) for shape in shapes.values()) * element_bytes},
-            "weight_map": {their_name(name): file for file, names in files.items() for name in names},
+            "weight_map": {written_as(name): file for file, names in files.items() for name in names},
         }
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")

@@ -119,15 +119,15 @@ class References:
             how = f"Export it first (trivium export {folder.parent} OUT), and give that folder."
             yield Problem(_key(stage), f"{whose}. {how}")
             return
-        theirs = read_spec(folder)
+        theirs = read_spec(folder, foreign=self.plan.model.foreign is not None)
         maker = self.plan.own.get("Trainer.model")
         if theirs.own != maker:
             what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
             yield Problem(_key(stage), f"{what} Give a reference of the same kind.")
             return
         other = [
-            f"{key} is {getattr(theirs, key)} and not {getattr(self.plan.model, key)}"
-            for key in other_shape(theirs, self.plan.model)
+            f"{key} is {value} and not {own}"
+            for key, (value, own) in other_shape(theirs, self.plan.model).items()
         ]
         if other:
             what = f"{folder} is a model of another shape: {', '.join(other)}. Give one of the same shape."

@@ -73,6 +73,7 @@ from trivium.engine.torch.parallel import LocalModel, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
 from trivium.model.folder import read_spec
+from trivium.model.foreign import with_rope
 from trivium.rows.batch import IGNORED, Batch
 from trivium.seeds import derive_key
 
@@ -110,6 +111,7 @@ class TorchEngine:
         self.model.recompute = stage.recompute or "none"
         self.context = self.held.share_rows(stage.context or 1, self.settings.context_method)
         self.rotation = self._rotation(stage.seq_len)
+        self.model.set_rope(stage.rope or self.settings.spec.rope)
         self._hold_reference(stage)
         if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
@@ -183,6 +185,10 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         if self.settings.make_model is not None:
             return WholeRowGeneration(prompts, self._next_logits)
+        if self.settings.spec.foreign is not None:
+            from trivium.engine.torch.transformers.generation import CachedGeneration
+
+            return CachedGeneration(self.held, prompts, self.device)
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
         return TorchGeneration(self.held, table, prompts, room)
@@ -190,7 +196,8 @@ class TorchEngine:
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
         state |= saved_copies(self.copies)
-        spec = replace(self.settings.spec, rope=self.trained_rope)
+        spec = self.model.spec
+        spec = replace(spec, rope=self.trained_rope) if spec.foreign is None else with_rope(spec, self.trained_rope)
         return self.writer.save(folder, spec, state, random_state(), background=background)
 
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
@@ -204,7 +211,7 @@ class TorchEngine:
         self.optimizers.load(state)
         self.copies = read_copies(folder, saved, self._weights())
         load_random_state(folder, saved, self.held.rank)
-        self.trained_rope = read_spec(folder).rope
+        self.trained_rope = read_spec(folder, foreign=self.settings.spec.foreign is not None).rope
 
     def draw(self) -> None:
         init_weights(self.model, self.settings.seed)
@@ -220,7 +227,7 @@ class TorchEngine:
             read_average(folder, saved, self._weights(), average)
         self.copies = []
         self._use(self.optimizers.settings, fresh=True)
-        self.trained_rope = read_spec(folder).rope
+        self.trained_rope = read_spec(folder, foreign=self.settings.spec.foreign is not None).rope
 
     def computes_in(self) -> dict[str, str]:
         is_gpu = self.device.type == "cuda"
@@ -236,6 +243,12 @@ class TorchEngine:
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
+        if spec.foreign is not None:
+            from trivium.engine.torch.transformers import files, model as foreign
+
+            assert isinstance(self.model, foreign.TransformersModel)
+            files.write_folder(self.model, self.trained_rope, seq_len, folder)
+            return
         if not isinstance(self.model, Decoder):
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
         huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
@@ -248,7 +261,7 @@ class TorchEngine:
             self.optimizers = self.optimizers.changed_to(settings)
 
     def _fresh_optimizers(self, settings: OptimizerSettings) -> Optimizers:
-        return Optimizers(self.model.weights(), settings, self.settings.own_optimizer)
+        return Optimizers(self.model.weights(), settings, self.settings.own_optimizer, self.model.grouped_as)
 
     @torch.no_grad()
     def _compute_in(self, precision: Precision) -> None:
@@ -266,8 +279,8 @@ class TorchEngine:
         with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw numbers when it is made
             self.held = empty_model(self.settings, self.device, precision)
         self.model = self.held.model
-        for name, parameter in self.model.weights().items():
-            local_part(parameter)[0].copy_(local_part(weights[name])[0])
+        for name, tensor in self._weights().items():
+            local_part(tensor)[0].copy_(local_part(weights[name])[0])
         self.optimizers = self._fresh_optimizers(self.optimizers.settings)
         self.optimizers.load(state)
 
@@ -287,7 +300,7 @@ class TorchEngine:
             follow(self.copies[0], self.model.weights(), kept.ema)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self.model.weights().items()}
+        return self.model.tensors()
 
     def _hold_reference(self, stage: StageSettings) -> None:
         """The one that the stage asks for; one that is held already is not loaded again, any other is let go first."""
@@ -396,7 +409,8 @@ class TorchEngine:
     def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
         """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
         if self.settings.token_losses is not None:
-            return dict(terms)
+            own = dict(terms)
+            return own | {"balance_loss": own.pop("balance")} if "balance" in own else own
         return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 
     def _rotation(self, seq_len: int) -> Rotation:
@@ -444,7 +458,8 @@ def _counts(batch: Batch) -> NDArray[np.float64]:
 
 def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
     """Over a micro-batch's tokens, by their weights, still on the device."""
+    balance = {} if losses.balance is None else {"balance": losses.balance}
     if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()}
+        return {name: figure.sum() for name, figure in losses.figures.items()} | balance
     parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: targets.total(part) for name, part in parts.items() if part is not None}
+    return {name: targets.total(part) for name, part in parts.items() if part is not None} | balance

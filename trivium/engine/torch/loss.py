@@ -154,6 +154,7 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     reference_nats: Tensor | None = None  # (tokens,) the reference's plain cross-entropy
     kl: Tensor | None = None  # (tokens,) the penalty, before its weight
     figures: Mapping[str, Tensor] | None = None  # (loss tokens,) of a loss of the user's own, beside it
+    balance: Tensor | None = None  # () the experts' balancing loss, times the loss tokens' weight
 
 
 @dataclass(frozen=True, slots=True)

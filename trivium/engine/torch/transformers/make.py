@@ -1,0 +1,59 @@
+"""A spec with a foreign model -> that model on the meta device, looked at once for each shape."""
+
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel, logging
+
+from trivium.engine.torch.transformers import attention, experts
+from trivium.engine.torch.transformers.probe import Probed, probe, refusal
+from trivium.model.spec import ModelSpec
+
+
+def make_inner(spec: ModelSpec) -> PreTrainedModel:
+    """transformers' own model without storage, whose attention and experts are ours."""
+    assert spec.foreign is not None
+    with hushed(), torch.device("meta"):
+        config = CONFIG_MAPPING[spec.foreign.family](**spec.foreign.table)
+        inner: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention.NAME, experts_implementation=experts.NAME, dtype=torch.float32
+        )
+    inner.requires_grad_(True)
+    return inner.eval()  # dropout and noise are refused: training and evaluation are the same pass
+
+
+def layers_of(inner: PreTrainedModel, spec: ModelSpec) -> nn.ModuleList:
+    """The list of layers, which are sharded, compiled and computed again one by one."""
+    for module in inner.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == spec.layers:
+            return module
+    raise refusal(spec, f"it has no list of {spec.layers} layers")
+
+
+def counted(spec: ModelSpec) -> ModelSpec:
+    """The spec with what can only be counted on the model; ConfigError where it cannot be trained here."""
+    assert spec.foreign is not None
+    parameters, probed = _looked_at(replace(spec, foreign=replace(spec.foreign, parameters=0, token_weights=0)))
+    figures = {"parameters": parameters, "token_weights": probed.token_weights, "attention": probed.attention}
+    return replace(spec, foreign=replace(spec.foreign, **figures))
+
+
+@cache
+def _looked_at(spec: ModelSpec) -> tuple[int, Probed]:
+    inner = make_inner(spec)
+    return sum(each.numel() for each in inner.parameters()), probe(inner, layers_of(inner, spec), spec)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Inside, transformers says nothing below an error: token ids of a default config, and the like."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
