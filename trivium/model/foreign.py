@@ -80,7 +80,8 @@ def keys_spec(family: str, keys: Mapping[str, Any], options: Mapping[str, Any]) 
     if problems:
         raise ConfigError(problems)
     plain = CONFIG_MAPPING[family]()
-    known = {key: KEYS[key] for key in keys if hasattr(plain, KEYS[key])}
+    # A head's width is read by models whose configs do not list it.
+    known = {key: KEYS[key] for key in keys if key == "head_dim" or hasattr(plain, KEYS[key])}
     problems = [
         Problem(f"model.{key}", f'is given, but the family "{family}" has no {KEYS[key]}. Leave it out.')
         for key in keys

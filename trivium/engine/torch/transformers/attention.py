@@ -34,7 +34,8 @@ def attend(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """As transformers calls it; gathered values (B, T, heads, head_dim)."""
-    assert layout is not None, "the probe has seen that layouts reach every layer"
+    if layout is None:
+        raise RuntimeError("its layers do not hand on to attention what the model is called with")
     how = AttentionSpec(sliding_window, scaling or query.shape[-1] ** -0.5, softcap)
     width, widest = value.shape[-1], max(query.shape[-1], value.shape[-1])
     if isinstance(layout, Recorder):

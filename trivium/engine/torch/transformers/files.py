@@ -48,7 +48,7 @@ class FileTensor:
 
 def file_tensors(spec: ModelSpec, names: Mapping[str, Tensor]) -> dict[str, FileTensor]:
     """What files have of these tensors of a model, by the files' names."""
-    inner = make_inner(spec)
+    inner, _ = make_inner(spec)
     known = {name: tensor for name, tensor in inner.state_dict().items() if name in names}
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in known.items()}
     with _NoCopies(), torch.no_grad():

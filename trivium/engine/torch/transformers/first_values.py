@@ -7,7 +7,7 @@ what a family computes (rotary frequencies) is kept. What no rule names is 0 for
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +52,11 @@ class Rule:
         return values
 
 
-def rules_of(inner: PreTrainedModel, init_std: float) -> dict[str, Rule]:
-    """The rule of every parameter and buffer of a model on the meta device, by name."""
+def rules_of(inner: PreTrainedModel, numbers: Mapping[str, Tensor], init_std: float) -> dict[str, Rule]:
+    """The rule of every parameter and buffer of a model on the meta device, by name.
+
+    `numbers` are tensors that the family's code makes of numbers.
+    """
     names = {id(tensor): name for name, tensor in [*inner.named_parameters(), *inner.named_buffers()]}
     rules: dict[str, Rule] = {}
 
@@ -68,6 +71,11 @@ def rules_of(inner: PreTrainedModel, init_std: float) -> dict[str, Rule]:
 
     with _remembered(remember), torch.no_grad(), torch.device("cpu"):
         _visit(inner, inner)
+    rules = {name: Rule(given=tensor) for name, tensor in numbers.items()} | rules
+    unknown = [name for name, _ in inner.named_buffers() if name not in rules]
+    if unknown:
+        what = f"{unknown[0]} is a buffer whose values transformers does not say"
+        raise ConfigError([Problem("model.family", f"{what}. Give a model of another family.")])
     for name, tensor in inner.named_parameters():
         if name not in rules:
             plain = Rule(value=0.0 if name.endswith("bias") else 1.0)

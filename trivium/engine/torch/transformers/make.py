@@ -1,12 +1,14 @@
 """A spec with a foreign model -> that model on the meta device, looked at once for each shape."""
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel, logging
 
 from trivium.engine.torch.transformers import attention, experts
@@ -14,16 +16,34 @@ from trivium.engine.torch.transformers.probe import Probed, probe, refusal
 from trivium.model.spec import ModelSpec
 
 
-def make_inner(spec: ModelSpec) -> PreTrainedModel:
-    """transformers' own model without storage, whose attention and experts are ours."""
+def make_inner(spec: ModelSpec) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """transformers' own model without storage, whose attention and experts are ours; and tensors of numbers in its code.
+
+    In evaluation mode: dropout and noise are refused, so that it is training's too.
+    """
     assert spec.foreign is not None
-    with hushed(), torch.device("meta"):
-        config = CONFIG_MAPPING[spec.foreign.family](**spec.foreign.table)
-        inner: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention.NAME, experts_implementation=experts.NAME, dtype=torch.float32
-        )
-    inner.requires_grad_(True)
-    return inner.eval()  # dropout and noise are refused: training and evaluation are the same pass
+    try:
+        with hushed(), torch.device("meta"), _NumbersKept():
+            config = CONFIG_MAPPING[spec.foreign.family](**spec.foreign.table)
+            inner: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, attn_implementation=attention.NAME, experts_implementation=experts.NAME, dtype=torch.float32
+            )
+    except Exception as error:  # a family that transformers' own interface does not reach
+        why = f"transformers cannot make it with another attention ({type(error).__name__}: {str(error)[:200]})"
+        raise refusal(spec, why) from error
+    every = [*inner.named_parameters(), *inner.named_buffers()]
+    numbers = {name: tensor.detach().clone() for name, tensor in every if not tensor.is_meta}
+    return inner.to("meta").eval(), numbers
+
+
+class _NumbersKept(TorchFunctionMode):
+    """Inside, tensors that code makes of numbers have their values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and kwargs.get("device") is None:
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
 
 
 def layers_of(inner: PreTrainedModel, spec: ModelSpec) -> nn.ModuleList:
@@ -44,7 +64,7 @@ def counted(spec: ModelSpec) -> ModelSpec:
 
 @cache
 def _looked_at(spec: ModelSpec) -> tuple[int, Probed]:
-    inner = make_inner(spec)
+    inner, _ = make_inner(spec)
     return sum(each.numel() for each in inner.parameters()), probe(inner, layers_of(inner, spec), spec)
 
 

@@ -32,9 +32,8 @@ class TransformersModel(LanguageModel):
         super().__init__()
         self.spec = counted(spec)
         self.precision = torch.float32
-        inner = make_inner(spec)
-        with torch.device("cpu"):
-            self.rules = rules_of(inner, spec.init_std)
+        inner, numbers = make_inner(spec)
+        self.rules = rules_of(inner, numbers, spec.init_std)
         self.balance = balance_of(inner)
         self.architecture = type(inner).__name__
         # What a file has of a model is decided by transformers' own mapping, which is asked while nothing is tied.
@@ -150,8 +149,8 @@ class TransformersModel(LanguageModel):
         if rope == self.rope:
             return
         changed = with_rope(replace(self.spec, rope=self.rope), rope)
-        made = make_inner(changed)
-        rules = rules_of(made, self.spec.init_std)
+        made, numbers = make_inner(changed)
+        rules = rules_of(made, numbers, self.spec.init_std)
         for name, module in made.named_modules():
             if "Rotary" in type(module).__name__:
                 own = self.inner.get_submodule(name)

@@ -106,7 +106,7 @@ def _logit_problems(inner: PreTrainedModel, spec: ModelSpec) -> Iterator[str]:
         return product.clone()
 
     with torch.device("cpu"), torch.no_grad():
-        output = MoeModelOutputWithPast(last_hidden_state=hidden)
+        output = _Output(last_hidden_state=hidden)
         with _replaced(inner.base_model, lambda *_, **__: output), _replaced(head, stand_in):
             try:
                 logits = inner(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=False).logits
@@ -119,6 +119,14 @@ def _logit_problems(inner: PreTrainedModel, spec: ModelSpec) -> Iterator[str]:
     same_input = len(seen) == 1 and seen[0].shape == hidden.shape and torch.equal(seen[0], hidden)
     if not same_input or logits.shape != product.shape or not torch.allclose(logits, expected, rtol=1e-5):
         yield "it makes logits of hidden states in a way that is not built (other than a scale and a soft cap)"
+
+
+class _Output(MoeModelOutputWithPast):
+    """A model's output with nothing in it but hidden states."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 @contextmanager
