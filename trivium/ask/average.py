@@ -142,6 +142,11 @@ def refuse_others(models: Sequence[Averaged]) -> None:
     """All are compared with the first: one message names whatever differs."""
     first, *others = models
     problems = [f"{each.name}: is not a decoder, but what {each.spec.own} made" for each in models if each.spec.own]
+    problems += [
+        f"{each.name}: is transformers' {each.spec.foreign.family}, and only trivium's own decoders are averaged here"
+        for each in models
+        if each.spec.foreign is not None
+    ]
     for each in others:
         differing = [f"{key} is {theirs}" for key, (theirs, _) in other_shape(each.spec, first.spec).items()]
         theirs, ours = each.spec.rope.deciding(), first.spec.rope.deciding()

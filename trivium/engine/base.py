@@ -212,7 +212,7 @@ class StepStats:
     loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # weighted_loss (the cross-entropy by the stage's loss_weight, by which all of these are means); z_loss; kl (before
-    # its weight) and reference_loss (the reference's cross-entropy); balance_loss (of experts); and objective, their sum
+    # its weight) and reference_loss (the reference's cross-entropy); balance_loss (of experts); objective, their sum
     skipped: str | None = None  # why no update was made, where none was
     together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged

@@ -80,7 +80,9 @@ def _refuse_unusable(spec: ModelSpec) -> None:
     """ValueError where a value of a shape is not one that a model can have."""
     tables = [asdict(spec), asdict(spec.rope), {} if spec.rope.sliding is None else asdict(spec.rope.sliding)]
     for key, value in [item for table in tables for item in table.items()]:
-        if key not in ("rope", "sliding", "foreign") and not _is_usable(key, value):  # tables, whose own keys are checked
+        if key not in ("rope", "sliding", "foreign") and not _is_usable(
+            key, value
+        ):  # tables, whose own keys are checked
             raise ValueError(f"{key} is {value!r}")
     if spec.foreign is not None:
         table_spec(spec.foreign.table, SPEC_FILE)

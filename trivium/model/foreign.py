@@ -7,7 +7,7 @@ are read elsewhere. What the engine counts on the model (parameters, FLOPs) is n
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,8 +71,13 @@ def table_spec(table: Mapping[str, Any], where: str, options: Mapping[str, Any] 
     return _made(table["model_type"], {**table, **options}, where)
 
 
-def keys_spec(family: str, keys: Mapping[str, Any], options: Mapping[str, Any]) -> ModelSpec:
-    """The shape that keys of `[model]` describe, with the family's own defaults of all others."""
+def keys_spec(
+    family: str, keys: Mapping[str, Any], options: Mapping[str, Any], optional: Collection[str] = ()
+) -> ModelSpec:
+    """The shape that keys of `[model]` describe, with the family's own defaults of all others.
+
+    Keys that are `optional` are left out where the family does not have them; others are refused then.
+    """
     refuse_missing("model.family")
     from transformers import CONFIG_MAPPING
 
@@ -85,7 +90,7 @@ def keys_spec(family: str, keys: Mapping[str, Any], options: Mapping[str, Any]) 
     problems = [
         Problem(f"model.{key}", f'is given, but the family "{family}" has no {KEYS[key]}. Leave it out.')
         for key in keys
-        if key not in known
+        if key not in known and key not in optional
     ]
     problems += [
         Problem(f"model.options.{key}", f'is not a key of the family "{family}". Leave it out.')
@@ -96,7 +101,8 @@ def keys_spec(family: str, keys: Mapping[str, Any], options: Mapping[str, Any]) 
         raise ConfigError(problems)
     # The numbers of tokens that a family's defaults name are anybody's in another vocabulary.
     no_tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return _made(family, {**no_tokens, **{known[key]: value for key, value in keys.items()}, **options}, "model")
+    table = {**no_tokens, **{known[key]: value for key, value in keys.items() if key in known}, **options}
+    return _made(family, table, "model")
 
 
 def _refused(table: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -112,7 +118,9 @@ def _refused(table: Mapping[str, Any], where: str) -> Iterator[Problem]:
     others = [key for key in ("vision_config", "audio_config") if table.get(key) is not None]
     if others:
         instead = 'Write its text part\'s own model_type, such as "gemma3_text".'
-        yield Problem(where, f"has {', '.join(others)}: it reads more than text, and only text is trained here. {instead}")
+        yield Problem(
+            where, f"has {', '.join(others)}: it reads more than text, and only text is trained here. {instead}"
+        )
 
 
 def _made(family: str, table: Mapping[str, Any], where: str) -> ModelSpec:
@@ -121,11 +129,11 @@ def _made(family: str, table: Mapping[str, Any], where: str) -> ModelSpec:
 
     try:
         made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
+        plain = {key: value for key, value in made.to_dict().items() if key not in LEFT_OUT}
+        sizes = {key: getattr(made, name, None) for key, name in KEYS.items()}
     except Exception as error:  # whatever a family's own checks raise, the config is what it is about
         what = f"is not a config that transformers takes: {_first_line(error)}. Change it."
         raise ConfigError([Problem(where, what)]) from error
-    plain = {key: value for key, value in made.to_dict().items() if key not in LEFT_OUT}
-    sizes = {key: getattr(made, name, None) for key, name in KEYS.items()}
     problems = list(_unusable(sizes, plain, where))
     if problems:
         raise ConfigError(problems)
@@ -159,8 +167,8 @@ def _unusable(sizes: Mapping[str, Any], table: Mapping[str, Any], where: str) ->
     for key in ("layers", "width", "heads", "vocab"):
         most = MOST_LAYERS if key == "layers" else LARGEST
         if type(sizes[key]) is not int or not 0 < sizes[key] < most:
-            what = f"{KEYS[key]} is {json.dumps(sizes[key], default=str)}. It must be a whole number over 0, and under {most:,}."
-            yield Problem(where, what)
+            what = f"{KEYS[key]} is {json.dumps(sizes[key], default=str)}"
+            yield Problem(where, f"{what}. It must be a whole number over 0, and under {most:,}.")
     if len(json.dumps(table)) > LONGEST_TEXT:
         yield Problem(where, f"is longer than {LONGEST_TEXT:,} characters, which no model's config is.")
     noise = {key: value for key, value in table.items() if _is_noise(key) and _number(value)}
@@ -183,7 +191,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_rope(table: Mapping[str, Any]) -> RopeSpec:
-    """The rotary positions of a config as far as our words go; those of whole-row layers where kinds of layers differ."""
+    """The rotary positions of a config as far as our words go; of layers that see whole rows, where kinds differ."""
     found = table.get("rope_parameters")
     found = found if isinstance(found, dict) else {}
     by_kind = _by_kind(found)
@@ -197,7 +205,9 @@ def read_rope(table: Mapping[str, Any]) -> RopeSpec:
         theta=float(theta),
         scaling=kind,
         factor=float(found.get("factor") or 1.0),
-        original_seq_len=int(found.get("original_max_position_embeddings") or table.get("max_position_embeddings") or 0),
+        original_seq_len=int(
+            found.get("original_max_position_embeddings") or table.get("max_position_embeddings") or 0
+        ),
         attention_factor=found.get("attention_factor"),
         beta_fast=float(found.get("beta_fast") or plain.beta_fast),
         beta_slow=float(found.get("beta_slow") or plain.beta_slow),

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from trivium.config.schema import SIZES, Config, Model, Size
+from trivium.config.schema import ANY_FAMILY, OWN_FAMILY, SIZES, Config, Model, Size
 from trivium.config.stages import Rope, Stage
+from trivium.engine.make import counted_spec
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
-from trivium.model.folder import read_spec
+from trivium.model.folder import is_saved, read_spec
+from trivium.model.foreign import KEYS, folder_spec, keys_spec, table_spec, with_rope
+from trivium.model.huggingface import CONFIG_FILE, read_table
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
+
+FOREIGN_KEYS = ("vocab", "tied_embeddings", "init_std", "norm_eps")  # beside sizes: absent, they are the family's
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,36 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     vocab = vocab_of(config, largest_id)
     if isinstance(vocab, Problem):
         return PlannedModel(None, vocab, ropes)
-    if weights is None:
-        spec = replace(spec, vocab=vocab)
+    if spec.foreign is not None:
+        _refuse_foreign(config, stages, spec, ropes)
+    if weights is None and config.model.config is None:
+        spec = replace(spec, vocab=vocab, foreign=spec.foreign and spec.foreign.changed(vocab_size=vocab))
     elif spec.vocab < vocab:
         what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
         raise ConfigError([Problem("model.vocab", what)])
-    return PlannedModel(spec, None, ropes)
+    return PlannedModel(spec if spec.foreign is None else counted_spec(spec), None, ropes)
+
+
+def _refuse_foreign(config: Config, stages: Sequence[Stage], spec: ModelSpec, ropes: Sequence[RopeSpec]) -> None:
+    """ConfigError for what a model of transformers cannot do here, of all stages."""
+    assert spec.foreign is not None
+    problems = []
+    if config.engine.name == "jax":
+        what = f'is "jax", which trains trivium\'s own decoder alone, and the model is a {spec.foreign.family}'
+        problems.append(Problem("engine.name", f'{what}. Write name = "torch".'))
+    positions = spec.foreign.table.get("rope_parameters")
+    for number, (stage, rope) in enumerate(zip(stages, ropes, strict=True)):
+        try:
+            with_rope(spec, rope)
+        except ConfigError as error:
+            problems += [Problem(f"stages[{number}].{each.where}", each.what) for each in error.problems]
+        if not positions and stage.seq_len > spec.max_seq_len:
+            what = (
+                f"is {stage.seq_len:,}, and {spec.foreign.family} has {spec.max_seq_len:,} learnt positions. Lower it."
+            )
+            problems.append(Problem(f"stages[{number}].seq_len", what))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:
@@ -94,17 +123,58 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
 
 def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> ModelSpec:
     """All but the vocabulary as `[model]` asks for it; of weights that are given all but limits and positions."""
-    if weights is None:
+    if weights is None and model.is_foreign:
+        own = _foreign_spec(model, max(stage.seq_len for stage in stages))
+        context = own.max_seq_len
+    elif weights is None:
         longest = model.max_seq_len or max(stage.seq_len for stage in stages)
         own, context = model_spec(model, 0, longest), model.max_seq_len or stages[0].seq_len
     else:
         try:
-            own = read_spec(weights)
+            own = _folder_spec(model, weights)
         except ResumeError as error:
             raise ConfigError([Problem("model.init", str(error))]) from error
         own = replace(own, max_seq_len=model.max_seq_len or own.max_seq_len)
         context = own.max_seq_len
     return replace(own, rope=_rope(model.rope, own.rope, context))
+
+
+def _folder_spec(model: Model, weights: Path) -> ModelSpec:
+    """The shape of the weights that are given, as the family that is asked for reads them."""
+    if not model.is_foreign or is_saved(weights):
+        own = read_spec(weights)
+        if model.family == OWN_FAMILY and own.foreign is not None:
+            what = f'is "{OWN_FAMILY}", but the weights are of the family {own.foreign.family}, which the decoder lacks'
+            raise ConfigError([Problem("model.family", f"{what}. Leave family out.")])
+    else:
+        own = folder_spec(weights, dict(model.options))
+    _refuse_other_family(model, own, str(weights))
+    return own
+
+
+def _foreign_spec(model: Model, longest: int) -> ModelSpec:
+    """The shape that a config.json has, or that keys describe; the vocabulary of keys is known later."""
+    assert model.family is not None
+    if model.config is not None:
+        path = Path(model.config)
+        path = path / CONFIG_FILE if path.is_dir() else path
+        given = {KEYS[key]: getattr(model, key) for key in FOREIGN_KEYS if key in model.model_fields_set}
+        spec = table_spec(read_table(path), str(path), {**given, **model.options})
+        _refuse_other_family(model, spec, str(path))
+        return spec
+    size = asdict(_size(model))
+    given = {key: getattr(model, key) for key in (*FOREIGN_KEYS, "head_dim") if key in model.model_fields_set}
+    keys = {**size, **given, "max_seq_len": model.max_seq_len or longest, "vocab": model.vocab or 1}
+    # What stands for a default here may be a key that a family does not have.
+    optional = [key for key in ("kv_heads", "ffn") if key not in model.model_fields_set]
+    return keys_spec(model.family, keys, dict(model.options), optional)
+
+
+def _refuse_other_family(model: Model, found: ModelSpec, where: str) -> None:
+    family = None if found.foreign is None else found.foreign.family
+    if model.is_foreign and model.family != ANY_FAMILY and model.family != family:
+        what = f'is "{model.family}", but {where} has a model of the family {family or OWN_FAMILY}'
+        raise ConfigError([Problem("model.family", f"{what}. Leave family out, or give another folder.")])
 
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:

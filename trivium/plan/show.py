@@ -70,7 +70,8 @@ def model_line(plan: Plan) -> list[Text]:
     if model is None:
         return []
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
-    shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    family = "" if model.foreign is None else f"{model.foreign.family} (transformers), "
+    shape = f"{family}{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
     flops = show_count(work[0]) + (f" to {show_count(work[-1])}" if len(work) > 1 else "")
     return [Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")]

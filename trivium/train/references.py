@@ -126,8 +126,7 @@ class References:
             yield Problem(_key(stage), f"{what} Give a reference of the same kind.")
             return
         other = [
-            f"{key} is {value} and not {own}"
-            for key, (value, own) in other_shape(theirs, self.plan.model).items()
+            f"{key} is {value} and not {own}" for key, (value, own) in other_shape(theirs, self.plan.model).items()
         ]
         if other:
             what = f"{folder} is a model of another shape: {', '.join(other)}. Give one of the same shape."

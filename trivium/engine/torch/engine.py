@@ -244,7 +244,8 @@ class TorchEngine:
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
         if spec.foreign is not None:
-            from trivium.engine.torch.transformers import files, model as foreign
+            from trivium.engine.torch.transformers import files
+            from trivium.engine.torch.transformers import model as foreign
 
             assert isinstance(self.model, foreign.TransformersModel)
             files.write_folder(self.model, self.trained_rope, seq_len, folder)

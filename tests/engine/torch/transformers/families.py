@@ -5,7 +5,15 @@ from typing import Any
 from trivium.model.foreign import keys_spec
 from trivium.model.spec import ModelSpec
 
-SIZES: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 96, "vocab": 128, "max_seq_len": 128}
+SIZES: dict[str, Any] = {
+    "layers": 2,
+    "width": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 96,
+    "vocab": 128,
+    "max_seq_len": 128,
+}
 WINDOW = 10  # slots, of layers that slide
 SLIDES = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
@@ -19,7 +27,15 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cohere2": ({}, SLIDES),
     "deepseek_v3": (
         {"kv_heads": 4},
-        {**MLA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
+        {
+            **MLA,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 32,
+        },
     ),
     "ernie4_5": ({}, {}),
     "exaone4": ({}, {**SLIDES, "sliding_window_pattern": 2}),

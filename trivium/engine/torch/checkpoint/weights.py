@@ -72,7 +72,8 @@ def fill(model: LanguageModel, folder: Path) -> None:
     else:
         refuse_other_model(folder, model.spec)
         if model.spec.foreign is not None:
-            from trivium.engine.torch.transformers import files, model as foreign
+            from trivium.engine.torch.transformers import files
+            from trivium.engine.torch.transformers import model as foreign
 
             assert isinstance(model, foreign.TransformersModel)
             files.read_weights(model, folder)

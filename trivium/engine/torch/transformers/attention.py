@@ -5,8 +5,8 @@ window, scale and cap, and whatever keywords the model was called with: a micro-
 a layer that is computed again, or compiled, gets the same one. No mask is registered under the name, so that
 transformers makes none.
 
-Values that are narrower or wider than queries (DeepSeek's) are padded with zeros to one width, which changes nothing but
-the price; sinks are refused where the model is made.
+Values that are narrower or wider than queries (DeepSeek's) are padded with zeros to one width, which changes nothing
+but the price; sinks are refused where the model is made.
 """
 
 from typing import Any

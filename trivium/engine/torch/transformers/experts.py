@@ -1,8 +1,8 @@
 """Experts under autocast, and the loss that keeps them balanced.
 
 transformers multiplies all experts of a layer by one grouped product, which autocast does not know: weights are cast
-here to the type that flows. The balancing loss is the family's own function of the routers' logits: for each micro-batch
-of its slots without padding, over all layers together. A step's is the mean over its micro-batches on all ranks, each
+here to the type that flows. The balancing loss is the family's own function of the routers' logits: for each
+micro-batch of its slots without padding, over all layers together. A step's is the mean over its micro-batches on all ranks, each
 weighted by its loss tokens, as every other term of the objective is.
 """
 
@@ -44,7 +44,9 @@ def grouped(module: nn.Module, hidden: Tensor, *routes: Tensor) -> Tensor:
 class Balance:
     """How a family keeps its experts balanced."""
 
-    loss: Callable[..., Tensor]  # the family's: of all routers' logits, experts, experts for a token, and slots to count
+    loss: Callable[
+        ..., Tensor
+    ]  # the family's: of all routers' logits, experts, experts for a token, and slots to count
     coefficient: float
     experts: int
     for_token: int

@@ -81,7 +81,9 @@ def _place(owner: Tensor, part: Tensor) -> tuple[slice, ...] | None:
             length = sizes.pop(0)[0]
         where.append(slice(start, start + length))
     block = owner[tuple(where)]
-    same = block.numel() == part.numel() and not sizes and block.reshape(-1)[:1].storage_offset() == part.storage_offset()
+    same = (
+        block.numel() == part.numel() and not sizes and block.reshape(-1)[:1].storage_offset() == part.storage_offset()
+    )
     return tuple(where) if same else None
 
 

@@ -17,7 +17,7 @@ from trivium.model.spec import ModelSpec
 
 
 def make_inner(spec: ModelSpec) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """transformers' own model without storage, whose attention and experts are ours; and tensors of numbers in its code.
+    """transformers' own model without storage, with our attention and experts; and tensors of numbers in its code.
 
     In evaluation mode: dropout and noise are refused, so that it is training's too.
     """

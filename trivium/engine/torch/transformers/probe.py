@@ -69,14 +69,12 @@ def _flops_of_pass(inner: PreTrainedModel, recorder: attention.Recorder, spec: M
     return int(counter.get_total_flops() - sum(of_rotary))
 
 
-def _attention_problems(
-    inner: PreTrainedModel, layers: nn.ModuleList, recorder: attention.Recorder
-) -> Iterator[str]:
+def _attention_problems(inner: PreTrainedModel, layers: nn.ModuleList, recorder: attention.Recorder) -> Iterator[str]:
     asking = {id(module) for module in recorder.modules}
     silent = [n for n, layer in enumerate(layers) if not asking & {id(module) for module in layer.modules()}]
     if silent:
         shown = ", ".join(map(str, silent[:3])) + (", ..." if len(silent) > 3 else "")
-        yield f"{len(silent)} of its {len(layers)} layers ({shown}) do not ask for attention, so that documents mix there"
+        yield f"{len(silent)} of its {len(layers)} layers ({shown}) ask for no attention, so that documents mix there"
     mixing = {type(module).__name__ for module in layers.modules() if isinstance(module, MIXES_SLOTS)}
     if mixing:
         yield f"its layers have {', '.join(sorted(mixing))}, which mixes neighbouring documents"
@@ -86,7 +84,9 @@ def _attention_problems(
     if others:
         yield f"its layers are of other kinds than full and sliding attention ({', '.join(others)})"
     if len(kinds) == len(recorder.asked):
-        windows = {kind: {how.window for how, own in zip(recorder.asked, kinds, strict=True) if own == kind} for kind in kinds}
+        windows = {
+            kind: {how.window for how, own in zip(recorder.asked, kinds, strict=True) if own == kind} for kind in kinds
+        }
         if None in windows.get("sliding_attention", ()) or windows.get("full_attention", {None}) != {None}:
             yield "its sliding layers do not name their window to attention"
 
