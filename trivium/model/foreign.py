@@ -100,9 +100,19 @@ def keys_spec(
     if problems:
         raise ConfigError(problems)
     # The numbers of tokens that a family's defaults name are anybody's in another vocabulary.
-    no_tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    no_tokens = {key: None for key in tokens if _may_be_absent(CONFIG_MAPPING[family], key)}
     table = {**no_tokens, **{known[key]: value for key, value in keys.items() if key in known}, **options}
     return _made(family, table, "model")
+
+
+def _may_be_absent(config: type, key: str) -> bool:
+    """Whether a config's key may be None."""
+    try:
+        config(**{key: None})
+    except Exception:  # its own check's
+        return False
+    return True
 
 
 def _refused(table: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -257,6 +267,25 @@ def _written(before: Mapping[str, Any], rope: RopeSpec) -> dict[str, Any]:
     names = {"scaling": "rope_type", "theta": "rope_theta", "original_seq_len": "original_max_position_embeddings"}
     theirs = {names.get(key, key): value for key, value in replace(rope, dropped=(), sliding=None).deciding().items()}
     return kept | {"rope_type": "default"} | theirs
+
+
+def with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
+    """The model's first layers alone; nothing that was counted is true of it."""
+    foreign = spec.foreign
+    assert foreign is not None
+    from transformers import CONFIG_MAPPING
+
+    name = KEYS["layers"]
+    name = CONFIG_MAPPING[foreign.family].attribute_map.get(name, name)
+    lists = {key: value[:layers] for key, value in layer_lists(spec).items()}
+    return replace(spec, layers=layers, foreign=foreign.changed(**lists, **{name: layers}))
+
+
+def layer_lists(spec: ModelSpec) -> dict[str, list[Any]]:
+    """The config's lists that have an entry for every layer."""
+    assert spec.foreign is not None
+    table = spec.foreign.table
+    return {key: value for key, value in table.items() if isinstance(value, list) and len(value) == spec.layers}
 
 
 def deciding(foreign: ForeignSpec, *, training: bool = False) -> dict[str, Any]:

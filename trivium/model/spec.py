@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 DEFAULT_THETA = 10_000.0
 HEAD_DIM = 64
 VOCAB_MULTIPLE = 128  # matrices of odd widths are slow on every device
+XIELU_BETA, XIELU_EPS = 0.5, -1e-6  # xIELU's constants, as in the models that others publish
 MOST_LAYERS = 10_000  # a file that asks for more is damaged, and making them would take hours
 
 Scaling = Literal["linear", "ntk-by-parts", "yarn", "llama3"]
@@ -77,10 +78,11 @@ class ForeignSpec:
     config: str  # what config.json has, all defaults written out, as JSON with sorted keys
     parameters: int = 0  # weights of the whole model; 0: not counted yet
     token_weights: int = 0  # of these, those that a token is multiplied by: of experts the ones that it is sent to
-    attention: tuple[tuple[int, int], ...] = ()  # of each layer: FLOPs for a key, and keys seen at most (0: all)
+    # Of each call of attention: FLOPs for a key, keys seen at most (0: all), and the cap of scores (0: none).
+    attention: tuple[tuple[int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attention", tuple((flops, most) for flops, most in self.attention))  # lists in files
+        object.__setattr__(self, "attention", tuple(map(tuple, self.attention)))  # lists in files
 
     @property
     def table(self) -> dict[str, Any]:
@@ -145,6 +147,19 @@ class ModelSpec:
         return AttentionSpec(window, self.attention_scale, self.attention_softcap)
 
     @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """The ways in which layers see, each once; of a foreign model without its scales, which it gives itself."""
+        if self.foreign is not None:
+            asked = dict.fromkeys((most, cap) for _, most, cap in self.foreign.attention)
+            return tuple(AttentionSpec(most or None, softcap=cap or None) for most, cap in asked)
+        return tuple(dict.fromkeys(self.attention_of(layer) for layer in range(self.layers)))
+
+    @property
+    def rotated(self) -> int:
+        """Channels of a head that rotate."""
+        return self.rotary_dim or self.head_dim
+
+    @property
     def padded_vocab(self) -> int:
         """Rows of the embedding inside an engine; those beyond `vocab` are never read, trained or written."""
         if self.foreign is not None:
@@ -186,7 +201,7 @@ class ModelSpec:
     def forward_flops(self, keys: float) -> float:
         """FLOPs of one token's forward pass when its queries meet `keys` keys, or those of a sliding layer's window."""
         if self.foreign is not None:
-            attention = sum(flops * min(keys, most or keys) for flops, most in self.foreign.attention)
+            attention = sum(flops * min(keys, most or keys) for flops, most, _ in self.foreign.attention)
             return 2 * self.matrix_parameters + attention
         near = min(keys, self.window or keys)
         seen = len(self.sliding) * near + (self.layers - len(self.sliding)) * keys

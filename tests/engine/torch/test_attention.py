@@ -58,15 +58,21 @@ def starts_of(segments: NDArray[np.int32]) -> Tensor:
     return torch.from_numpy(document_starts(segments))
 
 
-def arrays(num_rows: int, seq_len: int) -> list[Tensor]:
+Arrays = tuple[Tensor, Tensor, Tensor]
+
+
+def arrays(num_rows: int, seq_len: int) -> Arrays:
     random = torch.Generator().manual_seed(0)
-    heads = (HEADS, KV_HEADS, KV_HEADS)
-    return [torch.randn(num_rows, seq_len, number, HEAD_DIM, generator=random, requires_grad=True) for number in heads]
+
+    def some(heads: int) -> Tensor:
+        return torch.randn(num_rows, seq_len, heads, HEAD_DIM, generator=random, requires_grad=True)
+
+    return some(HEADS), some(KV_HEADS), some(KV_HEADS)
 
 
-def with_gradients(layout: Layout, inputs: list[Tensor], where: Tensor, how: AttentionSpec = PLAIN) -> list[Tensor]:
+def with_gradients(layout: Layout, inputs: Arrays, where: Tensor, how: AttentionSpec = PLAIN) -> list[Tensor]:
     """What the layout gives at real tokens, and the gradients from there."""
-    gathered = layout.attend(inputs[0], inputs[1], inputs[2], how) * where[..., None, None]
+    gathered = layout.attend(*inputs, how) * where[..., None, None]
     return [gathered, *torch.autograd.grad(gathered.square().sum(), inputs)]
 
 
@@ -89,8 +95,8 @@ HOW = st.builds(
 def test_a_mask_gives_what_the_definition_says_of_windows_scales_and_caps(how: AttentionSpec) -> None:
     segments = make_batch().segments
     inputs = arrays(*segments.shape)
-    found = Masked.of(starts_of(segments), how.window).attend(inputs[0], inputs[1], inputs[2], how)
-    torch.testing.assert_close(found, by_hand(segments, inputs[0], inputs[1], inputs[2], how))
+    found = Masked.of(starts_of(segments), how.window).attend(*inputs, how)
+    torch.testing.assert_close(found, by_hand(segments, *inputs, how))
 
 
 @given(
@@ -143,9 +149,9 @@ def test_documents_one_by_one_give_what_a_mask_gives(rows: tuple[tuple[int, ...]
 def test_blocks_give_what_a_mask_gives() -> None:
     segments = make_batch(((100, 60, 90), (256,), (30,)), seq_len=256).segments
     inputs, real = arrays(*segments.shape), torch.from_numpy(segments >= 0)[..., None, None]
-    without_gradients = [array.detach() for array in inputs]  # flex attention has none on a CPU
+    queries, keys, values = (array.detach() for array in inputs)  # flex attention has no gradients on a CPU
     layouts = BlockMasked(block_mask(starts_of(segments))), Masked.of(starts_of(segments))
-    got, wanted = (layout.attend(*without_gradients) * real for layout in layouts)
+    got, wanted = (layout.attend(queries, keys, values) * real for layout in layouts)
     torch.testing.assert_close(got, wanted)
 
 

@@ -135,8 +135,8 @@ class Documents:
         starts = np.cumsum((0, *self.lengths[:-1])).tolist()
         facts = zip(starts, self.lengths, self.is_padding, strict=True)
         spans = [Span(slice(0, 1), start, start, length, start) for start, length, padding in facts if not padding]
-        one_row = (array.flatten(0, 1)[None] for array in (queries, keys, values))
-        return attend_spans(*one_row, spans, how).view_as(queries)
+        query, key, value = (array.flatten(0, 1)[None] for array in (queries, keys, values))
+        return attend_spans(query, key, value, spans, how).view_as(queries)
 
 
 @dataclass(frozen=True, slots=True)

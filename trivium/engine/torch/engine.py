@@ -90,6 +90,7 @@ class TorchEngine:
             pin_libraries(os.environ)  # before they are first used
         self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
         self.model = self.held.model
+        self.kinds = self.model.spec.attentions
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64  # of sums over tokens
         # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
@@ -391,6 +392,7 @@ class TorchEngine:
             self.stage.document_mask,
             context=self.context,
             attends=not own_model,
+            kinds=self.kinds,
             places=own_model or own_loss,
             row_weights=self.stage.loss_weight.of_rows(batch),
         )
@@ -416,7 +418,7 @@ class TorchEngine:
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
-        return Rotation.table(self.stage.rope or spec.rope, spec.head_dim, seq_len, self.device)
+        return Rotation.table(self.stage.rope or spec.rope, spec.rotated, seq_len, self.device)
 
 
 def find_device() -> str:

@@ -81,13 +81,17 @@ class Span:
         return slice(first, self.slot + self.length)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attend_spans(queries: Tensor, keys: Tensor, values: Tensor, spans: Sequence[Span], how: AttentionSpec) -> Tensor:
     """What the spans' slots gather, and zeros for all others."""
     pieces = tuple(piece for span in spans for piece in span.pieces(how.window))
-    function = _SpanAttention if how.softcap is None else _CappedAttention
-    gathered: Tensor = function.apply(queries, keys, values, pieces, how)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _attend(queries, keys, values, pieces, how)
     return gathered
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, pieces: tuple[Span, ...], how: AttentionSpec) -> Any:
+    function = _SpanAttention if how.softcap is None else _CappedAttention
+    return function.apply(queries, keys, values, pieces, how)  # type: ignore[no-untyped-call]
 
 
 class _SpanAttention(torch.autograd.Function):
@@ -155,8 +159,9 @@ class _CappedAttention(torch.autograd.Function):
         gathered = torch.zeros_like(queries)
         for piece in pieces:
             places = _places(piece, how)
-            parts = (_heads(each, piece.rows, at) for each, at in zip((queries, keys, values), places, strict=True))
-            found = explicit(*parts, _mask(piece, how, queries.device), how)
+            arrays = zip((queries, keys, values), places, strict=True)
+            query, key, value = (_heads(each, piece.rows, at) for each, at in arrays)
+            found = explicit(query, key, value, _mask(piece, how, queries.device), how)
             gathered[piece.rows, piece.queries] = found.transpose(1, 2)
         ctx.save_for_backward(queries, keys, values)
         ctx.pieces, ctx.how = pieces, how
@@ -173,7 +178,8 @@ class _CappedAttention(torch.autograd.Function):
                     _heads(each, piece.rows, at).detach().requires_grad_()
                     for each, at in zip(arrays, places, strict=True)
                 ]
-                found = explicit(*parts, _mask(piece, ctx.how, outer[0].device), ctx.how)
+                query, key, value = parts
+                found = explicit(query, key, value, _mask(piece, ctx.how, outer[0].device), ctx.how)
             grown = torch.autograd.grad(found, parts, _heads(outer[0], piece.rows, piece.queries))
             for gradient, at, part in zip(gradients, places, grown, strict=True):
                 gradient[piece.rows, at] += part.transpose(1, 2)
@@ -197,7 +203,7 @@ def _mask(piece: Span, how: AttentionSpec, device: torch.device) -> Tensor:
 
 def explicit(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: AttentionSpec) -> Tensor:
     """Attention as it is written, of (rows, heads, slots, head_dim), with scores that exist all at once."""
-    groups = queries.unflatten(1, (keys.shape[1], -1))
+    groups = queries.view(len(queries), keys.shape[1], -1, *queries.shape[2:])
     scale = queries.shape[-1] ** -0.5 if how.scale is None else how.scale
     scores = (groups @ keys[:, :, None].transpose(-2, -1)).float() * scale
     if how.softcap is not None:
@@ -205,7 +211,8 @@ def explicit(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: A
     if mask.ndim > 2:  # (rows, 1, queries, keys)
         mask = mask[:, None]
     shares = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(values.dtype)
-    return (shares @ values[:, :, None]).flatten(1, 2)
+    gathered: Tensor = shares @ values[:, :, None]
+    return gathered.flatten(1, 2)
 
 
 def _heads(array: Tensor, rows: slice, slots: slice) -> Tensor:

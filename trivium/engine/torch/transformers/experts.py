@@ -2,8 +2,8 @@
 
 transformers multiplies all experts of a layer by one grouped product, which autocast does not know: weights are cast
 here to the type that flows. The balancing loss is the family's own function of the routers' logits: for each
-micro-batch of its slots without padding, over all layers together. A step's is the mean over its micro-batches on all ranks, each
-weighted by its loss tokens, as every other term of the objective is.
+micro-batch of its slots without padding, over all layers together. A step's is the mean over its micro-batches on
+all ranks, each weighted by its loss tokens, as every other term of the objective is.
 """
 
 import sys

@@ -31,7 +31,7 @@ class Probed:
     """What one pass has shown."""
 
     token_weights: int  # a token is multiplied by
-    attention: tuple[tuple[int, int], ...]  # of each call: FLOPs for a key, and the window (0: none)
+    attention: tuple[tuple[int, int, float], ...]  # of each call: FLOPs for a key, window and cap (0: none)
 
 
 def probe(inner: PreTrainedModel, layers: nn.ModuleList, spec: ModelSpec) -> Probed:
@@ -43,8 +43,9 @@ def probe(inner: PreTrainedModel, layers: nn.ModuleList, spec: ModelSpec) -> Pro
     if problems:
         raise refusal(spec, "; ".join(dict.fromkeys(problems)))
     head = inner.get_output_embeddings().weight
-    windows = [how.window or 0 for how in recorder.asked]
-    return Probed(flops // (2 * SLOTS) + head.numel(), tuple(zip(recorder.key_flops, windows, strict=True)))
+    asked = zip(recorder.key_flops, recorder.asked, strict=True)
+    attention_calls = tuple((each, how.window or 0, how.softcap or 0.0) for each, how in asked)
+    return Probed(flops // (2 * SLOTS) + head.numel(), attention_calls)
 
 
 def refusal(spec: ModelSpec, why: str) -> ConfigError:
