@@ -23,8 +23,14 @@ MLA = {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_he
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "apertus": ({}, {}),
     "arcee": ({}, {}),
+    "biogpt": (
+        {"kv_heads": None, "norm_eps": None},
+        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0},
+    ),
+    "bitnet": ({}, {}),
     "cohere": ({}, {"logit_scale": 0.25}),
     "cohere2": ({}, SLIDES),
+    "cwm": ({"head_dim": 16}, SLIDES),
     "deepseek_v3": (
         {"kv_heads": 4},
         {
@@ -38,7 +44,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "ernie4_5": ({}, {}),
+    "ernie4_5_moe": (
+        {},
+        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 0},
+    ),
     "exaone4": ({}, {**SLIDES, "sliding_window_pattern": 2}),
+    "flex_olmo": ({}, EXPERTS),
     "gemma": ({"head_dim": 16}, {}),
     "gemma2": ({"head_dim": 16}, {**SLIDES, "final_logit_softcapping": 5.0, "attn_logit_softcapping": 2.0}),
     "gemma3_text": ({"head_dim": 16}, SLIDES),
