@@ -86,7 +86,7 @@ def write_weights(
     """Safetensors files of up to `shard_bytes`, their tensors made one after the other as they are written."""
     family = family_of(spec, spec.rope)
     files = shards(shapes, 4, shard_bytes)
-    write_index(folder, files, shapes, 4, family, spec)
+    write_index(folder, files, shapes, 4, family.their_name, family.constants(spec))
     constants = family.constants(spec)
     for file, names in files.items():
         with readable_by_others(folder / file):
@@ -159,8 +159,13 @@ def refuse_others(models: Sequence[Averaged]) -> None:
     """All are compared with the first: one message names whatever differs."""
     first, *others = models
     problems = [f"{each.name}: is not a decoder, but what {each.spec.own} made" for each in models if each.spec.own]
+    problems += [
+        f"{each.name}: is transformers' {each.spec.foreign.family}, and only trivium's own decoders are averaged here"
+        for each in models
+        if each.spec.foreign is not None
+    ]
     for each in others:
-        differing = [f"{key} is {getattr(each.spec, key)}" for key in other_shape(each.spec, first.spec)]
+        differing = [f"{key} is {theirs}" for key, (theirs, _) in other_shape(each.spec, first.spec).items()]
         theirs, ours = each.spec.rope.deciding(), first.spec.rope.deciding()
         differing += [
             f"rope.{key} is {theirs.get(key, 'absent')}" for key in theirs | ours if theirs.get(key) != ours.get(key)

@@ -15,7 +15,7 @@ from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.config.sources import HuggingFaceSource, StreamSource, TextSource
 from trivium.engine.base import Engine, EngineSettings, MakeModel
-from trivium.engine.make import make_engine
+from trivium.engine.make import counted_spec, make_engine
 from trivium.errors import UsageError
 from trivium.model.folder import read_spec
 from trivium.model.huggingface import CONFIG_FILE, read_table
@@ -121,6 +121,7 @@ def folder_tokenizer(folder: Path) -> TokenizerConfig | None:
 
 def _open_huggingface(folder: Path, tokenizer: str | None, device: str | None) -> LoadedModel:
     spec = read_spec(folder)
+    spec = spec if spec.foreign is None else counted_spec(spec)
     words = _opened(_given(tokenizer) or folder_tokenizer(folder), spec, str(folder))
     engine = make_engine(EngineSettings(spec, device=device, draw=False))
     engine.start_from(folder)

@@ -31,7 +31,7 @@ from trivium.config.fields import (
     short_form,
 )
 from trivium.config.numbers import Count, Whole
-from trivium.config.optimizer import Optimizer
+from trivium.config.optimizer import Optimizer, Plain
 from trivium.config.rates import Schedule
 from trivium.config.sources import FILES, Columns, Source, ViewSource
 from trivium.config.stages import Anneal, Rope, Stage, StageDefaults
@@ -75,12 +75,15 @@ SIZES = {
 }
 
 
+OWN_FAMILY, ANY_FAMILY = "trivium", "transformers"  # ours; and whatever a folder or a config.json is of
 LAYER_WIDTH, DIAL_HEAD_DIM = 64, 128  # of a model that `depth` describes: width for every layer, and of a head
 
 
 class Model(Table):
-    """The decoder: a size by name, or in full, or the weights of a checkpoint."""
+    """The decoder: a size by name, or in full, or the weights of a checkpoint; or a model of transformers."""
 
+    family: Name | None = Field(None, examples=["olmo3"])
+    """trivium, a model_type of transformers, "transformers", or package.module:function of an installed package."""
     size: Name | None = Field(None, examples=["125m"])
     """A size by name: tiny, 10m, 60m, 125m, 350m, 760m, 1b, 3b, 8b, 70b."""
     depth: Annotated[Count, Field(le=1000)] | None = Field(None, examples=[12])
@@ -119,8 +122,22 @@ class Model(Table):
     """With `init` a run's folder: the step; absent: its last checkpoint."""
     init_optimizer: bool = False
     """With `init` a run's folder: load its optimizer state too; false: the optimizer starts fresh."""
-    family: Name | None = Field(None, examples=["my_package.models:make"])
-    """Another model than the decoder: a function of an installed package, as package.module:function."""
+    config: PathText | None = Field(None, examples=["shapes/olmo3.json"])
+    """With a family of transformers: a config.json (or its folder) that has the shape; absent: layers and width."""
+    options: Annotated[Mapping[str, Plain | list[Plain]], frozen_dict] = Field(
+        default_factory=FrozenDict, examples=[{"sliding_window": 4096}]
+    )
+    """With a family of transformers: further keys of its config.json, by their own names."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether transformers is asked for by name."""
+        return self.family not in (None, OWN_FAMILY) and not self.is_function
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function of an installed package makes the model."""
+        return self.family is not None and ":" in self.family
 
     @property
     def of_depth(self) -> "Model":

@@ -185,7 +185,8 @@ class StageSettings:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
         The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
-        (the squared log of the softmax's sum), and of each reference its term by name, and `NAME_nats`.
+        (the squared log of the softmax's sum), of each reference its term by name and `NAME_nats`, and balance, of
+        experts.
         """
         extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, self.cross_entropy * loss
         if self.z_loss is not None:
@@ -194,6 +195,9 @@ class StageSettings:
         for name, term in self.references.items():
             extra |= {name: terms[name], REFERENCES[name]: terms[f"{name}_nats"]}
             objective += term.beta * terms[name]
+        if "balance" in terms:
+            extra["balance_loss"] = terms["balance"]
+            objective += extra["balance_loss"]
         return {**extra, "objective": objective} if extra else {}
 
 
@@ -228,7 +232,8 @@ class StepStats:
     loss_tokens_by_source: Mapping[str, int]
     extra: Mapping[str, float] = field(default_factory=dict)  # further terms of an objective, means over tokens:
     # weighted_loss (the cross-entropy by the stage's loss_weight, by which all of these are means); z_loss; kl (before
-    # its weight) and reference_loss (the reference's cross-entropy); distill and teacher_loss, alike; and objective
+    # its weight) and reference_loss (the reference's cross-entropy); distill and teacher_loss, alike; balance_loss (of
+    # experts); and objective
     skipped: str | None = None  # why no update was made, where none was
     together: float = 0.0  # seconds from the passes to the figures, where ranks wait for each other; 0 of one alone
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged

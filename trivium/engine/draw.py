@@ -36,8 +36,19 @@ def first_values(
         return np.full(sizes, _VECTORS.get(name.rpartition(".")[2], 1), np.float32)
     values = np.zeros(sizes, np.float32)
     rows = max(0, min(bounds[0][1], drawn_rows(name, shape[0], spec)) - bounds[0][0])
-    runs = _runs(shape, [(bounds[0][0], bounds[0][0] + rows), *bounds[1:]])
-    _draw(values[:rows].reshape(len(runs), sizes[-1]), runs, np.uint64(init_key(name, seed)), init_std(name, spec))
+    drawn = slice(bounds[0][0], bounds[0][0] + rows)
+    values[:rows] = normal_values(name, shape, (drawn, *where[1:]), init_std(name, spec), seed)
+    return values
+
+
+def normal_values(
+    name: str, shape: tuple[int, ...], where: tuple[slice, ...], std: float, seed: int
+) -> NDArray[np.float32]:
+    """A part of a parameter of one dimension or more, normal around 0."""
+    bounds = [each.indices(size)[:2] for each, size in zip(where, shape, strict=True)]
+    values = np.empty([stop - start for start, stop in bounds], np.float32)
+    runs = _runs(shape, bounds)
+    _draw(values.reshape(len(runs), values.shape[-1]), runs, np.uint64(init_key(name, seed)), std)
     return values
 
 

@@ -40,6 +40,20 @@ def single_weights(folder: Path, spec: ModelSpec) -> Callable[[str], NDArray[np.
     return of_torch(folder, spec)
 
 
+def counted_spec(spec: ModelSpec) -> ModelSpec:
+    """A spec of a model of transformers with its parameters and FLOPs, counted on it; torch is imported for it."""
+    from trivium.engine.torch.transformers.make import counted
+
+    return counted(spec)
+
+
+def foreign_files(spec: ModelSpec, folder: Path) -> dict[str, Path]:
+    """The file of every tensor of a model of transformers, by its name there; ConfigError where they do not fit it."""
+    from trivium.engine.torch.transformers.files import fitting_files
+
+    return fitting_files(folder, spec)
+
+
 def weight_shapes(spec: ModelSpec) -> dict[str, list[int]]:
     """The shapes of a decoder's weights by name, as files have them."""
     from trivium.engine.torch.checkpoint.single import weight_shapes as of_torch

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 from trivium.errors import ResumeError
 from trivium.files import read_json
 from trivium.model import huggingface
+from trivium.model.families.table import BY_NAME
+from trivium.model.foreign import differing, folder_spec, table_spec
 from trivium.model.spec import MOST_LAYERS, Activation, ModelSpec, NormPlace, Scaling
 
 SPEC_FILE = "engine.json"
@@ -26,6 +28,7 @@ FORM_KEYS = (  # in which layers may differ from Llama's
     *("qk_norm_joint", "qkv_bias", "gated", "norm", "activation", "rotary_dim", "window", "sliding"),
     *("attention_scale", "logit_scale", "embedding_scale", *_CAPS),
 )
+OWN_FAMILY = "trivium"  # the decoder's name beside transformers' families
 SHOWN = 3  # parameters that a refusal names
 
 
@@ -43,10 +46,14 @@ def write_spec(folder: Path, spec: ModelSpec) -> None:
     (folder / SPEC_FILE).write_text(json.dumps(asdict(spec), indent=2) + "\n")
 
 
-def read_spec(folder: Path) -> ModelSpec:
-    """The shape of the model in a folder of either kind."""
+def read_spec(folder: Path, *, foreign: bool = False) -> ModelSpec:
+    """The shape of the model in a folder of either kind.
+
+    A Hugging Face folder of a family that the decoder has is the decoder's, unless `foreign` asks for transformers'
+    own model; one of any other family is transformers'.
+    """
     if not is_saved(folder):
-        return huggingface.read_spec(folder)
+        return folder_spec(folder) if foreign or is_foreign(folder) else huggingface.read_spec(folder)
     try:
         raw = read_json(folder / SPEC_FILE)
         spec = ModelSpec.of(raw | {"rope": raw["rope"] | _first_form(raw)})
@@ -55,6 +62,13 @@ def read_spec(folder: Path) -> ModelSpec:
     except (ValueError, KeyError, TypeError):
         what = "is corrupt: truncated, or changed since it was written. Put it back."
         raise ResumeError(f"{folder / SPEC_FILE}: {what}") from None
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a Hugging Face folder's family is known, and not one that the decoder has."""
+    path = folder / huggingface.CONFIG_FILE
+    family = huggingface.read_table(path).get("model_type") if path.exists() else None
+    return isinstance(family, str) and family not in BY_NAME
 
 
 def _first_form(raw: dict[str, Any]) -> dict[str, Any]:
@@ -67,8 +81,12 @@ def _refuse_unusable(spec: ModelSpec) -> None:
     """ValueError where a value of a shape is not one that a model can have."""
     tables = [asdict(spec), asdict(spec.rope), {} if spec.rope.sliding is None else asdict(spec.rope.sliding)]
     for key, value in [item for table in tables for item in table.items()]:
-        if key not in ("rope", "sliding") and not _is_usable(key, value):  # tables, whose own keys are checked
+        if key not in ("rope", "sliding", "foreign") and not _is_usable(
+            key, value
+        ):  # tables, whose own keys are checked
             raise ValueError(f"{key} is {value!r}")
+    if spec.foreign is not None:
+        table_spec(spec.foreign.table, SPEC_FILE)
     if not _is_usable("dropped", spec.sliding) or (spec.sliding and spec.window is None):
         raise ValueError(f"sliding is {spec.sliding!r}")
 
@@ -92,10 +110,10 @@ def _is_usable(key: str, value: Any) -> bool:
 
 def refuse_other_model(folder: Path, spec: ModelSpec) -> None:
     """A folder's weights must have the shape and meaning of this model's."""
-    theirs = read_spec(folder)
+    theirs = read_spec(folder, foreign=spec.foreign is not None)
     if theirs.own != spec.own:
         raise ResumeError(f"{folder}: {_other_maker(theirs.own, spec.own)}")
-    other = [f"{key} was {getattr(theirs, key)} and is now {getattr(spec, key)}" for key in other_shape(theirs, spec)]
+    other = [f"{key} was {was} and is now {now}" for key, (was, now) in other_shape(theirs, spec).items()]
     if other:
         raise ResumeError(f"{folder}: holds another model: {', '.join(other)}. Put it back, or start a new run.")
 
@@ -144,6 +162,12 @@ def refuse_other_engine(folder: Path, engine: Literal["torch", "jax"]) -> None:
         )
 
 
-def other_shape(one: ModelSpec, other: ModelSpec) -> list[str]:
-    """Keys in which two models' weights differ in shape or meaning."""
-    return [key for key in (*SHAPE_KEYS, *FORM_KEYS) if getattr(one, key) != getattr(other, key)]
+def other_shape(one: ModelSpec, other: ModelSpec) -> dict[str, tuple[Any, Any]]:
+    """Keys in which two models' weights differ in shape or meaning, with both values."""
+    if one.foreign is not None and other.foreign is not None:
+        return differing(one.foreign, other.foreign)
+    if one.foreign is not None or other.foreign is not None:
+        families = [OWN_FAMILY if spec.foreign is None else spec.foreign.family for spec in (one, other)]
+        return {"family": (families[0], families[1])}
+    both = {key: (getattr(one, key), getattr(other, key)) for key in (*SHAPE_KEYS, *FORM_KEYS)}
+    return {key: values for key, values in both.items() if values[0] != values[1]}

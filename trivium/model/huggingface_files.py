@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +185,7 @@ def _number(path: Path, name: str) -> float | None:
 
 
 def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) -> dict[str, list[str]]:
-    """Our names of parameters by the file that they go to."""
+    """Names of tensors by the file that they go to."""
     parts: list[list[str]] = [[]]
     room = shard_bytes
     for name, shape in shapes.items():
@@ -205,16 +205,15 @@ def write_index(
     files: Mapping[str, list[str]],
     shapes: Mapping[str, Shape],
     element_bytes: int,
-    family: Family,
-    spec: ModelSpec,
+    written_as: Callable[[str], str],
+    constants: Collection[str] = (),
 ) -> None:
     """Where the weights take several files, the index of which file has which; constants are in the first."""
     if len(files) > 1:
-        constants = family.constants(spec)
         numbers = sum(math.prod(shape) for shape in shapes.values()) + len(constants)
         index = {
             "metadata": {"total_size": numbers * element_bytes},
-            "weight_map": {family.their_name(name): file for file, names in files.items() for name in names}
+            "weight_map": {written_as(name): file for file, names in files.items() for name in names}
             | dict.fromkeys(constants, next(iter(files))),
         }
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")

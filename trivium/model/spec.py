@@ -5,7 +5,8 @@ passes, and every query against every key of its row, without halving for causal
 twice the forward one. Figures can then be compared with other people's.
 """
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 DEFAULT_THETA = 10_000.0
@@ -70,8 +71,36 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignSpec:
+    """A causal language model of the package transformers: its config, and what an engine counted on it."""
+
+    family: str  # transformers' model_type
+    config: str  # what config.json has, all defaults written out, as JSON with sorted keys
+    parameters: int = 0  # weights of the whole model; 0: not counted yet
+    token_weights: int = 0  # of these, those that a token is multiplied by: of experts the ones that it is sent to
+    # Of each call of attention: FLOPs for a key, keys seen at most (0: all), and the cap of scores (0: none).
+    attention: tuple[tuple[int, int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attention", tuple(map(tuple, self.attention)))  # lists in files
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The config's keys and values."""
+        table: dict[str, Any] = json.loads(self.config)
+        return table
+
+    def changed(self, **values: Any) -> "ForeignSpec":
+        """With other values of some of the config's keys; what was counted stays."""
+        return replace(self, config=json.dumps(self.table | values, sort_keys=True))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything that decides the shapes and the meaning of a decoder's weights."""
+    """Everything that decides the shapes and the meaning of a model's weights.
+
+    Of a foreign one layers, heads and widths are for showing and sharing out; its own config decides.
+    """
 
     layers: int
     width: int
@@ -101,11 +130,14 @@ class ModelSpec:
     embedding_scale: float = 1.0  # what embeddings are multiplied by, before the first layer
     own: str | None = None  # the function that makes another model of this shape than the decoder, by its name
     own_parameters: int | None = None  # weights of such a model, where they were counted
+    foreign: ForeignSpec | None = None  # a model of transformers, in place of the decoder
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> Self:
         """From plain values, as files have them."""
-        return cls(**raw | {"rope": RopeSpec.of(raw["rope"])})
+        foreign = raw.get("foreign")
+        made = {"rope": RopeSpec.of(raw["rope"]), "foreign": None if foreign is None else ForeignSpec(**foreign)}
+        return cls(**raw | made)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sliding", tuple(self.sliding))  # a list in files
@@ -122,7 +154,10 @@ class ModelSpec:
 
     @property
     def attentions(self) -> tuple[AttentionSpec, ...]:
-        """The ways in which layers see, each once."""
+        """The ways in which layers see, each once; of a foreign model without its scales, which it gives itself."""
+        if self.foreign is not None:
+            asked = dict.fromkeys((most, cap) for _, most, cap in self.foreign.attention)
+            return tuple(AttentionSpec(most or None, softcap=cap or None) for most, cap in asked)
         return tuple(dict.fromkeys(self.attention_of(layer) for layer in range(self.layers)))
 
     @property
@@ -133,6 +168,8 @@ class ModelSpec:
     @property
     def padded_vocab(self) -> int:
         """Rows of the embedding inside an engine; those beyond `vocab` are never read, trained or written."""
+        if self.foreign is not None:
+            return self.vocab
         return -(-self.vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
@@ -155,16 +192,25 @@ class ModelSpec:
         """Weights of the whole model, without those of the padded vocabulary; a model of one's own has what it has."""
         if self.own_parameters is not None:
             return self.own_parameters
+        if self.foreign is not None:
+            assert self.foreign.parameters, "an engine has counted them"
+            return self.foreign.parameters
         embeddings = self.vocab * self.width * (1 if self.tied_embeddings else 2)
         return self.layers * (self.layer_matrices + self.layer_vectors) + self.width + embeddings
 
     @property
     def matrix_parameters(self) -> int:
         """Weights that a token is multiplied by: the layers' matrices and the output head; no embeddings, no norms."""
+        if self.foreign is not None:
+            assert self.foreign.token_weights, "an engine has counted them"
+            return self.foreign.token_weights
         return self.layers * self.layer_matrices + self.vocab * self.width
 
     def forward_flops(self, keys: float) -> float:
         """FLOPs of one token's forward pass when its queries meet `keys` keys, or those of a sliding layer's window."""
+        if self.foreign is not None:
+            attention = sum(flops * min(keys, most or keys) for flops, most, _ in self.foreign.attention)
+            return 2 * self.matrix_parameters + attention
         near = min(keys, self.window or keys)
         seen = len(self.sliding) * near + (self.layers - len(self.sliding)) * keys
         return 2 * self.matrix_parameters + 4 * self.heads * self.head_dim * seen

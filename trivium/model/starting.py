@@ -6,7 +6,7 @@ Headers of files are read, never their tensors. What does not fit is refused, al
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trivium.model.huggingface import read_family
@@ -14,6 +14,7 @@ from trivium.model.huggingface_files import IS_STORED_TWICE, Shape, fitting_file
 from trivium.model.spec import ModelSpec
 
 OPTIMIZER = "optimizer state"
+TIED_HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,15 @@ def from_huggingface(folder: Path, spec: ModelSpec, shapes: Mapping[str, Shape])
     """Of a Hugging Face folder, whose tensors must have the names and shapes of the model's; ConfigError if not."""
     family = read_family(folder)
     files = fitting_files(folder, shapes, family, spec)
-    by_name = {family.their_name(name): path for name, path in files.items()}
+    found = from_files(folder, {family.their_name(name): path for name, path in files.items()})
+    padded = spec.padded_vocab - spec.vocab
+    rows = "row" if padded == 1 else "rows"
+    added = {f"{padded:,} {rows} of the vocabulary": "zeros, up to a multiple of 128; never read"} if padded else {}
+    return replace(found, added={**added, **found.added})
+
+
+def from_files(folder: Path, by_name: Mapping[str, Path]) -> StartingWeights:
+    """Of a Hugging Face folder, of which these tensors are read."""
     kinds: Counter[str] = Counter()
     left_out: dict[str, str] = {}
     for tensor in tensors_of(folder):
@@ -55,14 +64,11 @@ def from_huggingface(folder: Path, spec: ModelSpec, shapes: Mapping[str, Shape])
             kinds[tensor.kind] += math.prod(tensor.shape)
         elif tensor.name in by_name:
             left_out[f"{tensor.name} of {tensor.path.name}"] = IS_STORED_TWICE
-        elif tensor.name == family.their_name("unembedding.weight"):
+        elif tensor.name == TIED_HEAD:
             left_out[tensor.name] = "the embedding is used, to which it is tied"
         else:
             left_out[tensor.name] = "config.json has it"
-    padded = spec.padded_vocab - spec.vocab
-    rows = "row" if padded == 1 else "rows"
-    added = {f"{padded:,} {rows} of the vocabulary": "zeros, up to a multiple of 128; never read"} if padded else {}
-    return StartingWeights(str(folder), sum(kinds.values()), len(by_name), dict(kinds), left_out, added | _fresh())
+    return StartingWeights(str(folder), sum(kinds.values()), len(by_name), dict(kinds), left_out, _fresh())
 
 
 def from_checkpoint(folder: Path, spec: ModelSpec, *, optimizer: bool) -> StartingWeights:

@@ -20,6 +20,7 @@ from trivium.config.schema import Config
 from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of
 from trivium.engine.own import source_hash
 from trivium.model.folder import FORM_KEYS, SHAPE_KEYS
+from trivium.model.foreign import deciding
 from trivium.model.spec import ModelSpec
 from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import peak_lr
@@ -171,7 +172,10 @@ def _model_entries(config: Config, spec: ModelSpec | None) -> Record:
     asked = config.model
     entries: Record = {"model.init": asked.init, "model.init_step": asked.init_step}
     entries["model.init_optimizer"] = asked.init_optimizer or None
-    if spec is not None:
+    if spec is not None and spec.foreign is not None:
+        entries["model.family"] = spec.foreign.family
+        entries |= {f"model.config.{key}": value for key, value in deciding(spec.foreign, training=True).items()}
+    elif spec is not None:
         entries |= {f"model.{key}": getattr(spec, key) for key in (*SHAPE_KEYS, "init_std")}
         form = {f"model.{key}": value for key in FORM_KEYS if (value := getattr(spec, key)) != _PLAIN[key]}
         entries |= {key: list(value) if isinstance(value, tuple) else value for key, value in form.items()}

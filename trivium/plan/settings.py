@@ -46,7 +46,8 @@ def engine_settings(config: Config, spec: ModelSpec, token_bytes: NDArray[np.int
 
 def family_model(config: Config) -> Installed | None:
     """What makes the model in place of the decoder, where `model.family` is the path of a function."""
-    return None if config.model.family is None else installed(config.model.family, "model.family")
+    family = config.model.family
+    return None if family is None or not config.model.is_function else installed(family, "model.family")
 
 
 def stage_loss(stage: Stage, index: int) -> Installed | None:

@@ -74,7 +74,8 @@ def model_line(plan: Plan) -> list[Text]:
     if model is None:
         return []
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
-    shape = f"{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    family = "" if model.foreign is None else f"{model.foreign.family} (transformers), "
+    shape = f"{family}{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
     if plan.makes_model is not None:  # nobody has counted its FLOPs
         return [Text(f"model: {plan.makes_model}, {shape}, {show_count(model.parameters)} parameters")]
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})

@@ -152,7 +152,7 @@ class References:
 
     def _other_models(self, key: str, folder: Path, stage: CompleteStage) -> Iterator[Problem]:
         """KL is measured to a model of the same shape; one of a smaller vocabulary is grown as the model was."""
-        theirs = read_spec(folder)
+        theirs = read_spec(folder, foreign=self.plan.model.foreign is not None)
         maker = self.plan.makes_model
         if theirs.own != maker:
             what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
@@ -160,8 +160,8 @@ class References:
             return
         ours = replace(self.plan.model, vocab=stage.vocab or self.plan.model.vocab)
         other = [
-            f"{name} is {getattr(theirs, name)} and not {getattr(ours, name)}"
-            for name in other_shape(theirs, ours)
+            f"{name} is {value} and not {own}"
+            for name, (value, own) in other_shape(theirs, ours).items()
             if name != "vocab" or theirs.own is not None or theirs.vocab > ours.vocab
         ]
         if other:

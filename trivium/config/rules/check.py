@@ -16,7 +16,7 @@ from trivium.errors import Problem
 RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     model.run_rules,
     model.model_rules,
-    model.family_rules,
+    model.function_rules,
     model.tokenizer_rules,
     optimizer.optimizer_rules,
     rates.schedule_rules,

@@ -6,8 +6,13 @@ from trivium.config.fields import is_path
 from trivium.config.keys import Path, listed, look_up, nearest
 from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
-from trivium.config.schema import SIZES, Model
+from trivium.config.schema import ANY_FAMILY, SIZES, Model
 
+OWN_KEYS = (
+    "depth",
+    "qk_norm",
+    "no_rope_every",
+)  # of [model]: what a model of transformers has by its own config's keys
 TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
 
 
@@ -28,14 +33,15 @@ def model_rules(view: View) -> Iterator[Finding]:
     """One way of giving the sizes, and sizes that fit each other."""
     model = view.config.model
     shape = [key for key in ("layers", "width", "heads", "kv_heads", "head_dim", "ffn") if view.given("model", key)]
-    ways = [key for key in ("init", "size") if view.given("model", key)] + (["layers"] if shape else [])
+    ways = [key for key in ("init", "config", "size") if view.given("model", key)] + (["layers"] if shape else [])
+    yield from _family_rules(view, model)
     if view.given("model", "depth"):
         yield from _depth_rules(view, model)
     elif not ways and view.absent("model", "size"):
         what = 'has no size. Write size = "125m", or layers and width, or init = "path/to/checkpoint".'
         yield view.problem(("model",), what)
     elif len(ways) > 1:
-        given = [key for key in ("init", "size", *shape) if view.given("model", key)]
+        given = [key for key in ("init", "config", "size", *shape) if view.given("model", key)]
         what = f"gives its size in more than one way: {', '.join(given)}. Keep one: init, size, or layers and width."
         yield view.problem(("model",), what)
     elif shape:
@@ -55,10 +61,10 @@ def model_rules(view: View) -> Iterator[Finding]:
         yield view.problem(("model", "init_optimizer"), what)
 
 
-def family_rules(view: View) -> Iterator[Finding]:
-    """A family is the path of a function; what counts the decoder's weights does not go with it."""
+def function_rules(view: View) -> Iterator[Finding]:
+    """A family with a colon is the path of a function; what counts the decoder's weights does not go with it."""
     family = view.config.model.family
-    if family is None:
+    if family is None or not view.config.model.is_function:
         return
     if not is_path(family):
         what = f'is {show_value(family)}. It must be the path of a function, such as "my_package.models:make".'
@@ -73,6 +79,31 @@ def family_rules(view: View) -> Iterator[Finding]:
         if stage.rope is not None:
             what = "is given, but a model of family has positions of its own. Leave it out."
             yield view.problem(view.stage_path(number, "rope"), what)
+
+
+def _family_rules(view: View, model: Model) -> Iterator[Finding]:
+    """Keys of the one kind of model beside the other; what only trivium's own decoder can do."""
+    if not model.is_foreign:
+        for key in ("config", "options"):
+            if view.given("model", key):
+                what = 'is for a model of transformers. Write family = "transformers" too, or leave it out.'
+                yield view.problem(("model", key), what)
+        return
+    named = show_value(model.family)
+    if model.family == ANY_FAMILY and view.absent("model", "init") and view.absent("model", "config"):
+        what = f'is {named}, which takes the family from init or config. Write one of them, or family = "olmo3".'
+        yield view.problem(("model", "family"), what)
+    for key in OWN_KEYS:
+        if view.given("model", key):
+            what = f"is given with family = {named}, and is for trivium's own decoder. Leave it out, or write options."
+            yield view.problem(("model", key), what)
+    engine = view.config.engine
+    if engine.name == "jax":
+        what = f'is {named}, and JAX trains trivium\'s own decoder alone. Leave it out, or write engine.name = "torch".'
+        yield view.problem(("model", "family"), what)
+    if engine.parallel.tensor > 1:
+        what = f"is {engine.parallel.tensor}, but only the decoder's matrices can be split, and family is {named}"
+        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Set it to 1, and share the model by shard.")
 
 
 def _depth_rules(view: View, model: Model) -> Iterator[Finding]:

@@ -82,7 +82,7 @@ def write_folder(
     files = shards(shapes, element_bytes, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        write_index(folder, files, shapes, element_bytes, family, spec)
+        write_index(folder, files, shapes, element_bytes, family.their_name, family.constants(spec))
     for file, names in files.items():
         on_host, constants = constants, {}  # which are in the first one
         for name in names:

@@ -74,6 +74,7 @@ from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, s
 from trivium.engine.torch.reference import Reference
 from trivium.errors import ConfigError, Problem, UsageError
 from trivium.model.folder import is_saved, read_spec
+from trivium.model.foreign import with_rope
 from trivium.model.parts import part_of, parts_of
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
@@ -91,7 +92,7 @@ class TorchEngine:
             pin_libraries(os.environ)  # before they are first used
         self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
         self.model = self.held.model
-        self.kinds = settings.spec.attentions
+        self.kinds = self.model.spec.attentions
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64  # of sums over tokens
         # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
@@ -115,6 +116,7 @@ class TorchEngine:
         self.model.recompute = stage.recompute or "none"
         self.context = self.held.share_rows(stage.context or 1, self.settings.context_method)
         self.rotation = self._rotation(stage.seq_len)
+        self.model.set_rope(stage.rope or self.settings.spec.rope)
         self._hold_references(stage)
         if self.settings.compile or self.device.type == "cuda":  # where flex attention is compiled in any case
             torch.compiler.reset()  # code compiled for earlier stages would change what a resume compiles, and its bits
@@ -188,6 +190,10 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         if self.settings.make_model is not None:
             return WholeRowGeneration(prompts, self._next_logits)
+        if self.settings.spec.foreign is not None:
+            from trivium.engine.torch.transformers.generation import CachedGeneration
+
+            return CachedGeneration(self.held, prompts, self.device)
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
         return TorchGeneration(self.held, table, prompts, room)
@@ -195,7 +201,8 @@ class TorchEngine:
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
         state |= saved_copies(self.copies)
-        spec = replace(self.settings.spec, rope=self.trained_rope)
+        spec = self.model.spec
+        spec = replace(spec, rope=self.trained_rope) if spec.foreign is None else with_rope(spec, self.trained_rope)
         return self.writer.save(folder, spec, state, random_state(), background=background)
 
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
@@ -211,7 +218,7 @@ class TorchEngine:
         self.optimizers.load(state)
         self.copies = read_copies(folder, saved, self._weights())
         load_random_state(folder, saved, self.held.rank)
-        self.trained_rope = read_spec(folder).rope
+        self.trained_rope = read_spec(folder, foreign=self.settings.spec.foreign is not None).rope
 
     def draw(self) -> None:
         init_weights(self.model, self.settings.seed)
@@ -227,7 +234,7 @@ class TorchEngine:
             read_average(folder, saved, self._weights(), average)
         self.copies = []
         self._use(self.optimizers.settings, fresh=True)
-        self.trained_rope = read_spec(folder).rope
+        self.trained_rope = read_spec(folder, foreign=self.settings.spec.foreign is not None).rope
 
     def computes_in(self) -> dict[str, str]:
         is_gpu = self.device.type == "cuda"
@@ -243,6 +250,13 @@ class TorchEngine:
     def export(self, folder: Path) -> None:
         spec = self.settings.spec
         seq_len = max(spec.max_seq_len, self.stage.seq_len)
+        if spec.foreign is not None:
+            from trivium.engine.torch.transformers import files
+            from trivium.engine.torch.transformers import model as foreign
+
+            assert isinstance(self.model, foreign.TransformersModel)
+            files.write_folder(self.model, self.trained_rope, seq_len, folder)
+            return
         if not isinstance(self.model, Decoder):
             raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
         huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
@@ -255,7 +269,7 @@ class TorchEngine:
             self.optimizers = self.optimizers.changed_to(settings)
 
     def _fresh_optimizers(self, settings: OptimizerSettings) -> Optimizers:
-        return Optimizers(self.model.weights(), settings, self.settings.own_optimizer)
+        return Optimizers(self.model.weights(), settings, self.settings.own_optimizer, self.model.grouped_as)
 
     @torch.no_grad()
     def _remake(self, precision: Precision, vocab: int, *, fresh: bool) -> None:
@@ -279,8 +293,8 @@ class TorchEngine:
             ours = self._weights()
             state, weights = grown_state(state, weights, ours, old, vocab), grown(weights, ours, old, vocab)
             self.copies = [grown(copy, ours, old, vocab) for copy in self.copies]
-        for name, parameter in self.model.weights().items():
-            local_part(parameter)[0].copy_(local_part(weights[name])[0])
+        for name, tensor in self._weights().items():
+            local_part(tensor)[0].copy_(local_part(weights[name])[0])
         self.optimizers = self._fresh_optimizers(self.optimizers.settings)
         self.optimizers.load(state)
 
@@ -319,7 +333,7 @@ class TorchEngine:
             follow(self.copies[0], self.model.weights(), kept.ema)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self.model.weights().items()}
+        return self.model.tensors()
 
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: parameter.shape for name, parameter in self.model.weights().items()}
@@ -435,7 +449,8 @@ class TorchEngine:
     def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
         """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
         if self.stage.token_losses is not None:
-            return dict(terms)
+            own = dict(terms)
+            return own | {"balance_loss": own.pop("balance")} if "balance" in own else own
         return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 
     def _rotation(self, seq_len: int) -> Rotation:

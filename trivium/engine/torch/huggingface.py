@@ -55,7 +55,7 @@ def write_folder(model: Decoder, rope: RopeSpec, seq_len: int, folder: Path, sha
     files = shards(shapes, element_bytes, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        write_index(folder, files, shapes, element_bytes, family, model.spec)
+        write_index(folder, files, shapes, element_bytes, family.their_name, constants)
     for file, names in files.items():
         on_cpu, constants = constants, {}  # which are in the first one
         for name in names:

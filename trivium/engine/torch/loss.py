@@ -155,14 +155,16 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     kl: tuple[Tensor, ...] = ()  # (tokens,) each reference's penalty, before its weight
     reference_nats: tuple[Tensor, ...] = ()  # (tokens,) each reference's plain cross-entropy
     figures: Mapping[str, Tensor] | None = None  # (loss tokens,) of a loss of the user's own, beside it
+    balance: Tensor | None = None  # () the experts' balancing loss, times the loss tokens' weight
 
     def sums(self, targets: "LossTargets", references: Sequence[str]) -> dict[str, Tensor]:
         """Over tokens, by their weights, still on the device; of each reference by its term's name."""
+        balance = {} if self.balance is None else {"balance": self.balance}
         if self.figures is not None:
-            return {name: figure.sum() for name, figure in self.figures.items()}
+            return {name: figure.sum() for name, figure in self.figures.items()} | balance
         parts = {"z": self.z, **dict(zip(references, self.kl, strict=True))}
         parts |= {f"{name}_nats": nats for name, nats in zip(references, self.reference_nats, strict=True)}
-        return {name: targets.total(part) for name, part in parts.items()}
+        return {name: targets.total(part) for name, part in parts.items()} | balance
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trivium.engine.base import Recompute
+from trivium.engine.draw import first_values
 from trivium.engine.torch.attention import PLAIN, Layout, WholeRows
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
@@ -41,8 +42,8 @@ from trivium.engine.torch.loss import (
     sliced_loss,
 )
 from trivium.engine.torch.tensor_parallel.axis import ALONE, TensorAxis, embed
-from trivium.model.spec import AttentionSpec, ModelSpec
-from trivium.rows.batch import IGNORED, Batch
+from trivium.model.spec import AttentionSpec, ModelSpec, RopeSpec
+from trivium.rows.batch import IGNORED, PADDING, Batch
 
 ATTENTION = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -67,6 +68,7 @@ class DeviceBatch:
     places: "Places | None" = None  # for a model or a loss of the user's own
     positions: Tensor | None = None  # (B, T) in their documents; None where they count through the row
     by_source: Tensor | None = None  # (sources, B), 1 where a row is of the source
+    not_padding: Tensor | None = None  # (B, T), 1 where a slot is a document's; None where all are
 
     @classmethod
     def of(
@@ -107,6 +109,8 @@ class DeviceBatch:
             arrays["positions"] = batch.positions
         if places:
             arrays |= {"place": batch.positions, "document": batch.segments}
+        if (batch.segments == PADDING).any():
+            arrays["not_padding"] = (batch.segments != PADDING).astype(np.uint8)
         if isinstance(layout, FromStarts):
             arrays["starts"] = layout.starts
         there = to_device(arrays, device)
@@ -119,6 +123,7 @@ class DeviceBatch:
             places=Places(there["place"], there["document"]) if places else None,
             positions=positions,
             by_source=there["by_source"],
+            not_padding=there.get("not_padding"),
         )
 
 
@@ -153,7 +158,7 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[
 
 
 class LanguageModel(nn.Module):
-    """Hidden states -> losses and logits; `Decoder` and `OwnModel` make the hidden states.
+    """Hidden states -> losses and logits; `Decoder`, `TransformersModel` and `OwnModel` make the hidden states.
 
     `forward` ends in losses, so that no whole logits need exist. It is made on the meta device.
     """
@@ -182,13 +187,42 @@ class LanguageModel(nn.Module):
         """Every parameter, by the name that it is drawn, optimized and saved by."""
         return dict(self.named_parameters())
 
+    def constants(self) -> dict[str, Tensor]:
+        """Tensors that belong to the weights and that nothing trains, whole on every rank."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint has of a model, by name."""
+        return {**{name: parameter.detach() for name, parameter in self.weights().items()}, **self.constants()}
+
+    def fill_constants(self) -> None:
+        """Give values to what has them without a seed or a folder; called once the model has memory."""
+
+    def set_rope(self, rope: RopeSpec) -> None:
+        """From now on these rotary positions, where they are not given with each batch."""
+
+    def grouped_as(self, name: str) -> str:
+        """The name by which a parameter is put into the optimizer's groups."""
+        return name
+
+    def first_values(
+        self, name: str, shape: tuple[int, ...], where: tuple[slice, ...], seed: int
+    ) -> NDArray[np.float32]:
+        """The first values of a part of a parameter."""
+        return first_values(name, shape, where, self.spec, seed)
+
     def init_weight(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor | None:
         """A parameter's first values where the model has a rule of its own."""
         return None
 
     def forward(self, batch: DeviceBatch, objective: Objective, references: Sequence[ReferenceStates] = ()) -> Losses:
         """Losses of every token."""
-        hidden = self.hidden(batch).flatten(0, 1)
+        return self.losses(self.hidden(batch).flatten(0, 1), batch, objective, references)
+
+    def losses(
+        self, hidden: Tensor, batch: DeviceBatch, objective: Objective, references: Sequence[ReferenceStates] = ()
+    ) -> Losses:
+        """Losses of hidden states (tokens, width)."""
         last = (self.spec.vocab, objective, references, self.axis, self.logit_form)
 
         def losses(lm_head: Tensor) -> Losses:

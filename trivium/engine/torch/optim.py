@@ -7,7 +7,7 @@ own, whose learning rates the schedule multiplies.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,9 +36,13 @@ class Optimizers:
     """One or two torch optimizers, driven by a step's settings."""
 
     def __init__(
-        self, weights: Mapping[str, nn.Parameter], settings: OptimizerSettings, own: OwnOptimizer | None = None
+        self,
+        weights: Mapping[str, nn.Parameter],
+        settings: OptimizerSettings,
+        own: OwnOptimizer | None = None,
+        grouped_as: Callable[[str], str] = str,
     ) -> None:
-        self.settings, self.own = settings, own
+        self.settings, self.own, self.grouped_as = settings, own, grouped_as
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in weights.items()}
         self.each = self._ours() if own is None else [made_by(own, weights)]
         for optimizer in self.each:
@@ -51,7 +55,8 @@ class Optimizers:
         for parameter, name in self.names.items():
             # One fused update cannot take parameters of several meshes.
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            by_kind.setdefault((parameter_group(name, settings.no_decay, parameter.ndim), mesh), []).append(parameter)
+            kind = parameter_group(self.grouped_as(name), settings.no_decay, parameter.ndim)
+            by_kind.setdefault((kind, mesh), []).append(parameter)
         by_adam: list[dict[str, Any]] = []
         by_muon: list[dict[str, Any]] = []
         for (kind, _), parameters in by_kind.items():
@@ -75,7 +80,8 @@ class Optimizers:
         if self.own is not None:
             self.settings = settings
             return self
-        changed = Optimizers({name: parameter for parameter, name in self.names.items()}, settings)  # type: ignore[misc]
+        weights = {name: parameter for parameter, name in self.names.items()}
+        changed = Optimizers(weights, settings, grouped_as=self.grouped_as)  # type: ignore[arg-type]
         kept = {parameter: parts for optimizer in self.each for parameter, parts in optimizer.state.items()}
         for optimizer in changed.each:
             for group in optimizer.param_groups:

@@ -139,6 +139,8 @@ class ShardedModel:
         fully_shard(model, mesh=data, mp_policy=gathered, reshard_after_forward=of_others)
         register_fsdp_forward_method(model, "states")
         register_fsdp_forward_method(model, "next_logits")
+        if hasattr(model, "cached_logits"):
+            register_fsdp_forward_method(model, "cached_logits")
         for unit in self._units():
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)

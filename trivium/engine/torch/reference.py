@@ -29,7 +29,8 @@ class Reference:
         self.model = self.held.model
         self.model.requires_grad_(False)
         fill(self.model, kl.reference)
-        self.rope = read_spec(kl.reference).rope
+        self.rope = read_spec(kl.reference, foreign=settings.spec.foreign is not None).rope
+        self.model.set_rope(self.rope)
         self.device = device
         self._table: Rotation | None = None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trivium.engine.base import EngineSettings, Precision
-from trivium.engine.draw import first_values, init_key
+from trivium.engine.base import EngineSettings, MakeModel, Precision
+from trivium.engine.draw import init_key
 from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.checkpoint.grow import lay_rows
@@ -39,7 +39,7 @@ def empty_model(
     """A decoder whose weights are memory and no more; `dtype` is that of its matrices, norms stay float32."""
     spec, make = settings.spec, settings.make_model
     with torch.device("meta"):
-        model: LanguageModel = Decoder(spec) if make is None else OwnModel(spec, make(spec))
+        model = _made(spec, make)
     model.precision = PRECISIONS[precision]
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -48,10 +48,22 @@ def empty_model(
         use_float8(model, settings.float8, device)
     held = hold(model, settings, device)
     model.to_empty(device=device)
+    model.fill_constants()
     if settings.compile:
         for layer in model.layers:
             layer.compile(dynamic=False)
     return held
+
+
+def _made(spec: ModelSpec, make: MakeModel | None) -> LanguageModel:
+    """The user's own model, one of transformers, or the decoder."""
+    if make is not None:
+        return OwnModel(spec, make(spec))
+    if spec.foreign is None:
+        return Decoder(spec)
+    from trivium.engine.torch.transformers.model import TransformersModel  # which takes seconds to import
+
+    return TransformersModel(spec)
 
 
 def fill(model: LanguageModel, folder: Path) -> None:
@@ -59,12 +71,21 @@ def fill(model: LanguageModel, folder: Path) -> None:
 
     Of a smaller vocabulary the model's new rows are the mean of the others.
     """
-    there = read_spec(folder)
-    spec = replace(model.spec, vocab=min(there.vocab, model.spec.vocab)) if there.own is None else model.spec
+    there = read_spec(folder, foreign=model.spec.foreign is not None)
+    spec = model.spec
+    if there.own is None and there.foreign is None:
+        spec = replace(spec, vocab=min(there.vocab, spec.vocab))
     apart = VOCAB_MATRICES if spec.vocab < model.spec.vocab else ()
-    weights = {name: parameter.detach() for name, parameter in model.weights().items()}
+    weights = model.tensors()
     if not is_saved(folder):
         refuse_other_model(folder, spec)
+        if spec.foreign is not None:
+            from trivium.engine.torch.transformers import files
+            from trivium.engine.torch.transformers import model as foreign
+
+            assert isinstance(model, foreign.TransformersModel)
+            files.read_weights(model, folder)
+            return
         assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
         huggingface.read_weights(model, folder, spec.vocab)
         return
@@ -86,15 +107,19 @@ def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[i
 @torch.no_grad()
 def init_weights(model: LanguageModel, seed: int) -> None:
     """Fill what this rank holds of every parameter, by the model's own rule where it has one."""
+    model.fill_constants()
     for name, parameter in model.weights().items():
         local, where = local_part(parameter)
         own = model.init_weight(name, parameter.shape, torch.Generator().manual_seed(init_key(name, seed)))
         if own is not None:
             local.copy_(own[where])
             continue
+        if not parameter.ndim:
+            local.fill_(float(model.first_values(name, (), (), seed)))
+            continue
         rows = max(1, DRAWN_AT_ONCE // max(1, local[:1].numel()))
         for first in range(0, len(local), rows):
             part = local[first : first + rows]
             begin = where[0].start + first
             here = (slice(begin, begin + len(part)), *where[1:])
-            part.copy_(torch.from_numpy(first_values(name, parameter.shape, here, model.spec, seed)))
+            part.copy_(torch.from_numpy(model.first_values(name, tuple(parameter.shape), here, seed)))

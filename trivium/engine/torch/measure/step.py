@@ -47,6 +47,8 @@ from trivium.engine.torch.loss import slice_tokens
 from trivium.engine.torch.measure.replace import replaced_in_engine
 from trivium.engine.torch.measure.storages import Storages
 from trivium.model.folder import read_spec
+from trivium.model.foreign import layer_lists
+from trivium.model.foreign import with_layers as foreign_layers
 from trivium.model.spec import AttentionSpec
 from trivium.rows.batch import IGNORED, Batch
 
@@ -73,13 +75,17 @@ def _period(step: Measured) -> int:
     spec = step.settings.spec
     dropped = (step.stage.rope or spec.rope).dropped
     kinds = [(number in dropped, number in spec.sliding) for number in range(spec.layers)]
+    if spec.foreign is not None:
+        kinds = list(zip(*layer_lists(spec).values(), strict=True)) or kinds
     sizes = range(1, LONGEST_PERIOD + 1)
     return next((size for size in sizes if kinds == [kinds[n % size] for n in range(spec.layers)]), 1)
 
 
 def with_layers(step: Measured, layers: int) -> Measured:
     """The same step of a model with another number of layers."""
-    return replace(step, settings=replace(step.settings, spec=replace(step.settings.spec, layers=layers)))
+    spec = step.settings.spec
+    fewer = replace(spec, layers=layers) if spec.foreign is None else foreign_layers(spec, layers)
+    return replace(step, settings=replace(step.settings, spec=fewer))
 
 
 def _extended(less: Parts, more: Parts, times: float) -> Parts:
@@ -102,7 +108,7 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
         replaced_in_engine(slice_tokens, lambda _, vocab: slice_tokens("cuda", vocab)),
         storages.counting(),
     ):
-        engine = TorchEngine(replace(step.settings, device="cpu", compile=False, draw=False))
+        engine = TorchEngine(replace(step.settings, device="cpu", compile=False, deterministic=False, draw=False))
         engine.enter(step.stage)
         size = min(engine.stage.micro_batch_size or step.rows, step.rows)
         batch, now = _batch(min(step.rows, 2 * size), step.stage.seq_len), _now(step)

@@ -6,9 +6,6 @@ weights, gradients, checkpoints and exports are as without it. Embedding, lm_hea
 they are, and so do matrices with a size that 16 does not divide. A CPU emulates it: right, and slower than without.
 """
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +14,7 @@ from torch import nn
 
 from trivium.engine.base import Float8
 from trivium.engine.torch.model import LanguageModel
+from trivium.engine.torch.numerics.hushed import hushed
 from trivium.errors import ConfigError, Problem
 
 MULTIPLE = 16  # of both sizes of a matrix, as the hardware's products need it
@@ -57,26 +55,12 @@ def _refuse_device(scales: Float8, device: torch.device) -> None:
 def _torchao(scales: Float8) -> tuple[Any, Any]:
     """torchao's function that converts modules, and its settings."""
     try:
-        with _hushed("torchao", "torch.utils._pytree"):  # what the package cannot use here, and nobody asked for
+        with hushed("torchao", "torch.utils._pytree"):  # what the package cannot use here, and nobody asked for
             from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError:
         what = f"is \"{scales}\", but torchao is not installed. Get the extra: pip install 'trivium[float8]'"
         raise _refusal(what) from None
     return convert_to_float8_training, Float8LinearConfig.from_recipe_name(scales)
-
-
-@contextmanager
-def _hushed(*names: str) -> Iterator[None]:
-    """Inside, these loggers report errors alone."""
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def _refusal(what: str) -> ConfigError:
