@@ -163,7 +163,10 @@ def source_list(plan: Plan) -> Table:
     table = plain_table("source", "kind", "where", "documents", "tokens", right=(3, 4))
     for name, source in plan.config.sources.items():
         opened = plan.sources.get(name)
-        size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
+        expected = source.expected_tokens
+        size = (UNKNOWN, UNKNOWN if expected is None else f"~{show_count(expected)}")
+        if opened is not None:
+            size = f"{opened.documents:,}", show_count(opened.tokens)
         tasks = () if opened is None else opened.tasks
         fim = fim_of(source)
         cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
@@ -199,7 +202,8 @@ def _loss_tokens(use: SourceUse | None) -> str:
 def _epochs(use: SourceUse | None) -> tuple[str, str]:
     if use is None or use.epochs is None or use.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
-    return _times(use.epochs), _times(use.epochs_so_far)
+    about = "~" if use.figures is None else ""  # of tokens that are expected, and not counted
+    return f"{about}{_times(use.epochs)}", f"{about}{_times(use.epochs_so_far)}"
 
 
 def _times(epochs: float) -> str:
