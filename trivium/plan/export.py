@@ -149,7 +149,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = _batch_parts(stage)
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
-            theta = f"theta {rope['theta']:,g}"
+            theta = f"theta {rope['theta']:,.12g}"
             scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
             original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
             dropped = f", none in layers {', '.join(map(str, rope['dropped']))}" if "dropped" in rope else ""
