@@ -7,7 +7,7 @@ writes twins/olmo-2-32b/olmo-2-32b.toml, and what it reads beside it. One rule m
     model       2 layers of 64 (4 where layers differ in fours), heads, feed-forward layer and all else in proportion
     steps       divided by a power of ten, so that there are at most 60; a stage has 3 or more, with cycles 8 or more
     rows        16 in the first stage and 64 tokens long; the others in proportion, with the recipe's batch ramps
-    rates       the recipe's curve over these steps; the peak of AdamW and AdEMAMix is 3e-3, which so small a model needs
+    rates       the recipe's curve over these steps; the peak of AdamW and AdEMAMix is 3e-3, as a small model needs
     places      what is counted in steps or tokens (warm-ups, decays, horizons, points, averages) moves with its stage
     documents   views by length and rotary positions are divided as rows are
     sources     made-up text, another one for each; a token is a byte
@@ -56,7 +56,9 @@ class Scale:
     @property
     def steps(self) -> list[int]:
         """Steps of each stage of the twin."""
-        least = [CYCLE_STEPS if stage.config.lr and stage.config.lr.cycle else LEAST_STEPS for stage in self.plan.stages]
+        least = [
+            CYCLE_STEPS if stage.config.lr and stage.config.lr.cycle else LEAST_STEPS for stage in self.plan.stages
+        ]
         asked = [round((stage.steps or 0) / self.divisor) for stage in self.plan.stages]
         return [max(pair) for pair in zip(asked, least, strict=True)]
 
@@ -88,7 +90,8 @@ def twin_of(recipe: Path, folder: Path) -> Raw:
     scale = Scale(trivium.make_plan(trivium.load_config(recipe)))
     defaults = raw.pop("defaults", {})
     stages = [
-        stage_twin({**defaults_for(stage, defaults), **stage}, number, scale) for number, stage in enumerate(raw["stages"])
+        stage_twin({**defaults_for(stage, defaults), **stage}, number, scale)
+        for number, stage in enumerate(raw["stages"])
     ]
     is_text = any(source.get("kind") in ("text", "chat") for source in raw["sources"].values())
     needs_fim = any("fim" in source for source in raw["sources"].values())
@@ -206,7 +209,9 @@ def stage_twin(stage: Raw, number: int, scale: Scale) -> Raw:
     if "optimizer" in stage:
         small["optimizer"] = optimizer_twin(stage["optimizer"], scale)
     if "every" in stage.get("average", {}):
-        every = planned.steps_for(count(every)) if isinstance(every := stage["average"]["every"], str) else every["steps"]
+        every = (
+            planned.steps_for(count(every)) if isinstance(every := stage["average"]["every"], str) else every["steps"]
+        )
         small["average"] = {**stage["average"], "every": {"steps": max(1, round(every * within))}}
     if "lr" in stage:
         small["lr"] = stage_lr_twin(stage["lr"], steps, within)
@@ -231,7 +236,11 @@ def source_twin(name: str, source: Raw, folder: Path, scale: Scale) -> Raw:
     """A source of made-up text, which is written; a view of one is a view of shorter documents."""
     draw, path = random.Random(name), folder / "texts" / name
     if "from" in source:
-        bounds = {key: max(1, round(count(source[key]) * scale.length)) for key in ("min_tokens", "max_tokens") if key in source}
+        bounds = {
+            key: max(1, round(count(source[key]) * scale.length))
+            for key in ("min_tokens", "max_tokens")
+            if key in source
+        }
         return {"from": source["from"], **bounds}
     if source["kind"] == "chat":
         return {"kind": "chat", "tasks": [{"task": task, "size": 200} for task in ("spelling", "counting")]}
@@ -268,7 +277,9 @@ def write_twin(recipe: Path, folder: Path) -> Path:
     if any("fim" in source for source in raw["sources"].values()):
         from trivium.text.train_tokenizer import train_on_texts
 
-        train_on_texts([source["path"] for source in raw["sources"].values()], folder / "tokenizer", vocab=512, fim=True)
+        train_on_texts(
+            [source["path"] for source in raw["sources"].values()], folder / "tokenizer", vocab=512, fim=True
+        )
     return path
 
 

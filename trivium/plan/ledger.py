@@ -2,7 +2,7 @@
 
 A source that is read again with the same settings continues at the next row. With another row length, packing
 or seed a new reading begins with what the old one left unread, so that nothing is read twice and nothing lost.
-Of a source that is not on disk, only its expected tokens may be known: its epochs are then those of rows without padding.
+A source that is not on disk has epochs where its expected tokens are known: those of rows without padding.
 The views of a source share its ledger: an entry for each band of document lengths says who read it last, and how far.
 """
 
