@@ -175,6 +175,16 @@ def test_weights_and_gaps_in_the_loss(train: Train) -> None:
     assert 0.8 < learnt / slots < 0.93
 
 
+def test_until(train: Train) -> None:
+    trainer = train("until")
+    general, longer, longest = trainer.plan.stages
+    (told,) = [event for event in events_of("until") if event["event"] == "ended_early"]
+    assert (told["stage"], told["step"]) == ("general", general.end)
+    assert general.ended is not None
+    assert general.end < 40
+    assert (longer.start, longer.steps, longest.steps) == (general.end, 10, 10)
+
+
 def test_a_fork_and_a_midtraining_begin_with_the_base(train: Train) -> None:
     train("base")
     config = ROOT / "examples" / "patterns" / "ablate.toml"

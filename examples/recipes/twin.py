@@ -12,7 +12,7 @@ writes twins/olmo-2-32b/olmo-2-32b.toml, and what it reads beside it. One rule m
     documents   views by length and rotary positions are divided as rows are
     sources     made-up text, another one for each; a token is a byte
 
-What needs several ranks or a GPU is left out.
+What needs several ranks or a GPU is left out, and stages that end on a figure have their longest length.
 """
 
 import argparse
@@ -194,7 +194,7 @@ def stage_twin(stage: Raw, number: int, scale: Scale) -> Raw:
     assert planned.steps is not None
     within = steps / planned.steps
     length = max(1, round(planned.seq_len * scale.length))
-    left_out = ("tokens", "epochs", "engine", "batch_tokens", "max_epochs", "evaluate")
+    left_out = ("tokens", "epochs", "until", "engine", "batch_tokens", "max_epochs", "evaluate")
     small = {key: value for key, value in stage.items() if key not in left_out}
     small |= {"steps": steps, "seq_len": length, "batch_size": max(1, round(planned.batch_size * scale.rows))}
     ramp = stage.get("batch_size")

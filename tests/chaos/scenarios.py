@@ -107,6 +107,7 @@ seq_len = 32
 batch_size = 4
 packing = "concat"
 """
+POINTS = "points = [{ steps = 0, lr = 0.1 }, { steps = 6, lr = 1.0 }, { tokens = 8_000, lr = 0.3 }]"
 SHORT = """
 [[stages]]
 name = "one"
@@ -124,6 +125,37 @@ seq_len = 32
 batch_size = 4
 rope = { theta = 50_000 }
 kl = { beta = 0.1 }
+"""
+RECIPE = """
+[sources.flow]
+kind = "stream"
+dataset = "../flow"
+lanes = 3
+shuffle_buffer = 6
+[[stages]]
+name = "general"
+until = { validation = "web", below = 5.7, at_most = { steps = 70 } }
+mixture = { web = 0.5, code = 0.25, flow = 0.25 }
+seq_len = 16
+batch_size = { from = 4, to = 8, by = 2, over = 1000 }
+average = { last = 3, every = { steps = 7 }, weights = "1-sqrt" }
+[[stages]]
+name = "long"
+steps = 30
+mixture = { code = 0.5, flow = 0.5 }
+fade = { steps = 10 }
+seq_len = 32
+batch_size = 4
+kl = { beta = 0.1 }
+average = { ema = 0.9 }
+[[stages]]
+name = "end"
+start_from = "average"
+until = { validation = "all", below = 9.0, at_most = { steps = 30 } }
+mixture = { web = 1.0 }
+seq_len = 16
+batch_size = 4
+lr = { points = [{ steps = 0, lr = 0.5 }, { steps = 30, lr = 0.1 }] }
 """
 
 
@@ -196,6 +228,12 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "stream": Scenario(HEAD + settings(5) + STREAMS),
     "copy": Scenario(HEAD + settings(5) + 'copy_to = "copy"\nkeep_every = 20\n' + STAGES, loses="runs", share=4),
+    # A ramp, averages, points and two stages that end on a figure; a stream is read on.
+    "recipe": Scenario(
+        HEAD.replace('shape = "cosine"\nwarmup = { steps = 3 }', POINTS) + settings(5) + RECIPE,
+        ranks=2,
+        victims=("one", "one", "all"),
+    ),
     "prepare": Scenario(
         input=write_texts,
         command=("prepare", "../texts", "--tokenizer", "bytes", "--out", "out", "--workers", "2"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.scripts import ROOT
-from tests.support.streams import BATCH_FIELDS, batch_hash, stream_config
+from tests.support.streams import BATCH_FIELDS, STREAM_STAGES, batch_hash, stream_config
 from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import PlanError, ResumeError, SourceError
 from trivium.loader.loader import Loader
@@ -22,6 +22,7 @@ from trivium.loader.trace import origins_of, places_of, rows_of
 from trivium.plan.make import make_plan
 from trivium.plan.plan import Plan
 from trivium.rows.batch import PADDING
+from trivium.run.decisions import StageEnded
 from trivium.sources.stream.lanes import Lanes
 
 ORIGIN = ("file", "document", "start", "stop")
@@ -322,3 +323,22 @@ def test_a_source_that_is_gone_does_not_stop_an_explanation(tmp_path: Path) -> N
     for path in (tmp_path / "code").iterdir():
         path.unlink()
     assert len(origins_of(loader, 0)) == 6
+
+
+def test_a_stage_that_ends_early_goes_on_with_the_rows_of_a_plan_that_knew_it(tmp_path: Path) -> None:
+    until = {"validation": "all", "below": 2.0}
+    said = [{**stage, "until": until} for stage in STREAM_STAGES]
+    config = stream_config(tmp_path, said, evaluate={"every": 1})
+    plan = make_plan(config)
+    loader, found, decisions = Loader(plan, prefetch=5), [], []
+    for end in (4, 9, 11, 12):  # within each of the stages, the last one too
+        for _, batch in loader.batches():
+            found.append(batch_hash(batch))
+            if loader.step == end:
+                break
+        decisions.append(StageEnded(step=end, until="validation loss below 2.0", figure=1.9))
+        plan = make_plan(config, plan.sources, decisions=decisions)
+        loader = loader.followed(plan, end)
+    loader.close()
+    assert plan.total_steps == len(found) == 12
+    assert hashes(Loader(plan)) == found

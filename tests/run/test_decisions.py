@@ -9,11 +9,14 @@ from trivium.errors import ResumeError
 from trivium.run.decisions import (
     BatchResized,
     Decision,
+    StageEnded,
     as_plain,
     copy_decisions,
     from_plain,
     in_force,
     keep_decisions,
+    known_at,
+    next_end,
     read_decisions,
     run_decisions,
 )
@@ -89,16 +92,30 @@ def test_a_file_larger_than_any_runs_decisions_is_refused(tmp_path: Path) -> Non
 
 def test_a_later_entry_takes_the_place_of_those_at_its_step_and_after_it() -> None:
     again = BatchResized(step=4, size=2)
-    assert in_force([FIRST, SECOND], BatchResized) == [FIRST, SECOND]
-    assert in_force([FIRST, SECOND, again], BatchResized) == [again]
-    assert in_force([again, SECOND, BatchResized(step=6, size=3)], BatchResized) == [
-        again,
-        BatchResized(step=6, size=3),
-    ]
+    assert in_force([FIRST, SECOND]) == [FIRST, SECOND]
+    assert in_force([FIRST, SECOND, again]) == [again]
+    assert in_force([again, SECOND, BatchResized(step=6, size=3)]) == [again, BatchResized(step=6, size=3)]
+
+
+def test_a_size_that_is_decided_before_a_stages_end_undoes_it_and_one_at_its_step_does_not() -> None:
+    end = StageEnded(step=4, until="validation loss of code below 1.2", figure=1.1)
+    assert in_force([end, FIRST, SECOND]) == in_force([FIRST, end, SECOND]) == [end, FIRST, SECOND]
+    assert in_force([end, BatchResized(step=3, size=2)]) == [BatchResized(step=3, size=2)]
+    assert in_force([SECOND, end]) == [end]  # the steps from 4 on are others now
+
+
+def test_a_stages_end_is_known_once_its_step_is_reached_and_with_it_what_came_later() -> None:
+    end = StageEnded(step=6, until="score needle at least 0.95", figure=1.0)
+    made = (FIRST, end, SECOND)
+    assert known_at(made, 5) == (FIRST,)
+    assert known_at(made, 6) == known_at(made, 60) == made
+    assert next_end(made, 5) == end
+    assert next_end(made, 6) is None
+    assert end.line() == "at step 6: the stage ends, with score needle at least 0.95 (1)"
 
 
 def test_plain_values_come_back_as_they_were() -> None:
-    decisions: tuple[Decision, ...] = (FIRST, SECOND)
+    decisions: tuple[Decision, ...] = (FIRST, SECOND, StageEnded(step=9, until="score arc at least 0.3", figure=0.31))
     assert from_plain(json.loads(json.dumps(as_plain(decisions))), "here") == decisions
     assert FIRST.line() == "from step 4 on: 6 rows in a step, to the stage's end"
 

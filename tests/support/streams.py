@@ -139,7 +139,12 @@ def serving(body: bytes) -> Iterator[Server]:
         thread.join()
 
 
-def stream_config(folder: Path, stages: list[dict[str, object]] | None = None, **settings: Any) -> Config:
+def stream_config(
+    folder: Path,
+    stages: list[dict[str, object]] | None = None,
+    evaluate: dict[str, object] | None = None,
+    **settings: Any,
+) -> Config:
     """A stream and token files mixed in four stages, both written the first time."""
     rng = np.random.default_rng(0)
     if not (folder / "web").exists():
@@ -154,6 +159,7 @@ def stream_config(folder: Path, stages: list[dict[str, object]] | None = None, *
         STREAM_STAGES if stages is None else stages,
         tokenizer={"kind": "bytes"},
         model={"size": "tiny", "vocab": 4096},
+        evaluate=evaluate or {},
     )
 
 

@@ -71,7 +71,7 @@ def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     write_four_stages(tmp_path)
     shown = io.StringIO()
-    view = LiveView(make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=100))
+    view = LiveView(make_plan(load_config("run.toml")).complete, Console(file=shown, force_terminal=True, width=100))
     view.write(replace(step(5, loss=2.25), mean_loss=7.5))
     view.close()
     assert shown.getvalue().count("loss 2.2500") >= 2  # of the step, and of its source
@@ -84,7 +84,7 @@ def test_the_live_view_keeps_the_devices_memory_until_it_is_compared_again(
     monkeypatch.chdir(tmp_path)
     write_four_stages(tmp_path)
     shown = io.StringIO()
-    view = LiveView(make_plan(load_config("run.toml")).complete(), Console(file=shown, force_terminal=True, width=120))
+    view = LiveView(make_plan(load_config("run.toml")).complete, Console(file=shown, force_terminal=True, width=120))
     sizes = {"active": 60, "reserved": 64, "total": 85, "predicted": 57}
     memory = {"retries": 2, **{name: size * 10**9 for name, size in sizes.items()}}
     view.write(replace(step(1), device_memory=memory))

@@ -202,6 +202,52 @@ class Average(Table):
     """With `last`: the decay of the learning rate that the mean imitates; uniform imitates a linear one."""
 
 
+class Longest(Table):
+    """The longest length of a stage that ends on a figure: tokens or steps."""
+
+    tokens: Count | None = Field(None, examples=["100B"])
+    """Tokens, padding included; rounded up to whole steps."""
+    steps: Count | None = Field(None, examples=[4000])
+    """Optimizer steps."""
+
+
+EVERYTHING = "all"  # in `until.validation`: the loss over all that is evaluated
+
+
+class Until(Table):
+    """A figure on which a stage ends: `score` and `at_least`, or `validation` and `below`."""
+
+    score: Name | None = Field(None, examples=["needle 4,096"])
+    """A task of evaluate.tasks, as its score is called; the task alone where it is asked once."""
+    at_least: Annotated[float, Field(gt=0, le=1)] | None = Field(None, examples=[0.95])
+    """With `score`: the stage ends where the score is this or more, of 1."""
+    validation: Name | None = Field(None, examples=["code"])
+    """A source that is evaluated, by its loss; "all": the loss over all of them."""
+    below: Positive | None = Field(None, examples=[1.2])
+    """With `validation`: the stage ends where the loss is below this, in nats a token."""
+    at_most: Annotated[Longest, short_form("tokens", Count | Longest)] | None = Field(None, examples=["100B"])
+    """The stage's longest length, in place of steps, tokens or epochs: tokens, or { steps = 4000 }."""
+
+    @property
+    def figure(self) -> str:
+        """`score needle 4,096`, or `validation loss of code`."""
+        if self.score is not None:
+            return f"score {self.score}"
+        return "validation loss" if self.validation == EVERYTHING else f"validation loss of {self.validation}"
+
+    @property
+    def rule(self) -> str:
+        """What the figure must be, exactly: `validation loss of code below 1.2`."""
+        bound = f"at least {self.at_least!r}" if self.score is not None else f"below {self.below!r}"
+        return f"{self.figure} {bound}"
+
+    def is_met(self, figure: float) -> bool:
+        """Whether a stage ends on this figure, of a checked table."""
+        if self.score is not None:
+            return self.at_least is not None and figure >= self.at_least
+        return self.below is not None and figure < self.below
+
+
 class StageEngine(Table):
     """What a stage changes in `[engine]`, from its first step on, without a new launch."""
 
@@ -283,6 +329,8 @@ class Stage(StageDefaults):
     """Length in tokens, padding included; rounded up to whole steps. Or { per_parameter = 20 }."""
     epochs: Epochs | None = Field(None, examples=[{"chat": 1}])
     """Length in epochs: a number, or sources with the least number of epochs of each."""
+    until: Until | None = Field(None, examples=[{"validation": "code", "below": 1.2, "at_most": "100B"}])
+    """End the stage on a figure, before its length is over: at the first evaluation at which it is reached."""
     optimizer: Optimizer | None = Field(None, examples=[{"grad_clip": 0.2}])
     """Keys of `[optimizer]` that this stage changes; with a name it takes `[optimizer]`'s place from here on."""
     start_from: Literal["average"] | None = None
@@ -296,6 +344,10 @@ class Stage(StageDefaults):
         if self.batch_tokens is None:
             return self.batch_size.batches(self.seq_len)
         return self.batch_tokens.batches(self.seq_len, unit=self.seq_len)
+
+    def ends_by(self, rule: str) -> bool:
+        """Whether this is the rule on which the stage ends early."""
+        return self.until is not None and self.until.rule == rule
 
     @property
     def budget_tokens(self) -> int | None:
@@ -332,4 +384,14 @@ def merged(stage: Stage, defaults: StageDefaults) -> Stage:
     given = stage.model_fields_set
     decided = {key for ways in EITHER if given & set(ways) for key in ways}
     taken = defaults.model_fields_set - given - decided
-    return stage.model_copy(update={key: getattr(defaults, key) for key in sorted(taken)})
+    return stage.model_copy(update={key: getattr(defaults, key) for key in sorted(taken)} | _longest(stage))
+
+
+def _longest(stage: Stage) -> dict[str, object]:
+    """The length of a stage that has it in `until.at_most`, as other stages have theirs."""
+    at_most = None if stage.until is None else stage.until.at_most
+    if at_most is None or not stage.model_fields_set.isdisjoint(("steps", "tokens", "epochs")):
+        return {}
+    if at_most.steps is not None:
+        return {"steps": at_most.steps}
+    return {} if at_most.tokens is None else {"tokens": TokenBudget(count=at_most.tokens)}

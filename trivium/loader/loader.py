@@ -167,6 +167,20 @@ class Loader:
             self.streams.load(lanes, step)
         self.step = step
 
+    def followed(self, plan: Plan, step: int, end: int | None = None) -> "Loader":
+        """A loader that goes on from a step by another plan, with the same steps before it; closes this one.
+
+        What was read ahead for the old plan is read again: a stream goes on as after a resume at that step.
+        """
+        with self._lock:
+            lanes = self.streams.state(step)
+        self.close()
+        how = {"prefetch": self.prefetch, "workers": self.workers}
+        other = Loader(plan, self.rank, self.world_size, mesh=self.mesh, start=step, end=end, **how)
+        other.say, other.stopping = self.say, self.stopping
+        other.seek(step, lanes)
+        return other
+
     def close(self) -> None:
         """Let the threads of streams end; without streams nothing happens."""
         self.streams.close()

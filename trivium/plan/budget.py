@@ -7,7 +7,7 @@ from math import ceil
 
 from trivium.config.batches import Batches
 from trivium.config.numbers import show_count
-from trivium.config.schema import Config
+from trivium.config.schema import Config, Evaluate
 from trivium.config.stages import Fade as FadeConfig
 from trivium.config.stages import Stage
 from trivium.errors import Problem
@@ -15,7 +15,7 @@ from trivium.model.spec import ModelSpec
 from trivium.plan.lr.curve import exact
 from trivium.plan.stage import PlannedStage
 from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
-from trivium.run.decisions import BatchResized, Decision, in_force
+from trivium.run.decisions import BatchResized, Decision, StageEnded, in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,23 @@ def epochs_length(mixture: StageMixture | None, rows_to_read: Mapping[str, int])
     return Length(rows=max(row for row in reached if row is not None))
 
 
-def decided_batches(stage: Stage, start: int | None, length: Length | None, decisions: Iterable[Decision]) -> Batches:
-    """The rows of a stage's steps: the config's, changed from the step on at which that was decided."""
+def decided(
+    stage: Stage, start: int | None, length: Length | None, decisions: Iterable[Decision]
+) -> tuple[Batches, StageEnded | None]:
+    """The rows of a stage's steps, changed from the step on at which that was decided; and how it ended early, if so.
+
+    A stage ends early by its own rule alone: a decision on another one was made for a config that is no longer there.
+    """
     batches = stage.batches
     if start is None or length is None:
-        return batches
-    for decision in in_force(decisions, BatchResized):
-        if start <= decision.step < start + length.in_steps(batches):
+        return batches, None
+    for decision in in_force(decisions):
+        end = start + length.in_steps(batches)
+        if isinstance(decision, BatchResized) and start <= decision.step < end:
             batches = batches.changed(decision.step - start, decision.size)
-    return batches
+        if isinstance(decision, StageEnded) and start < decision.step < end and stage.ends_by(decision.until):
+            return batches, decision
+    return batches, None
 
 
 def endless_ramp(stage: PlannedStage) -> Problem | None:
@@ -76,6 +84,23 @@ def endless_ramp(stage: PlannedStage) -> Problem | None:
     length = show_count(stage.rows * stage.seq_len)
     what = f"is {show_count(given.over)} tokens, and no step of the stage of {length} has the last size."
     return Problem(f"stages[{stage.index}].{key}.over", f"{what} Shorten it, or lengthen the stage.")
+
+
+def measured_every(evaluate: Evaluate, stage: Stage) -> int | None:
+    """Steps between the measurements of the figure on which a stage ends; None where it ends on none."""
+    if stage.until is None:
+        return None
+    return evaluate.every if stage.until.score is None else evaluate.tasks_every
+
+
+def unmeasured(stage: PlannedStage, evaluate: Evaluate) -> Problem | None:
+    """What is wrong with a stage that is to end on a figure of which no measurement falls into it for sure."""
+    every, longest = measured_every(evaluate, stage.config), stage.longest
+    if every is None or longest is None or every < longest:
+        return None
+    key = "every" if stage.config.until is None or stage.config.until.score is None else "tasks_every"
+    what = f"its figure is measured every {every:,} steps, and the stage has {longest:,} at the most."
+    return Problem(f"stages[{stage.index}].until", f"{what} Lower evaluate.{key}, or lengthen the stage.")
 
 
 def with_parameters_counted(stage: Stage, spec: ModelSpec | None) -> Stage:

@@ -12,6 +12,7 @@ from trivium.config.problems import show_value
 from trivium.config.sources import fim_of
 from trivium.model.spec import DEFAULT_THETA
 from trivium.plan.average import average_words
+from trivium.plan.budget import measured_every
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
 from trivium.plan.plan import Plan
@@ -91,6 +92,9 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "end": stage.end,
         "steps": stage.steps,
         "asked": asked,
+        "longest": stage.longest,
+        "until": until_words(plan, stage),
+        "ended_early": stage.ended is not None,
         "tokens": stage.tokens,
         "flops_per_token": plan.flops_per_token(stage),
         "seq_len": stage.seq_len,
@@ -128,6 +132,24 @@ def stage_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     }
 
 
+def until_words(plan: Plan, stage: PlannedStage) -> str | None:
+    """`may end earlier: when validation loss of code is below 1.2, checked every 50 steps`; or that it has."""
+    until, ended, config = stage.config.until, stage.ended, plan.config
+    if until is None:
+        return None
+    if ended is not None:
+        return f"ended at step {ended.step:,} of {_longest_end(stage)} with {ended.until} ({ended.figure:.4g})"
+    every = measured_every(config.evaluate, stage.config)
+    of = " of the average" if stage.average is not None and config.evaluate.weights == "average" else ""
+    bound = f"is at least {until.at_least:g}" if until.score is not None else f"is below {until.below:g}"
+    checked = "" if every is None else f", checked every {every:,} steps"
+    return f"may end earlier, when the {until.figure}{of} {bound}{checked}"
+
+
+def _longest_end(stage: PlannedStage) -> str:
+    return "?" if stage.start is None or stage.longest is None else f"{stage.start + stage.longest:,}"
+
+
 def _optimizer_json(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     """A stage's optimizer by name, whether its state starts fresh, and what differs from `[optimizer]`."""
     optimizer = plan.optimizers[stage.index]
@@ -147,7 +169,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     before = average = None
     for stage in stages:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
-        parts = _batch_parts(stage)
+        parts = [*([stage["until"]] if stage.get("until") else []), *_batch_parts(stage)]
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
             theta = f"theta {rope['theta']:,.12g}"
             scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""

@@ -20,12 +20,13 @@ from trivium.plan.budget import (
     Following,
     Length,
     asked_length,
-    decided_batches,
+    decided,
     endless_ramp,
     epochs_length,
     mixture_of,
     own_sources,
     shares_of,
+    unmeasured,
     with_parameters_counted,
 )
 from trivium.plan.depth import dialed
@@ -35,13 +36,13 @@ from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
 from trivium.plan.lr.shapes import Lengths
 from trivium.plan.model import PlannedModel, plan_model
-from trivium.plan.plan import Plan
+from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings
-from trivium.run.decisions import Decision
+from trivium.run.decisions import Decision, StageEnded
 from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
 
@@ -71,6 +72,12 @@ def make_plan(
         raise PlanError([*([] if taken.gap is None else [taken.gap]), *error.problems]) from None
 
 
+def decided_plan(plan: CompletePlan, decisions: Sequence[Decision]) -> CompletePlan:
+    """The plan of a run in which other things were decided; PlanError where they cannot be. Opens nothing."""
+    made = Builder(plan.config, plan.sources, {}, plan.inherited, tuple(decisions)).plan()
+    return replace(made, own=plan.own, decisions=tuple(decisions)).complete()
+
+
 def stage_configs(config: Config) -> list[Stage]:
     """The stages of a config as they will run, as far as can be known without its sources and base run."""
     return Builder(config, {}, {}, Inherited(config)).stage_configs()
@@ -85,6 +92,7 @@ class Builder:
     source_gaps: Mapping[str, Gap]
     inherited: Inherited
     decisions: tuple[Decision, ...] = ()
+    sizes: Sequence[Batches] | None = None  # of the stages' steps, in place of what was decided
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gaps: list[Problem] = field(default_factory=list)
@@ -103,6 +111,7 @@ class Builder:
         )
         self._check_fades(stages)
         self.problems += filter(None, map(endless_ramp, stages))
+        self.problems += [problem for stage in stages if (problem := unmeasured(stage, self.config.evaluate))]
         self._check_views(stages)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
@@ -111,7 +120,8 @@ class Builder:
         self.problems.extend(average_problems(stages))
         self.warnings.extend(unfilled_averages(stages))
         self._note_gaps(stages)
-        curve, momenta, group_curves = self._curves(stages)
+        longest = self._longest(stages)
+        curve, momenta, group_curves = self._curves(stages, longest)
         if model.gap is not None:
             self.gaps.append(model.gap)
         if self.inherited.warning is not None:
@@ -122,7 +132,8 @@ class Builder:
             raise PlanError(self.problems)
         notes = tuple(self.warnings), tuple(self.gaps)
         facts = self.config, self.sources, stages, curve, momenta
-        return Plan(*facts, *notes, self.inherited, model.spec, group_learning_rates=group_curves)
+        plan = Plan(*facts, *notes, self.inherited, model.spec, group_learning_rates=group_curves)
+        return replace(plan, longest_steps=longest[-1].end)
 
     def stage_configs(self) -> list[Stage]:
         """The stages as they will run: `[defaults]` merged into each, and the anneal as a stage of its own."""
@@ -174,15 +185,16 @@ class Builder:
         before: Before | None = None
         for index, stage in enumerate(stages):
             length = asked_length(stage)
-            batches = decided_batches(stage, start, length, self.decisions)
+            batches, ended = self._decided(index, stage, start, length)
             mixture = self._mixture(index, stages, before, batches, length)
             seed = self.config.run.seed if stage.seed is None else stage.seed
             settings = RowSettings(stage.seq_len, stage.packing, seed)
             if stage.epochs is not None:
                 to_read = ledger.rows_to_read(stage, settings, own_sources(stage, self.config))
                 length = epochs_length(mixture, to_read)
-                batches = decided_batches(stage, start, length, self.decisions)
-            steps = None if length is None else length.in_steps(batches)
+                batches, ended = self._decided(index, stage, start, length)
+            most = None if length is None else length.in_steps(batches)
+            steps = most if ended is None or start is None else ended.step - start
             rows = None if steps is None else batches.rows_before(steps)
             uses: dict[str, SourceUse] = {}
             if mixture is not None and rows is not None and start is not None:
@@ -190,12 +202,29 @@ class Builder:
                     uses = ledger.give(stage, settings, mixture, rows)
                 except SourceError as error:
                     raise PlanError([*self.problems, Problem("sources", str(error))]) from None
-            planned.append(PlannedStage(index, stage, seed, start, steps, mixture, uses, batches))
+            made = PlannedStage(index, stage, seed, start, steps, mixture, uses, batches, longest=most, ended=ended)
+            planned.append(made)
             start = planned[-1].end
             before = None
             if mixture is not None and rows is not None:
                 before = Before(mixture.new, mixture.new_rows(rows), mixture.next_rows(rows))
         return tuple(planned)
+
+    def _decided(
+        self, index: int, stage: Stage, start: int | None, length: Length | None
+    ) -> tuple[Batches, StageEnded | None]:
+        return decided(stage, start, length, self.decisions) if self.sizes is None else (self.sizes[index], None)
+
+    def _longest(self, planned: tuple[PlannedStage, ...]) -> tuple[PlannedStage, ...]:
+        """The stages as they would be had none ended on a figure: the run's schedule is theirs, whatever was decided.
+
+        Sizes that were decided are kept where they are in their stages.
+        """
+        if not any(stage.ended for stage in planned):
+            return planned
+        sizes = [stage.batches for stage in planned]
+        other = replace(self, sizes=sizes, problems=[], warnings=[], gaps=[])
+        return other._planned([stage.config for stage in planned])
 
     def _mixture(
         self, index: int, stages: Sequence[Stage], before: Before | None, batches: Batches, length: Length | None
@@ -251,20 +280,22 @@ class Builder:
         tail = stages[-1].model_copy(update=cut | fresh | {"steps": total - begin} | own)
         return [*stages[:-1], last, tail]
 
-    def _curves(self, stages: tuple[PlannedStage, ...]) -> tuple[Curve | None, Curve, dict[str, Curve]]:
+    def _curves(
+        self, stages: tuple[PlannedStage, ...], longest: tuple[PlannedStage, ...]
+    ) -> tuple[Curve | None, Curve, dict[str, Curve]]:
         """Learning rate and momentum over the stages whose place is known; rates of groups that have another."""
         schedule, known = self.config.schedule, len(self.problems)
         spans = [
-            self._span(stage, stage.start, stage.steps)
-            for stage in stages
+            self._span(stage, stage.start, stage.steps, (place.start or 0) - stage.start)
+            for stage, place in zip(stages, longest, strict=True)
             if stage.start is not None and stage.steps is not None
         ]
-        total = stages[-1].end
+        total = longest[-1].end
         momenta = momentum(self.config.optimizer.momentum, spans, warm=self.config.model.init_optimizer)
         if total is None and schedule.horizon is None and needs_length(schedule):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
             return None, momenta, {}
-        lengths = self._run_lengths(partial(_steps_for_tokens, stages), total or 0)
+        lengths = self._run_lengths(partial(_steps_for_tokens, longest), total or 0)
         if len(self.problems) > known:  # lengths that do not fit make no curve
             return None, momenta, {}
         curves = {group: learning_rate(schedule, lengths, spans, group) for group in GROUPS}
@@ -309,14 +340,17 @@ class Builder:
                 what += f': schedule.{ends}, or give the stage its own rate: lr = {{ shape = "linear" }}.'
                 self.warnings.append(Problem(f"stages[{stage.index}]", what))
 
-    def _span(self, stage: PlannedStage, start: int, steps: int) -> StageSpan:
-        lr, lengths = stage.config.lr, Lengths(steps)
+    def _span(self, stage: PlannedStage, start: int, steps: int, left_out: int) -> StageSpan:
+        """A stage's own curve is over its longest length: its past stays as it was where the stage ends early."""
+        longest = stage.longest or steps
+        lr, lengths = stage.config.lr, Lengths(longest)
         if lr is not None:
             path = f"stages[{stage.index}].lr"
-            lengths, problems = lengths_of(path, lr, steps, stage.steps_for)
+            lengths, problems = lengths_of(path, lr, longest, stage.steps_for)
             self.problems.extend(problems)
         optimizer = self.optimizers[stage.index]
-        return StageSpan(start, start + steps, lr, lengths, optimizer.is_fresh, optimizer.settings.momentum)
+        momenta = optimizer.settings.momentum
+        return StageSpan(start, start + steps, lr, lengths, optimizer.is_fresh, momenta, left_out)
 
     def _check_loss_tokens(self, stages: tuple[PlannedStage, ...]) -> None:
         """A stage in which no token counts in the loss teaches nothing."""

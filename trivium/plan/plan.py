@@ -18,7 +18,7 @@ from trivium.plan.lr.curve import Curve
 from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
 from trivium.plan.record import Record, fingerprint, group_rate_entries, record
 from trivium.plan.stage import CompleteStage, PlannedStage
-from trivium.run.decisions import Decision
+from trivium.run.decisions import BatchResized, Decision, in_force
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
 
@@ -39,6 +39,7 @@ class Plan:
     own: Mapping[str, Any] = field(default_factory=dict)  # what a Trainer overrides of it, for the record
     decisions: tuple[Decision, ...] = ()  # made while the run went on
     group_learning_rates: Mapping[str, Curve] = field(default_factory=dict)  # of groups that a stage scales by itself
+    longest_steps: int | None = None  # of the run, had no stage ended on a figure: what its schedule is over
 
     @property
     def total_steps(self) -> int | None:
@@ -88,8 +89,8 @@ class Plan:
 
     @property
     def decided_from(self) -> int:
-        """The step at which something was decided last, so that those before it are taken; 0 where nothing was."""
-        return self.decisions[-1].step if self.decisions else 0
+        """The step at which a batch size was decided last, so that those before it are taken; 0 where none was."""
+        return max((each.step for each in in_force(self.decisions) if isinstance(each, BatchResized)), default=0)
 
     def tokens_before(self, step: int) -> int:
         """Tokens of all steps before this one, padding included; the run's last end is allowed."""

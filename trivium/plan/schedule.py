@@ -2,7 +2,8 @@
 
 The learning rate is a multiplier of `optimizer.lr`. The run's schedule spans its horizon; a stage may
 scale it, group by group, warm it up again, or put a curve of its own in its place, which may start where the stage
-before it stands. `step` counts completed updates, so
+before it stands. A stage that ended on a figure takes the rest of its steps out of the schedule: the stages after it
+have the rates of the places that they had without that. `step` counts completed updates, so
 the first update of a warm-up over w steps has multiplier 1/w and the last one 1. With `warmup_from` the first one has
 that multiplier, and the one after the warm-up is the first with 1.
 """
@@ -26,6 +27,7 @@ class StageSpan:
     lengths: Lengths
     resets: bool  # the optimizer's state starts fresh
     momentum: Momentum | None = None  # of its optimizer; None: the run's
+    left_out: int = 0  # steps before it that stages did not take, since they ended on a figure
 
 
 def learning_rate(schedule: Schedule, lengths: Lengths, stages: Sequence[StageSpan], group: str) -> Curve:
@@ -36,7 +38,7 @@ def learning_rate(schedule: Schedule, lengths: Lengths, stages: Sequence[StageSp
     run = before = joined(pieces)
     found: list[CurvePiece] = []
     for stage in stages:
-        before = _stage_curve(run, before, stage, group)
+        before = _stage_curve(run.moved(-stage.left_out), before, stage, group)
         found.extend(before.between(stage.start, stage.end))
     return joined(found)
 

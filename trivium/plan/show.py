@@ -29,6 +29,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     parts += [Text(), stage_table(plan)]
     parts += [Text(fill(one_line(line), console.width, subsequent_indent="  ")) for line in rate_lines(plan)]
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
+    parts += [Text(fill(line, console.width)) for line in early_lines(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
     parts += [Text(line) for line in (*roundings(plan), *decision_lines(plan), *inherited_lines(plan, console.width))]
     notes, warnings, gaps = Notes(), plan.warnings, plan.gaps
@@ -62,7 +63,9 @@ def headline(plan: Plan) -> str:
     if total is None:
         known = f"{plan.known_steps:,} steps known so far" if plan.known_steps else "length not known"
         return f"{plan.config.run.name}: {stages}, {known}"
-    return f"{plan.config.run.name}: {stages}, {total:,} steps, {show_count(plan.tokens_before(total))} tokens"
+    tokens = f"{show_count(plan.tokens_before(total))} tokens"
+    most = " at the most" if any(stage.may_end_early for stage in plan.stages) else ""
+    return f"{plan.config.run.name}: {stages}, {total:,} steps, {tokens}{most}"
 
 
 def model_line(plan: Plan) -> list[Text]:
@@ -93,8 +96,18 @@ def stage_table(plan: Plan) -> Table:
         first, end = (UNKNOWN if step is None else f"{step:,}" for step in (stage.start, stage.end))
         shape = f"{_sizes(stage)} x {stage.seq_len:,}"
         rest = shape, stage.config.packing, _lr(plan, stage)
-        _add(table, stage.name, f"[{first}, {end})", _count(stage.tokens), *rest)
+        may_end = "*" if stage.may_end_early else ""
+        _add(table, stage.name, f"[{first}, {end}){may_end}", _count(stage.tokens), *rest)
     return table
+
+
+def early_lines(plan: Plan) -> list[str]:
+    """What the mark of a stage that may end on a figure means for those after it."""
+    may_end = [stage for stage in plan.stages if stage.may_end_early]
+    if not may_end:
+        return []
+    after = " What follows begins earlier then, at the rates shown." if may_end[0] is not plan.stages[-1] else ""
+    return [f"* at the longest.{after}"]
 
 
 def _sizes(stage: PlannedStage) -> str:

@@ -1,7 +1,7 @@
 """A resolved stage: which steps, what it reads, and how much of each source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from trivium.config.batches import Batches, BatchPiece
@@ -12,6 +12,7 @@ from trivium.rows.figures import Figures
 from trivium.rows.goldfish import NONE, Goldfish
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import Reading, RowSettings
+from trivium.run.decisions import StageEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ class PlannedStage:
     batches: Batches  # rows of its steps, counted from its first
     rope: RopeSpec | None = None  # None where the weights that the model starts from are not known
     average: StageAverage | None = None  # of the weights, kept beside them
+    longest: int | None = None  # its steps, had it not ended on a figure
+    ended: StageEnded | None = None  # why it has fewer
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether it ends on a figure, and that has not been decided yet."""
+        return self.config.until is not None and self.ended is None
 
     @property
     def name(self) -> str:
@@ -154,8 +162,8 @@ class CompleteStage(PlannedStage):
         """A stage as this type; None where something of it is not known."""
         if stage.start is None or stage.steps is None or stage.mixture is None:
             return None
-        known = stage.start, stage.steps, stage.mixture
-        return cls(stage.index, stage.config, stage.seed, *known, stage.uses, stage.batches, stage.rope, stage.average)
+        values = {each.name: getattr(stage, each.name) for each in fields(stage)}
+        return cls(**values)
 
     @property
     def end(self) -> int:

@@ -18,7 +18,7 @@ from trivium.model.folder import saved_by
 from trivium.run.events import read_events
 from trivium.run.folder import Checkpoint
 
-FIGURES = ("step", "evaluated", "stage", "skipped", "spiked")
+FIGURES = ("step", "evaluated", "stage", "ended_early", "skipped", "spiked")
 MEASURED = (  # by a clock, or of the process
     *("time", "seconds", "waited", "tokens_per_second", "flops_per_second", "mfu", "training_seconds", "memory"),
     *("slowest_rank", "slowest_seconds", "median_seconds", "compilations", "device_memory"),

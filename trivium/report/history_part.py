@@ -4,10 +4,21 @@ import re
 
 from trivium.report.charts import Block, PageTable, Section, Text, by_key, long_table, moment, show_value
 from trivium.report.run import ShownRun
-from trivium.run.events import Ended, Event, Notice, Preempted, Sampled, Saved, SaveFailed, StageBegan, Started
+from trivium.run.events import (
+    Ended,
+    EndedEarly,
+    Event,
+    Notice,
+    Preempted,
+    Sampled,
+    Saved,
+    SaveFailed,
+    StageBegan,
+    Started,
+)
 
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-LISTED = (StageBegan, Saved, SaveFailed, Notice, Preempted, Ended)  # in the table of events, one by one
+LISTED = (StageBegan, EndedEarly, Saved, SaveFailed, Notice, Preempted, Ended)  # in the table of events, one by one
 
 
 def texts_section(runs: list[ShownRun]) -> Section:
@@ -78,6 +89,8 @@ def _details(event: Event) -> str:
         case StageBegan():
             changes = (f"{key} {show_value(old)} to {show_value(new)}" for key, (old, new) in event.changes.items())
             return f"{event.name}" + "".join(f"; {change}" for change in changes)
+        case EndedEarly():
+            return f"{event.stage} ends, with {event.until} ({event.figure:.4g})"
         case Saved():
             return f"{event.reason}, {event.bytes / 1e6:,.1f} MB in {event.seconds:.2f} s"
         case SaveFailed():

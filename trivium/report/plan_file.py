@@ -58,6 +58,8 @@ class StageFile(TypedDict):
     end: Whole | None
     steps: Whole | None
     tokens: Whole | None
+    until: NotRequired[str | None]
+    ended_early: NotRequired[bool]
     seq_len: Annotated[int, Field(ge=1, le=2**40)]
     batch_size: Annotated[int, Field(ge=1, le=2**40)]
     batches: NotRequired[Annotated[list[BatchPieceFile], Field(min_length=1, max_length=MOST_PIECES)]]

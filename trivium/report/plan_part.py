@@ -21,7 +21,7 @@ UNKNOWN = "?"
 PLAN_TEXTS = {
     "decisions": "Decided while it ran",
     "learning_rates": "Learning rates",
-    "objectives": "Batch sizes that change, positions and objectives",
+    "objectives": "Ends on figures, batch sizes that change, positions and objectives",
     "differs": "Differs from theirs",
     "decides_nothing": "Decides nothing here",
     "warnings": "Warnings",
@@ -39,6 +39,9 @@ def plan_section(runs: list[ShownRun]) -> Section:
         Chart("plan-batch", "Batch size (rows)", _stepped(runs, "batch size", _sizes), scale="zero", small=True),
     ]
     lead = "What each step reads and its learning rate, as planned before the first step."
+    open_ended = [run.label_of(stage["name"]) for run in runs for stage in run.plan["stages"] if may_end_early(stage)]
+    if open_ended:
+        lead = f"{lead} Stages that may end earlier, on a figure, are drawn at their longest: {', '.join(open_ended)}."
     note = "Shares are of a stage's rows. A fade moves them row by row within the first steps of the new stage"
     note = f"{note}; a centred one begins in the last steps of the stage before."
     panel = Panel("plan-picture", "", charts, note)
@@ -265,12 +268,17 @@ def _stage_row(plan: Record, stage: Record) -> list[str]:
     ends = [UNKNOWN if end is None else f"{end:,}" for end in (stage["start"], stage["end"])]
     return [
         stage["name"],
-        f"[{ends[0]}, {ends[1]})",
+        f"[{ends[0]}, {ends[1]}){'*' * may_end_early(stage)}",
         _count(stage["tokens"]),
         f"{_rows_shown(stage)} x {stage['seq_len']:,}",
         stage["packing"],
         rates[0] if rates[0] == rates[1] else f"{rates[0]} to {rates[1]}",
     ]
+
+
+def may_end_early(stage: Record) -> bool:
+    """Whether a stage ends on a figure, and has not yet."""
+    return stage.get("until") is not None and not stage.get("ended_early")
 
 
 def _rows_shown(stage: Record) -> str:

@@ -2,8 +2,9 @@
 
 The config and its decisions give the run again. One line a decision, on the disk before the first step that it decides
 is taken. This module owns the schema (a class for each kind), the writer and the one reader. A decision holds from its
-step on, and takes the place of earlier entries of its kind at that step and later ones: those were made by a launch
-whose steps were lost.
+step on. It takes the place of earlier entries at later steps, and of its kind at its own: those were made by a launch
+whose steps were lost. A batch size is planned with from the first step on; a stage's end is entered into the plan when
+a launch comes to it, so that one that takes steps again plans them as they were planned before it.
 """
 
 import json
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -41,6 +42,10 @@ class Decision:
         """For people, in a few words."""
         return f"from step {self.step:,} on: {self.kind}"
 
+    def is_before(self, step: int) -> bool:
+        """Whether it was made before a step was reached, so that a run that begins there as another has it too."""
+        return self.step < step
+
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +60,48 @@ class BatchResized(Decision):
         return f"from step {self.step:,} on: {self.size:,} rows in a step, to the stage's end"
 
 
-DECISIONS = (BatchResized,)
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnded(Decision):
+    """The stage of the step before this one ends here, since its figure was reached."""
+
+    kind: ClassVar[str] = "stage_end"
+    until: Annotated[str, Field(strict=True, min_length=1, max_length=1000)]  # the rule that the stage had
+    figure: Annotated[float, Field(allow_inf_nan=False)]  # at this step
+
+    def line(self) -> str:
+        """`at step 400: the stage ends, with validation loss of code below 1.2 (1.183)`."""
+        return f"at step {self.step:,}: the stage ends, with {self.until} ({self.figure:.4g})"
+
+    def is_before(self, step: int) -> bool:
+        """As the stage's last step is, at its end."""
+        return self.step <= step
+
+
+DECISIONS = (StageEnded, BatchResized)  # in the order in which they are made at one step
 KINDS: dict[str, type[Decision]] = {kind.kind: kind for kind in DECISIONS}
-Kind = TypeVar("Kind", bound=Decision)
 _CHECKERS: dict[str, TypeAdapter[Decision]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 
 
-def in_force(decisions: Iterable[Decision], kind: type[Kind]) -> list[Kind]:
-    """The decisions of a kind that hold, by step."""
-    holding: list[Kind] = []
-    for decision in decisions:
-        if isinstance(decision, kind):
-            holding = [*(each for each in holding if each.step < decision.step), decision]
-    return holding
+def in_force(decisions: Iterable[Decision]) -> list[Decision]:
+    """The decisions that hold, by step."""
+    holding: list[Decision] = []
+    for new in decisions:
+        kept = [each for each in holding if each.step < new.step or (each.step == new.step and each.kind != new.kind)]
+        holding = [*kept, new]
+    return sorted(holding, key=lambda each: (each.step, list(KINDS).index(each.kind)))
+
+
+def next_end(decisions: Iterable[Decision], step: int) -> StageEnded | None:
+    """The end of a stage that was decided, and that a launch at a step has yet to come to."""
+    coming = (each for each in in_force(decisions) if isinstance(each, StageEnded) and each.step > step)
+    return next(coming, None)
+
+
+def known_at(decisions: Sequence[Decision], step: int) -> tuple[Decision, ...]:
+    """What a launch at a step plans with, in the order in which it was decided: all up to the next end of a stage."""
+    end = next_end(decisions, step)
+    return tuple(each for each in decisions if end is None or each.step < end.step)
 
 
 def as_plain(decisions: Iterable[Decision]) -> list[dict[str, Any]]:

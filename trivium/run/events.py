@@ -79,6 +79,23 @@ class StageBegan(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedEarly(Event):
+    """A stage ended on its figure; its last step is taken."""
+
+    kind: ClassVar[str] = "ended_early"
+    stage: str
+    until: str  # the rule
+    figure: float
+    longest: int  # the stage's steps without that
+    total_steps: int  # of the run from here on
+
+    def line(self) -> str:
+        """`step 400: stage general ends, with validation loss of code below 1.2 (1.183)`, and how long it might be."""
+        how = f"stage {self.stage} ends, with {self.until} ({self.figure:.4g})"
+        return f"step {self.step:,}: {how}; it had {self.longest:,} steps at the most"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTaken(Event):
     """One update; `step` is the number of updates completed, this one included."""
 
@@ -324,7 +341,7 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
-OF_STEPS = (Started, StageBegan, StepTaken, Skipped, Spiked, Preempted)
+OF_STEPS = (Started, StageBegan, EndedEarly, StepTaken, Skipped, Spiked, Preempted)
 OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
 KINDS = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 

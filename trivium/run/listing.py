@@ -8,7 +8,7 @@ from rich.table import Table
 
 from trivium.errors import ResumeError, UsageError
 from trivium.paths import suggestion
-from trivium.run.events import Ended, Notice, StageBegan, Started, StepTaken, as_event, read_events
+from trivium.run.events import Ended, EndedEarly, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import LINEAGE, RunFolder
 from trivium.screen import one_line
 
@@ -50,6 +50,8 @@ def run_state(path: Path) -> RunState:
                 total, state = event.total_steps, "broken off"
             case StageBegan():
                 stage = event.name
+            case EndedEarly():
+                total = event.total_steps
             case StepTaken():
                 stage, loss = event.stage, event.loss
             case Ended():

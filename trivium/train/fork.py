@@ -20,6 +20,7 @@ from trivium.run.decisions import checkpoint_decisions, keep_decisions
 from trivium.run.folder import LINEAGE, Checkpoint, RunFolder, find_checkpoint, written_to
 from trivium.train.references import References
 from trivium.train.resume import refuse_other_past
+from trivium.train.until import refuse_other_ends
 
 
 def fork_run(
@@ -41,7 +42,8 @@ def fork_run(
     asked = loaded.config
     # What a Trainer overrides is compared when it resumes the fork: here nobody knows it.
     kept = {key: value for key, value in state["loader"]["record"].items() if key.startswith("Trainer.")}
-    decisions = [each for each in checkpoint_decisions(checkpoint) if each.step < checkpoint.step]
+    made = checkpoint_decisions(checkpoint)
+    decisions = [each for each in made if each.is_before(checkpoint.step)]
     with loaded.places.named():
         plan = make_plan(asked, prepare=True, own=kept, decisions=decisions).complete()
     new = RunFolder(Path(asked.run.folder) / (asked.run.name or "run"))
@@ -51,6 +53,10 @@ def fork_run(
     fault = checkpoint.verify()
     if fault is not None:
         raise ResumeError(f"{fault}. Fork from another checkpoint.")
+    # A stage that ended at this very step goes on where the config has another rule for it now: that is the future.
+    ends = {stage.end for stage in plan.stages}
+    decisions = [each for each in decisions if each.step < checkpoint.step or each.step in ends]
+    refuse_other_ends(plan, tuple(decisions), checkpoint.step, RunFolder(own))
     refuse_other_past(state, plan, str(own))
     needed = References(plan, new).boundaries
     references = [each for each in RunFolder(own).checkpoints() if each.step in needed and each.step < checkpoint.step]
@@ -64,6 +70,8 @@ def fork_run(
         how = ", its weights alone, with a fresh optimizer"
     with written_to(new.path), new.whole() as unfinished:
         (unfinished.path / LINEAGE).write_text(json.dumps(lineage, indent=1))
+        if made:
+            unfinished.decisions.touch()  # which goes before the checkpoint's own, also where none is left
         keep_decisions(unfinished, decisions)
         for each in (*references, checkpoint):
             take = take_weights if is_foreign(each.engine, asked.engine.name) else RunFolder.take

@@ -18,9 +18,10 @@ from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import stage_settings
 from trivium.plan.stage import CompleteStage
-from trivium.run.events import UNTIL, Ended, Preempted, Skipped, Spiked, StageBegan
+from trivium.run.events import UNTIL, Ended, EndedEarly, Preempted, Skipped, Spiked, StageBegan
 from trivium.train.meter import peak_memory
 from trivium.train.session import Session
+from trivium.train.until import heed_figure, measures_at
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
@@ -57,6 +58,9 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
         step = trainer.step
         if loop.stage_begins(step):
             loop.begin_stage(step)
+        if loop.missed_figure(step):
+            loop.measure()
+            continue
         session.profiler.before(step)
         if session.guard.skips(step):
             loop.skip(step)
@@ -81,6 +85,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
             trainer.evaluate()
         if loop.scores_at(step + 1):
             loop.score()
+        if measures_at(trainer, step + 1):
+            heed_figure(trainer, session)
         if loop.saves_at(step + 1):
             trainer.save("cadence")
         if loop.collects_at(step + 1):
@@ -220,6 +226,18 @@ class Loop:
         every = self.trainer.config.evaluate.tasks_every
         return every is not None and steps % every == 0
 
+    def missed_figure(self, step: int) -> bool:
+        """Whether a checkpoint of this step was written before it was looked at whether the stage ends here."""
+        return self.session.measured_at != step and measures_at(self.trainer, step)
+
+    def measure(self) -> None:
+        """Measure the figure of the stage at the current step, and end it there if that is reached."""
+        if self.evaluates_at(self.trainer.step):
+            self.trainer.evaluate()
+        if self.scores_at(self.trainer.step):
+            self.score()
+        heed_figure(self.trainer, self.session)
+
     def collects_at(self, steps: int) -> bool:
         """Whether Python's garbage is due: what steps leave now and then, what evaluations leave at once."""
         return steps % GARBAGE_STEPS == 0 or self.evaluates_at(steps) or self.scores_at(steps)
@@ -247,6 +265,8 @@ class Loop:
                 event = session.scoring.score(trainer.step, trainer.stage, session.beat, averaged=averaged)
             if event is not None:
                 session.tell(event)
+            if averaged == trainer.evaluated_weights[0]:
+                session.last_scores = event
 
     def sample(self) -> None:
         """Report what the model writes after the config's prompts."""
@@ -289,11 +309,30 @@ class Loop:
         if session.evaluated_end >= stage.end:
             return False
         session.evaluated_end = stage.end
+        self._tell_end(stage)
         wanted = asked or any(each.config.evaluate for each in (stage, *following))
         if wanted and session.entered != stage.index:
             self._enter(stage, begins=False)
         self._evaluate_around(stage, *following, asked=asked)
         return wanted
+
+    def _tell_end(self, stage: CompleteStage) -> None:
+        """Report why a stage that may end on a figure has ended."""
+        until, ended = stage.config.until, stage.ended
+        if ended is not None:
+            self.session.tell(
+                EndedEarly(
+                    step=ended.step,
+                    stage=stage.name,
+                    until=ended.until,
+                    figure=ended.figure,
+                    longest=stage.longest or stage.steps,
+                    total_steps=self.trainer.plan.total_steps,
+                )
+            )
+        elif until is not None:
+            what = f"stage {stage.name} ends after {stage.steps:,} steps, its longest"
+            self.session.say(f"{what}: no evaluation had {until.rule}")
 
     def _evaluate_around(self, *stages: CompleteStage, asked: bool = False, changed: bool = False) -> None:
         """Evaluate and score where one of these stages begins or ends, if it or the config asks for that; once.

@@ -150,4 +150,5 @@ def closing_lines(
         parts.append(f"{hours * devices:.3g} device hours")
     if price is not None:
         parts.append(f"about ${hours * devices * price:,.2f} at ${price:.2f} an hour")
-    return [f"tightest: {tightest.stage.name}, {tightest.memory / GB:.2f} GB{of}", f"whole run: {', '.join(parts)}"]
+    longest = "whole run at its longest" if any(each.stage.may_end_early for each in found) else "whole run"
+    return [f"tightest: {tightest.stage.name}, {tightest.memory / GB:.2f} GB{of}", f"{longest}: {', '.join(parts)}"]

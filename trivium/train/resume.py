@@ -26,14 +26,15 @@ from trivium.config.schema import Config
 from trivium.errors import PlanError, ResumeError, UsageError
 from trivium.model.folder import is_saved
 from trivium.plan.export import plan_json
-from trivium.plan.make import make_plan
+from trivium.plan.make import decided_plan, make_plan
 from trivium.plan.plan import CompletePlan
 from trivium.plan.record import Difference, first_difference
-from trivium.run.decisions import as_plain, keep_decisions
+from trivium.run.decisions import as_plain, keep_decisions, known_at
 from trivium.run.events import Evaluated, Started
 from trivium.run.folder import Checkpoint
 from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.train.setup import init_folder
+from trivium.train.until import refuse_other_ends
 
 if TYPE_CHECKING:
     from trivium.train.session import Session
@@ -60,6 +61,7 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
         "config": raw_config(trainer.config),
         "decisions": as_plain(trainer.plan.decisions),
         "total_steps": trainer.plan.total_steps,
+        "longest_steps": trainer.plan.longest_steps,
         "references": deepcopy(session.references.found),  # a save in the background writes it later
         "meter": session.meter.state(),
         "guard": session.guard.state(),
@@ -69,6 +71,7 @@ def checkpoint_state(trainer: "Trainer", session: "Session") -> dict[str, Any]:
         if session.last_evaluation is None
         else asdict(replace(session.last_evaluation, seconds=0.0)),
         "evaluated_end": session.evaluated_end,
+        "measured_at": session.measured_at,
         "own": _plain(trainer.state()),
         "versions": versions(),
         "world_size": trainer.ranks.size,
@@ -114,17 +117,18 @@ def restore(trainer: "Trainer", session: "Session") -> None:
     if checkpoint is None:
         load_initial_weights(trainer, session)
     with ranks.as_one():
-        _refuse_late_decision(trainer, 0 if checkpoint is None else checkpoint.step)
+        step = 0 if checkpoint is None else checkpoint.step
+        _refuse_late_decision(trainer, step)
+        _plan_from(trainer, step)
+        refuse_other_ends(trainer.plan, trainer.decisions, step, session.folder)
         changes = {} if checkpoint is None else load_checkpoint(trainer, session, checkpoint)
         if second is not None and ranks.is_main:
             fetch_references(session.folder, second, [step for step in boundaries if step < trainer.step], session.say)
     with ranks.as_one():
         session.references.check(trainer.step)
         if ranks.is_main:
-            keep_decisions(session.folder, trainer.plan.decisions)
-            session.folder.write_plan(
-                tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded)
-            )
+            keep_decisions(session.folder, trainer.decisions)
+            write_plan(trainer, session)
     session.tell(
         Started(
             step=trainer.step,
@@ -138,6 +142,18 @@ def restore(trainer: "Trainer", session: "Session") -> None:
             lineage=session.folder.lineage,
         )
     )
+
+
+def write_plan(trainer: "Trainer", session: "Session") -> None:
+    """Write down the config and the plan that a run goes on by."""
+    session.folder.write_plan(tomli_w.dumps(raw_config(trainer.config)), plan_json(trainer.plan, trainer.loaded))
+
+
+def _plan_from(trainer: "Trainer", step: int) -> None:
+    """Plan with what is known at the step that a run resumes at, which may be before the last checkpoint's."""
+    known = known_at(trainer.decisions, step)
+    if known != trainer.plan.decisions:
+        trainer.follow(decided_plan(trainer.plan, known))
 
 
 def _refuse_late_decision(trainer: "Trainer", step: int) -> None:
@@ -176,6 +192,7 @@ def load_checkpoint(trainer: "Trainer", session: "Session", checkpoint: Checkpoi
     session.saver.best_step = state["best_step"]
     session.last_evaluation = None if state["validation"] is None else Evaluated(**state["validation"])
     session.evaluated_end = int(state.get("evaluated_end", 0))
+    session.measured_at = int(state.get("measured_at", 0))
     session.references.found = dict(state.get("references", {}))
     trainer.load_state(state["own"])
     changes = changed_keys(state["config"], raw_config(trainer.config))
@@ -288,7 +305,7 @@ def _keeping_rates(state: Mapping[str, Any], plan: CompletePlan) -> Iterator[tup
     step, schedule = int(state["step"]), plan.config.schedule
     if schedule.points or schedule.cycle is not None:
         return  # they have neither a horizon nor a decay
-    extents = {"horizon": Extent(steps=state.get("total_steps", 0))}
+    extents = {"horizon": Extent(steps=state.get("longest_steps") or state.get("total_steps", 0))}
     if schedule.shape == "wsd":
         extents["decay"] = Extent(steps=plan.total_steps - step)
     for key, extent in extents.items():

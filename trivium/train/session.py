@@ -15,7 +15,8 @@ from trivium.engine.base import Engine
 from trivium.engine.memory import device_memory
 from trivium.engine.ranks import Ranks
 from trivium.forecast.predicted import PredictedPeaks
-from trivium.run.events import Evaluated, Event, EventFile, Notice
+from trivium.plan.plan import CompletePlan
+from trivium.run.events import Evaluated, Event, EventFile, Notice, Scored
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
 from trivium.run.saver import Cadence, Retention, Saver
@@ -57,6 +58,8 @@ class Session:
     first_step: bool = False  # whether the next one is the first of its shape in this launch, and may compile
     evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
     scored_at: int = -1  # the step at which tasks were last scored
+    last_scores: Scored | None = None
+    measured_at: int = 0  # the step at which it was last looked at whether a stage ends on its figure
     saves_now: bool = False  # a save has failed and is due again, or enough minutes are over
     signal: str | None = None  # the signal that told this rank to stop
     best: dict[str, float] = field(default_factory=dict)
@@ -65,6 +68,11 @@ class Session:
     def tell(self, event: Event) -> None:
         """Write an event to the file, the terminal and the trackers."""
         self.sinks.write(event)
+
+    def follow(self, plan: CompletePlan) -> None:
+        """Count, keep and compare by another plan from here on."""
+        self.meter.plan = self.references.plan = plan
+        self.saver.retention = retention_of(plan, self.references)
 
     def beat(self) -> None:
         """Tell the watchdog of progress: for what takes long without an event."""
@@ -128,8 +136,6 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
     config, plan, ranks = trainer.config, trainer.plan, trainer.ranks
     peak = engine.peak_flops()
     references = References(plan, folder, ranks)
-    boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
-    retention = Retention(config.checkpoint.keep, boundaries, plan.total_steps, config.checkpoint.keep_every)
 
     def say(text: str) -> None:
         sinks.write(Notice(step=trainer.step, text=text))
@@ -139,9 +145,9 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         ranks=ranks,
         engine=engine,
         meter=Meter(plan, None if peak is None else peak * trainer.mesh.size),
-        scoring=Scoring(plan, engine, ranks, trainer.loader.reader_in),
+        scoring=Scoring(plan, engine, ranks, lambda stage: trainer.loader.reader_in(stage)),
         references=references,
-        saver=Saver(folder, retention, sinks.write, _mirror(trainer, folder, sinks), ranks),
+        saver=Saver(folder, retention_of(plan, references), sinks.write, _mirror(trainer, folder, sinks), ranks),
         cadence=Cadence(config.checkpoint.every),
         guard=Guard(config.guard),
         profiler=Profiler(_traced_steps(trainer), folder.path / "profile", engine, say),
@@ -155,8 +161,15 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
             sinks.add(EventFile(folder.events))
         sinks.add(*trackers(config.track, folder.path, config.run.name or "run", raw_config(config), say))
         if trainer.show:
-            sinks.add(terminal_view(plan, config.track.every))
+            sinks.add(terminal_view(lambda: trainer.plan, config.track.every))
     return session
+
+
+def retention_of(plan: CompletePlan, references: References) -> Retention:
+    """Which checkpoints of a plan's run stay."""
+    boundaries = references.boundaries | {stage.start for stage in plan.stages if stage.start}
+    kept = plan.config.checkpoint
+    return Retention(kept.keep, boundaries, plan.total_steps, kept.keep_every)
 
 
 def _traced_steps(trainer: "Trainer") -> range:

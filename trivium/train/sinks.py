@@ -185,14 +185,14 @@ class Lines:
 class LiveView:
     """Progress of run and stage, loss, speed, shares planned and given; other events scroll by above."""
 
-    def __init__(self, plan: CompletePlan, console: Console) -> None:
-        self._plan = plan
+    def __init__(self, plan_now: Callable[[], CompletePlan], console: Console) -> None:
+        self._plan_now = plan_now
         self._given: dict[str, int] = {}
         self._stage = -1
         self._device: Mapping[str, int] = {}  # its memory, when it was last compared
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console)
-        self._run_bar = self._progress.add_task("run", total=plan.total_steps)
+        self._run_bar = self._progress.add_task("run", total=plan_now().total_steps)
         self._stage_bar = self._progress.add_task("stage", total=1)
         self._live = Live(Group(self._progress), console=console, refresh_per_second=4, transient=True)
         self._live.start()
@@ -201,7 +201,8 @@ class LiveView:
         if not isinstance(event, StepTaken):
             self._live.console.print(Text(one_line(event.line())))
             return
-        stage = self._plan.stage_at(event.step - 1)
+        plan = self._plan_now()
+        stage = plan.stage_at(event.step - 1)
         if stage.index != self._stage:
             self._stage = stage.index
             self._given, self._device = {}, {}
@@ -209,7 +210,7 @@ class LiveView:
         for name, count in event.loss_tokens_by_source.items():
             self._given[name] = self._given.get(name, 0) + count
         self._device = event.device_memory or self._device
-        self._progress.update(self._run_bar, completed=event.step)
+        self._progress.update(self._run_bar, total=plan.total_steps, completed=event.step)
         self._progress.update(self._stage_bar, completed=event.step - stage.start)
         self._live.update(Group(self._progress, self._figures(event)))
 
@@ -222,7 +223,7 @@ class LiveView:
             lines.append(tuple(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.extra.items()))
         if self._device:
             lines.append(device_words(self._device))
-        shares = self._plan.stage_at(event.step - 1).shares
+        shares = self._plan_now().stage_at(event.step - 1).shares
         whole = max(1, sum(self._given.values()))
         for name, share in shares.items():
             given = self._given.get(name, 0) / whole
@@ -248,7 +249,7 @@ def device_words(memory: Mapping[str, int]) -> tuple[str, ...]:
     return (*words, f"{memory['retries']:,} allocator retries") if memory["retries"] else tuple(words)
 
 
-def terminal_view(plan: CompletePlan, every: int) -> Sink:
+def terminal_view(plan_now: Callable[[], CompletePlan], every: int) -> Sink:
     """The live view where there is a terminal, else lines."""
     console = terminal()
-    return LiveView(plan, console) if console.is_terminal else Lines(every)
+    return LiveView(plan_now, console) if console.is_terminal else Lines(every)

@@ -22,15 +22,16 @@ from trivium.engine.make import join_ranks
 from trivium.errors import UsageError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
+from trivium.plan.plan import CompletePlan
 from trivium.plan.settings import engine_settings, mesh_shape, refuse_stage_meshes
 from trivium.plan.share import found_out, known_sources
 from trivium.plan.stage import CompleteStage
 from trivium.rows.batch import Batch
-from trivium.run.decisions import as_plain, from_plain
+from trivium.run.decisions import as_plain, from_plain, known_at
 from trivium.run.events import Evaluated
 from trivium.run.folder import RunFolder
 from trivium.train.loop import train
-from trivium.train.resume import restore, save_checkpoint
+from trivium.train.resume import restore, save_checkpoint, write_plan
 from trivium.train.session import Session, open_session
 from trivium.train.setup import Begun, GivenOptimizer, GivenSchedule, Own
 from trivium.train.validation import (
@@ -95,14 +96,18 @@ class Trainer:
                 if batch_size is not None and self.dry_run:
                     raise UsageError("--batch-size: changes a run that resumes; a dry run starts over. Leave one out.")
                 begun = Begun.of(asked)
-                made = make_plan(asked, prepare=True, own=own, decisions=begun.decisions)
+                if self.dry_run:
+                    begun = replace(begun, step=None)
+                made = make_plan(asked, prepare=True, own=own, decisions=known_at(begun.decisions, begun.step or 0))
                 decided = None if batch_size is None else begun.resized(made, batch_size)
                 if decided is not None:
-                    made = make_plan(asked, made.sources, own=own, decisions=[*begun.decisions, decided])
+                    begun = replace(begun, decisions=(*begun.decisions, decided))
+                    made = make_plan(asked, made.sources, own=own, decisions=known_at(begun.decisions, decided.step))
         found = ranks.share(None if made is None or ranks.size == 1 else found_out(made))
-        self.planned_from = int(ranks.share(0 if begun.step is None or self.dry_run else begun.step))
+        self.planned_from = int(ranks.share(begun.step or 0))
         self.decides = bool(ranks.share(decided is not None))  # whether the plan's last decision is this launch's
-        decisions = from_plain(ranks.share(as_plain(() if made is None else made.decisions)), "rank 0")
+        self.decisions = from_plain(ranks.share(as_plain(begun.decisions)), "rank 0")  # those to come among them
+        decisions = known_at(self.decisions, self.planned_from)
         with ranks.as_one(), self._named():
             if made is None:
                 made = make_plan(asked, known_sources(asked, found or {}), own=own, decisions=decisions)
@@ -114,11 +119,23 @@ class Trainer:
             refuse_impossible(self.plan, has_evaluator=type(self).evaluator is not Trainer.evaluator)
             settings = self.own.applied(engine_settings(self.config, self.plan.model))
             # What comes from there on may need another number of ranks: it is another launch's.
+            self._asked_until = None if until is None else str(until)
             self.until = None if until is None else self.plan.step_of(str(until))
             start = max(self.planned_from, self.plan.decided_from)
             taken = {stage.index: stage.config for stage in self.plan.stages_between(start, self.until)}
             refuse_stage_meshes(settings, self.mesh, taken, local_devices)
             self.loader = Loader(self.plan, ranks.rank, ranks.size, mesh=self.mesh, start=start, end=self.until)
+
+    def follow(self, plan: CompletePlan) -> None:
+        """Go on from the current step by another plan, which has the same steps before it."""
+        self._drop_batches()  # they were made by the old plan
+        self.plan = plan
+        if self._asked_until is not None and not self._asked_until.isdecimal():
+            self.until = plan.step_of(self._asked_until)
+        self.loader = self.loader.followed(plan, self.step, self.until)
+        self.session.follow(plan)
+        if self.ranks.is_main:
+            write_plan(self, self.session)
 
     def _named(self) -> AbstractContextManager[None]:
         """Problems with keys of a config that came from a file name the file and line."""
@@ -337,7 +354,10 @@ class Trainer:
 
     def close_batches(self) -> None:
         """Stop making batches ahead."""
+        self._drop_batches()
+        self.loader.close()
+
+    def _drop_batches(self) -> None:
         if self._ahead is not None:
             self._ahead.close()  # type: ignore[attr-defined]
             self._ahead = None
-        self.loader.close()

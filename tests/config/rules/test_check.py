@@ -21,6 +21,7 @@ from trivium.config.rules import (
     shares,
     sources,
     stages,
+    until,
     view,
 )
 from trivium.config.rules.view import Finding
@@ -71,7 +72,20 @@ def places_that_report() -> set[tuple[str, int]]:
     """Where the rules call `view.problem`, `view.warning` or `self.problem`: file and line."""
     return {
         (str(module.__file__), node.lineno)
-        for module in (average, batches, evaluate, model, objective, optimizer, rates, shares, sources, stages, view)
+        for module in (
+            average,
+            batches,
+            evaluate,
+            model,
+            objective,
+            optimizer,
+            rates,
+            shares,
+            sources,
+            stages,
+            until,
+            view,
+        )
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("view.problem", "view.warning", "self.problem")
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivium.config.rules import average, batches, evaluate, model, objective, optimizer, rates, sources, stages
+from trivium.config.rules import average, batches, evaluate, model, objective, optimizer, rates, sources, stages, until
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import Config
 from trivium.errors import Problem
@@ -34,6 +34,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     objective.objective_rules,
     average.average_rules,
     stages.anneal_rules,
+    until.until_rules,
     stages.use_rules,
 )
 

@@ -65,9 +65,10 @@ def budget_rules(view: View) -> Iterator[Finding]:
     """A stage's length is given in exactly one unit, and in one that its sources have."""
     for number, stage in enumerate(view.stages):
         given = [key for key in BUDGETS if view.given("stages", number, key)]
+        given += ["until.at_most"] if view.given("stages", number, "until", "at_most") else []
         if len(given) > 1:
             yield view.problem(("stages", number), f"has {listed(given)}, but needs exactly one of them. Keep one.")
-        elif all(view.absent("stages", number, key) for key in BUDGETS) and view.absent("model", "depth"):
+        elif not given and all(view.absent("stages", number, key) for key in BUDGETS) and view.absent("model", "depth"):
             what = 'has no length. Write steps, tokens or epochs, for example tokens = "2B".'
             yield view.problem(("stages", number), what)
         yield from _token_rules(view, number, stage)
@@ -245,6 +246,11 @@ def fade_rules(view: View) -> Iterator[Finding]:
         if stage.fade.center and before.epochs is not None:
             what = "begins before its stage, at a row that is known only where the stage before has steps or tokens."
             yield view.problem((*path, "center"), f"{what} Give that one steps instead of epochs, or leave center out.")
+        elif stage.fade.center and before.until is not None:
+            what = (
+                "begins before its stage, at a row that is not known where the stage before ends on a figure (until)."
+            )
+            yield view.problem((*path, "center"), f"{what} Leave center out.")
 
 
 def _fade_length(view: View, path: Path, fade: Fade, stage: Stage, batches: Batches) -> Iterator[Finding]:

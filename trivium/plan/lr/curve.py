@@ -149,6 +149,10 @@ class Formula:
     def scaled(self, factor: Number) -> "Formula":
         return replace(self, first=self.first * factor, last=self.last * factor)
 
+    def moved(self, steps: int) -> "Formula":
+        """The same formula, so many steps later."""
+        return self if self.form == "constant" else replace(self, origin=self.origin + steps)
+
     def stretched(self, at: int, ratio: Fraction) -> "Formula":
         """The same formula, its steps after `at` taken `ratio` times as long."""
         if self.form == "constant":
@@ -229,6 +233,11 @@ class CurvePiece:
     def scaled(self, factor: Number) -> "CurvePiece":
         return replace(self, formula=self.formula.scaled(factor))
 
+    def moved(self, steps: int) -> "CurvePiece":
+        """The same piece, so many steps later."""
+        ramp = None if self.ramp is None else self.ramp.moved(steps)
+        return CurvePiece(self.start + steps, self.formula.moved(steps), ramp)
+
     def identity(self) -> list[object]:
         """What is entered in a record where the values are on no line."""
         ramp = None if self.ramp is None else self.ramp.identity(self.start)
@@ -251,6 +260,10 @@ class Curve:
 
     def piece_at(self, step: int) -> CurvePiece:
         return self.pieces[bisect_right(self.pieces, step, key=lambda piece: piece.start) - 1]
+
+    def moved(self, steps: int) -> "Curve":
+        """The same curve, so many steps later; a negative number of them: earlier."""
+        return self if not steps else Curve(tuple(piece.moved(steps) for piece in self.pieces))
 
     def until(self, end: int) -> list[CurvePiece]:
         """The pieces that begin before a step."""
