@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-fast check format clean browser slurm chaos fuzz
+.PHONY: demo docs recipes test test-fast check format clean browser slurm chaos fuzz
 
 # Stopped by Ctrl-C it ends with 3, or before training with 130, which is no failure: `make demo` again goes on.
 demo: $(READY)
@@ -13,6 +13,11 @@ demo: $(READY)
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# The small twin of every published recipe, trained to its end: a few minutes. The tests do the same.
+recipes: $(READY)
+	@$(BIN)/python examples/recipes/twin.py examples/recipes/*.toml --out twins
+	@for config in twins/*/*.toml; do $(BIN)/trivium train $$config run.folder=twins/runs || exit 1; done
 
 test: $(READY) browser slurm
 	@echo "== format and lint"

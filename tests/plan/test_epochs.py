@@ -94,3 +94,31 @@ def test_the_rate_stands_for_four_fifths_of_the_stage_and_falls_to_zero_by_its_e
     lr = {"scale": 0.5, "shape": "wsd", "decay": {"fraction": 0.2}, "to": 0.0}
     plan = plan_of({"steps": 50, "lr": lr})
     assert multipliers(plan) == pytest.approx([0.5 * min(1.0, (50 - step) / 10) for step in range(50)], abs=1e-12)
+
+
+def test_a_source_that_is_not_on_disk_has_the_epochs_of_its_expected_tokens(tmp_path: Path) -> None:
+    web, late = ({"kind": "tokens", "path": str(tmp_path / name), "expected_tokens": 320} for name in ("web", "late"))
+    stages = [
+        {**ROWS, "steps": 10, "mixture": {"web": 0.75, "late": 0.25}},
+        {**ROWS, "epochs": {"late": 1.5}, "sources": ["web", "late"]},
+    ]
+    plan = make_plan(make_config({"web": web, "late": late}, stages))
+    first, second = plan.stages
+    assert (first.uses["web"].epochs, first.uses["late"].epochs) == (0.75, 0.25)
+    # 60 rows of late are 1.5 epochs; both are of one size, so that web has as many: 120 rows, 30 steps.
+    assert second.steps == 30
+    assert (second.uses["web"].epochs_so_far, second.uses["late"].epochs_so_far) == (2.25, 1.75)
+    assert first.uses["web"].figures is None
+    assert any("are those of its expected_tokens" in gap.what for gap in plan.gaps)
+    with pytest.raises(PlanError):
+        plan.complete()
+
+
+def test_expected_tokens_count_against_a_cap_and_not_once_the_source_is_there(tmp_path: Path) -> None:
+    stage = {**ROWS, "steps": 10, "mixture": {"web": 1.0}}
+    source = {"kind": "tokens", "path": str(tmp_path / "web"), "expected_tokens": 160, "max_epochs": 1.5}
+    with pytest.raises(PlanError, match="needs 320 tokens, the source has 160: 2 epochs, over"):
+        make_plan(make_config({"web": source}, [stage]))
+    path = write_source(tmp_path / "web", [[8] * 40])
+    plan = make_plan(make_config({"web": {**source, "path": str(path)}}, [stage]))
+    assert plan.stages[0].uses["web"].epochs == 1

@@ -49,6 +49,8 @@ class BaseSource(Table):
     """Count the source's tokens this many times in proportional shares."""
     max_epochs: Positive | None = Field(None, examples=[4])
     """Refuse a plan in which the run reads it for more epochs than this; absent: no limit, a warning over 4."""
+    expected_tokens: Count | None = Field(None, examples=["1.3T"])
+    """Tokens that it will have: a plan counts epochs, and shares by size, by them until it is on disk."""
     validation: HoldOut | None = Field(None, examples=[0.001])
     """Hold out a fraction of its documents, or a number of tokens, for validation."""
     validation_only: bool = False

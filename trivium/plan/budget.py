@@ -16,7 +16,6 @@ from trivium.plan.lr.curve import exact
 from trivium.plan.stage import PlannedStage
 from trivium.rows.mixture import Fade, FadeOut, Mixture, StageMixture, normalised, tempered
 from trivium.run.decisions import BatchResized, Decision, StageEnded, in_force
-from trivium.sources.open import OpenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +123,14 @@ def own_sources(stage: Stage, config: Config) -> list[str]:
     return [name for name, source in config.sources.items() if source.is_read_by_default and name not in replayed]
 
 
-def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
+def shares_of(stage: Stage, config: Config, sizes: Mapping[str, int]) -> dict[str, Fraction] | None:
     """The stage's exact shares; None where they are in proportion to sizes that are not known.
+
+    `sizes` has the tokens of each source of which they are known.
 
     What is replayed has its share of all rows; the stage's own sources share out the rest.
     """
-    own = _own_shares(stage, config, sources)
+    own = _own_shares(stage, config, sizes)
     if own is None or stage.replay is None:
         return own
     replayed = {name: exact(float(share)) for name, share in stage.replay.items()}
@@ -137,7 +138,7 @@ def shares_of(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -
     return {name: rest * share for name, share in own.items()} | replayed
 
 
-def _own_shares(stage: Stage, config: Config, sources: Mapping[str, OpenSource]) -> dict[str, Fraction] | None:
+def _own_shares(stage: Stage, config: Config, sizes: Mapping[str, int]) -> dict[str, Fraction] | None:
     weights = stage.mixture if stage.mixture is not None else stage.weights
     if weights is not None:
         shares = normalised({name: exact(float(weight)) for name, weight in weights.items()})
@@ -145,10 +146,9 @@ def _own_shares(stage: Stage, config: Config, sources: Mapping[str, OpenSource])
         names = own_sources(stage, config)
         if len(names) == 1:
             return {names[0]: Fraction(1)}
-        if any(name not in sources for name in names):
+        if any(name not in sizes for name in names):
             return None
-        sizes = {name: Fraction(sources[name].tokens * config.sources[name].repeat) for name in names}
-        shares = normalised(sizes)
+        shares = normalised({name: Fraction(sizes[name] * config.sources[name].repeat) for name in names})
     return shares if stage.temperature == 1 else tempered(shares, stage.temperature)
 
 

@@ -43,6 +43,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "sources": {
             name: {"kind": source.kind}
             | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
+            | {"expected_tokens": source.expected_tokens}
             | {"fim": None if (fim := fim_of(source)) is None else fim.model_dump()}
             | {"tasks": [task._asdict() for task in plan.sources[name].tasks] if name in plan.sources else None}
             for name, source in plan.config.sources.items()
@@ -185,7 +186,7 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = [*([stage["until"]] if stage.get("until") else []), *_batch_parts(stage)]
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
-            theta = f"theta {rope['theta']:,g}"
+            theta = f"theta {rope['theta']:,.12g}"
             scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
             original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
             dropped = f", none in layers {', '.join(map(str, rope['dropped']))}" if "dropped" in rope else ""

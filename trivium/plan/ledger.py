@@ -2,6 +2,7 @@
 
 A source that is read again with the same settings continues at the next row. With another row length, packing
 or seed a new reading begins with what the old one left unread, so that nothing is read twice and nothing lost.
+A source that is not on disk has epochs where its expected tokens are known: those of rows without padding.
 The views of a source share its ledger: an entry for each band of document lengths says who read it last, and how far.
 """
 
@@ -24,6 +25,7 @@ class Ledger:
     """Each source's reading and position, stage by stage; a source that is not on disk has none."""
 
     sources: Mapping[str, OpenSource]
+    expected: Mapping[str, int] = field(default_factory=dict)  # tokens of sources that are not on disk, where given
     now: dict[tuple[str, int], Segment] = field(default_factory=dict)  # by the source with the documents, and band
     consumed: dict[str, int] = field(default_factory=dict)
 
@@ -48,10 +50,13 @@ class Ledger:
         if stage.epochs is None:
             return {}
         counted = stage.epochs.of(names)
-        if any(name not in self.sources for name in counted):
+        if any(name not in self.sources and name not in self.expected for name in counted):
             return {}
         rows = {}
         for name, epochs in counted.items():
+            if name not in self.sources:
+                rows[name] = ceil(exact(epochs) * self.expected[name] / settings.seq_len)
+                continue
             segment = self.segment(name, settings)
             tokens = ceil(exact(epochs) * self.sources[name].tokens)
             rows[name] = segment.reading.position_after(segment.start, tokens) - segment.start
@@ -67,6 +72,14 @@ class Ledger:
                 dropped = 0.0 if stage.goldfish is None else 1 / stage.goldfish.k
                 given = self._give_one(name, settings, rows)
                 uses[name] = replace(given, masks_loss=masks_loss, dropped=dropped)
+            elif name in self.expected:
+                tokens = rows * settings.seq_len
+                self.consumed[name] = self.consumed.get(name, 0) + tokens
+                uses[name] = SourceUse(
+                    rows,
+                    epochs=tokens / self.expected[name],
+                    epochs_so_far=self.consumed[name] / self.expected[name],
+                )
             else:
                 uses[name] = SourceUse(rows)
         return uses

@@ -148,6 +148,17 @@ class Builder:
                 stages = [with_parameters_counted(stage, spec) for stage in stages]
         return self._with_anneal(stages)
 
+    @property
+    def _expected(self) -> dict[str, int]:
+        """The tokens that sources are expected to have which are not on disk."""
+        given = {name: source.expected_tokens for name, source in self.config.sources.items()}
+        return {name: count for name, count in given.items() if count is not None and name not in self.sources}
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """The tokens of each source, counted or expected; without those of which neither is known."""
+        return {name: source.tokens for name, source in self.sources.items()} | self._expected
+
     def _planned_model(self, stages: Sequence[Stage]) -> PlannedModel:
         largest_id = max((source.largest_id for source in self.sources.values()), default=0)
         return plan_model(self.config, stages, self.inherited.weights, largest_id)
@@ -187,7 +198,7 @@ class Builder:
 
     def _planned(self, stages: list[Stage]) -> tuple[PlannedStage, ...]:
         """Every stage after the one before it: where it starts, what it takes."""
-        ledger = Ledger(self.sources)
+        ledger = Ledger(self.sources, self._expected)
         planned: list[PlannedStage] = []
         start: int | None = 0
         before: Before | None = None
@@ -239,10 +250,10 @@ class Builder:
     ) -> StageMixture | None:
         """A stage's mixture; None where its shares, or those that fade into its last rows, are not known."""
         try:
-            shares = shares_of(stages[index], self.config, self.sources)
+            shares = shares_of(stages[index], self.config, self._sizes)
             out = None
             if index + 1 < len(stages) and (fade := stages[index + 1].fade) is not None and fade.center:
-                next_shares = shares_of(stages[index + 1], self.config, self.sources)
+                next_shares = shares_of(stages[index + 1], self.config, self._sizes)
                 if next_shares is None:
                     return None
                 if length is not None:
@@ -428,7 +439,7 @@ class Builder:
         fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
         if share == 1 or self._share_path(stage, name).endswith(f": {name}"):
             fix = f"Shorten the stage to {max(1, int((stage.steps or 1) * room)):,} steps, or set"
-        needed, there = use.rows * stage.seq_len, self.sources[name].tokens
+        needed, there = use.rows * stage.seq_len, self._sizes[name]
         what = (
             f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
             f"{epochs:.3g} epochs, over {key} = {cap:g}. {fix} {key} = {_rounded_up(epochs):g}."
@@ -447,7 +458,10 @@ class Builder:
         for name, source in self.config.sources.items():
             if name not in self.sources and source.kind != "stream":
                 gap = self.source_gaps.get(name) or Gap(f"{source.where} is not opened")
-                what = f"{gap.reason}: its size and epochs are not known.{gap.fix}"
+                known = "its size and epochs are not known"
+                if name in self._expected:
+                    known = "its epochs, and steps and shares by them, are those of its expected_tokens"
+                what = f"{gap.reason}: {known}.{gap.fix}"
                 self.gaps.append(Problem(f"sources.{name}", what))
         for stage in stages:
             if stage.mixture is None:

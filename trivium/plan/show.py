@@ -1,5 +1,6 @@
 """A plan for people: tables that fit 80 columns, plain text when piped."""
 
+from collections.abc import Iterator
 from textwrap import fill
 
 from rich.console import Console, Group, RenderableType
@@ -125,9 +126,21 @@ def _sizes(stage: PlannedStage) -> str:
 
 
 def source_table(plan: Plan) -> Table:
-    """One line for each source of each stage; padded, cut and dropped as the policy will really do it."""
+    """One line for each source of each stage; padded, cut and dropped as the policy will really do it.
+
+    What is not known of any source is left out.
+    """
     headers = ("stage", "source", "share", "tokens", "in loss", "epochs", "total", "padding", "cut", "dropped")
-    table = plain_table(*headers, right=tuple(range(2, len(headers))))
+    rows = list(_source_rows(plan))
+    known = [number for number in range(len(headers)) if number < 4 or any(row[number] != UNKNOWN for row in rows)]
+    table = plain_table(*(headers[number] for number in known), right=tuple(range(2, len(known))))
+    for row in rows:
+        _add(table, *(row[number] for number in known))
+    return table
+
+
+def _source_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The cells of the lines of sources; the name of a stage is in its first line alone."""
     for stage in plan.stages:
         shares = stage.shares or {}
         names = list(stage.uses) or list(shares) or [UNKNOWN]
@@ -135,8 +148,7 @@ def source_table(plan: Plan) -> Table:
             use = stage.uses.get(name)
             share = f"{float(shares.get(name, 0)) * 100:.4g}%" if shares else UNKNOWN
             fading = " (fading)" if shares and name not in shares else ""
-            _add(
-                table,
+            yield (
                 stage.name if number == 0 else "",
                 name + fading,
                 share,
@@ -145,7 +157,6 @@ def source_table(plan: Plan) -> Table:
                 *_epochs(use),
                 *_packed(stage, use),
             )
-    return table
 
 
 def roundings(plan: Plan) -> list[str]:
@@ -185,7 +196,10 @@ def source_list(plan: Plan) -> Table:
     table = plain_table("source", "kind", "where", "documents", "tokens", right=(3, 4))
     for name, source in plan.config.sources.items():
         opened = plan.sources.get(name)
-        size = (UNKNOWN, UNKNOWN) if opened is None else (f"{opened.documents:,}", show_count(opened.tokens))
+        expected = source.expected_tokens
+        size = (UNKNOWN, UNKNOWN if expected is None else f"~{show_count(expected)}")
+        if opened is not None:
+            size = f"{opened.documents:,}", show_count(opened.tokens)
         tasks = () if opened is None else opened.tasks
         fim = fim_of(source)
         cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
@@ -221,7 +235,8 @@ def _loss_tokens(use: SourceUse | None) -> str:
 def _epochs(use: SourceUse | None) -> tuple[str, str]:
     if use is None or use.epochs is None or use.epochs_so_far is None:
         return UNKNOWN, UNKNOWN
-    return _times(use.epochs), _times(use.epochs_so_far)
+    about = "~" if use.figures is None else ""  # of tokens that are expected, and not counted
+    return f"{about}{_times(use.epochs)}", f"{about}{_times(use.epochs_so_far)}"
 
 
 def _times(epochs: float) -> str:

@@ -25,7 +25,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """What a stage takes of one source; only the rows where the source's size is not known."""
+    """What a stage takes of one source; only the rows where the source's size is not known.
+
+    Of a source that is not on disk, epochs are those of its expected tokens, and there are no figures.
+    """
 
     rows: int
     figures: Figures | None = None

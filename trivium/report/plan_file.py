@@ -81,6 +81,7 @@ class SourceFile(TypedDict):
     fim: NotRequired[dict[str, Number] | None]
     documents: Whole | None
     tokens: Whole | None
+    expected_tokens: NotRequired[Whole | None]
 
 
 @with_config(PLAIN)

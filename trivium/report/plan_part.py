@@ -119,7 +119,13 @@ def _source_rows(name: str, source: Record) -> list[list[str]]:
     fim = source.get("fim")
     kind = source["kind"] if fim is None else f"{source['kind']}, fim {fim['rate']:.4g}"
     rows = [(str(kind), source), *((f"task {task['task']}", task) for task in source.get("tasks") or ())]
-    return [[name, kind, _count(of["documents"]), _count(of["tokens"])] for kind, of in rows]
+    return [[name, kind, _count(of["documents"]), _size(of)] for kind, of in rows]
+
+
+def _size(source: Record) -> str:
+    """Its tokens, or `~1.3T`, those that it is expected to have."""
+    expected = source.get("expected_tokens")
+    return _count(source["tokens"]) if source["tokens"] is not None or expected is None else f"~{_count(expected)}"
 
 
 def known_stages(plan: Record) -> list[Record]:
@@ -293,8 +299,8 @@ def _use_rows(stage: Record) -> list[list[str]]:
                 f"{shares[name] * 100:.4g}%" if name in shares else "fading" if shares else UNKNOWN,
                 _count(use.get("tokens")),
                 ("~" if use.get("loss_tokens_expected") else "") + _count(use.get("loss_tokens")),
-                _times(use.get("epochs")),
-                _times(use.get("epochs_so_far")),
+                _times(use, "epochs"),
+                _times(use, "epochs_so_far"),
                 *packed_figures(stage, use.get("figures")),
             ]
         )
@@ -318,5 +324,8 @@ def _count(count: int | None) -> str:
     return UNKNOWN if count is None else show_count(count)
 
 
-def _times(epochs: float | None) -> str:
-    return UNKNOWN if epochs is None else f"{epochs:,.2f}"
+def _times(use: Record, key: str) -> str:
+    """Epochs; `~1.20` where they are of tokens that are expected, and not counted."""
+    epochs = use.get(key)
+    about = "" if use.get("figures") else "~"
+    return UNKNOWN if epochs is None else f"{about}{epochs:,.2f}"

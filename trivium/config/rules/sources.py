@@ -71,8 +71,9 @@ def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Find
     if source.validation_only:
         what = f"{path[1]} is a stream, and evaluations read none. Give validation a source of another kind."
         yield view.problem((*path, "validation_only"), what)
-    if source.max_epochs is not None:
-        yield view.problem((*path, "max_epochs"), f"{path[1]} is a stream, which has no epochs. Leave it out.")
+    for key in ("max_epochs", "expected_tokens"):
+        if getattr(source, key) is not None:
+            yield view.problem((*path, key), f"{path[1]} is a stream, which has no epochs. Leave it out.")
 
 
 def _view_rules(view: View, path: Path, source: ViewSource) -> Iterator[Finding]:
