@@ -214,9 +214,7 @@ def test_pages_keep_to_the_words_of_the_design(page: Path) -> None:
         assert not re.search(rf"\b{word}s?\b", prose, re.IGNORECASE), word
 
 
-@pytest.mark.parametrize(
-    ("page", "example"), [("README.md", "tour.toml"), ("docs/quickstart.md", "quickstart.toml")]
-)
+@pytest.mark.parametrize(("page", "example"), [("README.md", "tour.toml"), ("docs/quickstart.md", "quickstart.toml")])
 def test_the_first_config_of_a_page_is_the_example(page: str, example: str) -> None:
     shown = next(block for block in blocks("toml") if block.page == ROOT / page)
     assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / example).read_text(encoding="utf-8"))
