@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent / "commands.md"
 BEGIN = "<!-- the commands begin; python docs/make_commands.py writes them -->\n"
 END = "<!-- the commands end -->\n"
 
-# Where a command is explained.
+# Where a command is explained: every command has a page.
 PAGES = {
     "tokenizer train": "tokenizers.md#train-one",
     "prepare": "prepare.md",
@@ -55,7 +55,7 @@ def commands() -> Iterator[str]:
     """A table of all commands, then each of them, by group."""
     found = {title: list(names(title)) for title in GROUPS}
     for title, group in found.items():
-        yield from (f"**{title}**", "", "| command | |", "|---|---|")
+        yield from (f"**{title}**", "", "| command | what it does |", "|---|---|")
         yield from (f"| [`trivium {name}`](#{anchor(name)}) | {summary(command)} |" for name, command in group)
         yield ""
     for title, group in found.items():
@@ -79,9 +79,9 @@ def section(name: str, command: Any) -> Iterator[str]:
         yield from (f"### `trivium {name}`", "", one_line(command.help), "")
         usage = " ".join(command.collect_usage_pieces(context))
         yield from ("```text", f"trivium {name} {usage}", "```", "")
-        yield from ("| argument, option | |", "|---|---|")
-        shown = [param.get_help_record(context) for param in command.get_params(context) if param.name != "help"]
-        yield from (f"| `{cell(left)}` | {cell(right)} |" for left, right in filter(None, shown))
+        found = [param.get_help_record(context) for param in command.get_params(context) if param.name != "help"]
+        shown = [f"| `{cell(left)}` | {cell(right)} |" for left, right in filter(None, found)]
+        yield from (("| argument, option | what it means |", "|---|---|", *shown) if shown else ())
     if command.epilog:
         example = command.epilog.partition("Example:")[2].strip()
         yield from ("", f"Example: `{example}`.")
