@@ -2,8 +2,8 @@
 
     python examples/make_data.py
 
-gives examples/data/web (.ds), code (flat .bin), talk (.ds with loss bytes) and chats (JSONL). A token is a byte; 256
-ends a document. The same text comes out on every machine.
+gives examples/data/web (.ds), code (flat .bin), talk (.ds with loss bytes), and as text chats (JSONL) and texts (JSONL
+and a plain file). A token is a byte; 256 ends a document. The same text comes out on every machine.
 """
 
 import json
@@ -81,6 +81,14 @@ def write_chats(path: Path, count: int, draw: random.Random) -> None:
             file.write(json.dumps({"messages": messages}) + "\n")
 
 
+def write_texts(folder: Path, count: int, draw: random.Random) -> None:
+    """Pages as text: most in a JSONL file, one in a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"text": web_page(draw)}) + "\n" for _ in range(count))
+    (folder / "pages.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "letter.txt").write_text(web_page(draw), encoding="utf-8")
+
+
 def write_sources(folder: Path) -> None:
     """All sources below a folder."""
     draw = random.Random(1234)
@@ -91,6 +99,7 @@ def write_sources(folder: Path) -> None:
     np.array(flat, "<u2").tofile(folder / "code" / "functions.bin")
     talk = list(conversations(draw, 400))
     write_ds(folder / "talk" / "000.ds", [tokens for tokens, _ in talk], [loss for _, loss in talk])
+    write_texts(folder / "texts", 600, random.Random("texts"))
     for split, count in (("train", 500), ("test", 50)):
         write_chats(folder / "chats" / f"{split}.jsonl", count, random.Random(f"chats {split}"))
 

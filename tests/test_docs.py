@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import trivium
 from tests.support.scripts import load_script, make_data
 from trivium.cli.main import main
 from trivium.config.dialects import recognised
@@ -213,9 +214,10 @@ def test_pages_keep_to_the_words_of_the_design(page: Path) -> None:
         assert not re.search(rf"\b{word}s?\b", prose, re.IGNORECASE), word
 
 
-def test_the_readme_shows_the_example() -> None:
-    shown = next(block for block in blocks("toml") if block.page == ROOT / "README.md")
-    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / "tour.toml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("page", "example"), [("README.md", "tour.toml"), ("docs/quickstart.md", "quickstart.toml")])
+def test_the_first_config_of_a_page_is_the_example(page: str, example: str) -> None:
+    shown = next(block for block in blocks("toml") if block.page == ROOT / page)
+    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / example).read_text(encoding="utf-8"))
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -235,6 +237,18 @@ def test_the_config_reference_shows_defaults_that_a_user_may_write() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert "Undefined" not in page
     assert "factory" not in page
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    module = load_script("docs", "make_commands.py")
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert module.with_commands(page) == page, "run: python docs/make_commands.py"
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: trivium\.(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(set(trivium.__all__) - {"__version__"})
 
 
 def test_the_design_page_names_files_that_exist() -> None:

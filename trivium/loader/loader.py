@@ -92,6 +92,7 @@ class Loader:
         self.close()
 
     def batch(self, step: int) -> Batch:
+        """This rank's rows of any step, in any order of calls; a stream is read forward alone."""
         return self._gather(step, self._rows(step))
 
     def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
