@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class Loader:
     ) -> None:
         self.plan = plan = plan.readable()
         refuse_uneven(plan, rank, world_size, mesh, start, end)
+        self.start = start
         self.end = end
         self.mesh = mesh
         self.rank = rank
@@ -81,6 +83,12 @@ class Loader:
         """Steps of the whole run."""
         return self.plan.total_steps
 
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of a step, as `batch` gives it; IndexError after the last, as loops expect it."""
+        if not -len(self) <= step < len(self):
+            raise IndexError(f"there is no step {step:,}: the run has {len(self):,}.")
+        return self.batch(step % len(self))
+
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         """Every step from the current one on, and its batch."""
         return self.batches()
@@ -90,6 +98,15 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its plan and where it stands, so that it may be sent to another process."""
+        named = {key: getattr(self, key) for key in ("mesh", "start", "end", "prefetch", "workers")}
+        state = self.step, self.state_at(self.step)["lanes"]
+        return partial(Loader, **named), (self.plan, self.rank, self.world_size), state
+
+    def __setstate__(self, state: tuple[int, Mapping[str, Any]]) -> None:
+        self.seek(*state)
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of any step, in any order of calls; a stream is read forward alone."""

@@ -68,16 +68,22 @@ def make_plan(
     taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
-        made = Builder(taken.config, opened.sources, opened.gaps, taken, tuple(decisions)).plan()
-        return replace(made, own=dict(own or {}), decisions=tuple(decisions))
+        return make_inherited(taken, opened, own or {}, tuple(decisions))
     except PlanError as error:
         raise PlanError([*([] if taken.gap is None else [taken.gap]), *error.problems]) from None
 
 
+def make_inherited(
+    taken: Inherited, opened: OpenSources, own: Mapping[str, Any], decisions: tuple[Decision, ...]
+) -> Plan:
+    """The same of a config that has what it takes from its base, and of sources that are open."""
+    made = Builder(taken.config, opened.sources, opened.gaps, taken, decisions).plan()
+    return replace(made, own=dict(own), decisions=decisions)
+
+
 def decided_plan(plan: CompletePlan, decisions: Sequence[Decision]) -> CompletePlan:
     """The plan of a run in which other things were decided; PlanError where they cannot be. Opens nothing."""
-    made = Builder(plan.config, plan.sources, {}, plan.inherited, tuple(decisions)).plan()
-    return replace(made, own=plan.own, decisions=tuple(decisions)).complete()
+    return make_inherited(plan.inherited, OpenSources(plan.sources, {}), plan.own, tuple(decisions)).complete()
 
 
 def stage_configs(config: Config) -> list[Stage]:

@@ -239,6 +239,9 @@ class Plan:
             raise PlanError(self.gaps)
         return CompletePlan(**_fields(readable))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.readable().__reduce__()
+
     def _lacks_source(self, stage: PlannedStage) -> bool:
         return any(
             use.rows and use.segment is None and not isinstance(self.config.sources[name], StreamSource)
@@ -259,6 +262,13 @@ class ReadablePlan(Plan):
 
     def stage_at(self, step: int) -> CompleteStage:
         return cast(CompleteStage, super().stage_at(step))  # every batch asks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what was found out about its sources: the other process opens no file before it reads from it."""
+        from trivium.plan.share import found_out, remade
+
+        facts = self.inherited, found_out(self), dict(self.own), self.decisions
+        return remade, (*facts, isinstance(self, CompletePlan))
 
     def readable(self) -> "ReadablePlan":
         """The plan itself."""

@@ -1,4 +1,4 @@
-"""Rank 0's plan -> what the other ranks need to make the same one without looking at a file: sources and tables.
+"""A plan -> what other ranks and processes need to make the same one without looking at a file: sources and tables.
 
 The values are plain, so that they travel as JSON: some 100 bytes a token file, and for each reading the rows of its
 windows, compressed. A rank whose cache folder lacks a table keeps it there.
@@ -11,10 +11,13 @@ from zlib import compress, decompress
 
 from trivium.config.schema import Config
 from trivium.files import cache_folder
+from trivium.plan.inherit import Inherited
+from trivium.plan.make import make_inherited
 from trivium.plan.plan import Plan
 from trivium.rows.reading import keep_table
 from trivium.sources.known import describe_source, known_source, known_view
-from trivium.sources.open import OpenSource
+from trivium.run.decisions import Decision
+from trivium.sources.open import OpenSource, OpenSources
 
 
 def found_out(plan: Plan) -> dict[str, Any]:
@@ -36,3 +39,16 @@ def known_sources(config: Config, found: Mapping[str, Any]) -> dict[str, OpenSou
         view_of = each["view_of"]
         known[name] = known_view(known[view_of], each) if view_of else known_source(name, config.sources[name], each)
     return known
+
+
+def remade(
+    taken: Inherited,
+    found: Mapping[str, Any],
+    own: Mapping[str, Any],
+    decisions: tuple[Decision, ...],
+    is_complete: bool,
+) -> Plan:
+    """A plan that was pickled, made again of what it had found out."""
+    opened = OpenSources(known_sources(taken.config, found), {})
+    plan = make_inherited(taken, opened, own, decisions)
+    return plan.complete() if is_complete else plan.readable()
