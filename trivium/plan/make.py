@@ -83,7 +83,7 @@ def make_inherited(
 
 def decided_plan(plan: CompletePlan, decisions: Sequence[Decision]) -> CompletePlan:
     """The plan of a run in which other things were decided; PlanError where they cannot be. Opens nothing."""
-    return make_inherited(plan.inherited, OpenSources(plan.sources, {}), plan.own, tuple(decisions)).complete()
+    return make_inherited(plan.inherited, OpenSources(dict(plan.sources), {}), plan.own, tuple(decisions)).complete()
 
 
 def stage_configs(config: Config) -> list[Stage]:

@@ -15,8 +15,8 @@ from trivium.plan.inherit import Inherited
 from trivium.plan.make import make_inherited
 from trivium.plan.plan import Plan
 from trivium.rows.reading import keep_table
-from trivium.sources.known import describe_source, known_source, known_view
 from trivium.run.decisions import Decision
+from trivium.sources.known import describe_source, known_source, known_view
 from trivium.sources.open import OpenSource, OpenSources
 
 
