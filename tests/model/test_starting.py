@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from trivium.engine.make import weight_shapes
 from trivium.errors import ConfigError
-from trivium.model.huggingface import their_name, write_config
+from trivium.model.huggingface import write_config
 from trivium.model.huggingface_files import PICKLE, files_by_tensor
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.model.starting import from_checkpoint, from_huggingface
@@ -23,7 +23,7 @@ FRESH = {"optimizer state": "fresh"}
 def write(folder: Path, spec: ModelSpec = SPEC, **more: np.ndarray) -> Path:
     folder.mkdir(exist_ok=True)
     write_config(folder, spec, RopeSpec(), 32)
-    weights = {their_name(name): np.zeros(shape, np.float16) for name, shape in weight_shapes(spec).items()}
+    weights = {LLAMA.their_name(name): np.zeros(shape, np.float16) for name, shape in weight_shapes(spec).items()}
     save_file(weights | more, folder / "model.safetensors")
     return folder
 
@@ -49,7 +49,7 @@ def test_a_tensor_of_two_files_is_read_from_the_one_that_the_index_names(tmp_pat
     folder = write(tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     save_file({"model.norm.weight": np.ones(8, np.float16)}, folder / "b.safetensors")
-    names = dict.fromkeys((their_name(name) for name in weight_shapes(SPEC)), "a.safetensors")
+    names = dict.fromkeys((LLAMA.their_name(name) for name in weight_shapes(SPEC)), "a.safetensors")
     index = {"weight_map": names | {"model.norm.weight": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     read = from_huggingface(folder, SPEC, weight_shapes(SPEC))

@@ -40,9 +40,7 @@ BOUNDS = {
 
 
 def show_value(value: object) -> str:
-    """A value as TOML writes it; one that is not there is absent."""
-    if value is None:
-        return "absent"
+    """A value as TOML writes it."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -53,6 +51,11 @@ def show_value(value: object) -> str:
     if isinstance(value, bool | int | float | str):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
+
+
+def show_optional(value: object) -> str:
+    """The same of a value that may be absent."""
+    return "absent" if value is None else show_value(value)
 
 
 def written_path(location: Path, raw: object) -> Path:

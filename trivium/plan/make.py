@@ -180,7 +180,7 @@ class Builder:
 
     def _starting(self, model: PlannedModel) -> StartingWeights | None:
         """What is read of the weights that the run starts from; those that do not fit are problems."""
-        if model.spec is None or self.inherited.weights is None:
+        if model.spec is None or self.inherited.weights is None or self.inherited.problem is not None:
             return None
         try:
             return starting_weights(self.config, model.spec, self.inherited.weights)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
 
 from trivium.config.numbers import show_count
-from trivium.config.problems import show_value
+from trivium.config.problems import show_optional
 from trivium.files import parse_json
 
 LONGEST_LINE = 16 << 20  # bytes
@@ -93,7 +93,7 @@ class StageBegan(Event):
 
     def line(self) -> str:
         """`step 5: stage long: seq_len 2048 -> 8192, rope absent -> { theta = 500000 }`."""
-        changes = ", ".join(f"{key} {show_value(old)} -> {show_value(new)}" for key, (old, new) in self.changes.items())
+        changes = ", ".join(f"{key} {show_optional(old)} -> {show_optional(new)}" for key, (old, new) in self.changes.items())
         return f"step {self.step:,}: stage {self.name}" + (f": {changes}" if changes else "")
 
 
