@@ -14,30 +14,28 @@ LENGTH = 40
 ROWS = ((12, 20, 8), (40,), (3, 25), (30, 2))
 PLAIN = replace(TINY, max_seq_len=LENGTH)
 NEAR: dict[str, Any] = {"window": 5, "sliding": (0,)}
-ALONE: dict[str, ModelSpec] = {
-    name: replace(PLAIN, **fields)
-    for name, fields in {
-        "rotary_dim": {"rotary_dim": 4},
-        "qk_norm_joint": {"qk_norm": True, "qk_norm_joint": True},
-        "qkv_bias": {"qkv_bias": True},
-        "norm after": {"norm": "after"},
-        "norm both": {"norm": "both"},
-        "gelu": {"activation": "gelu"},
-        "gelu_tanh": {"activation": "gelu_tanh"},
-        "not gated": {"gated": False},
-        "xielu": {"activation": "xielu", "gated": False},
-        "xielu gated": {"activation": "xielu"},
-        "sliding": NEAR,
-        "all sliding": {"window": 1, "sliding": (0, 1)},
-        "sliding rope": {**NEAR, "rope": RopeSpec(sliding=RopeSpec(50.0))},
-        "dropped": {**NEAR, "rope": RopeSpec(dropped=(0,), sliding=RopeSpec(50.0))},
-        "attention_scale": {"attention_scale": 0.1},
-        "attention_softcap": {"attention_softcap": 1.5},
-        "logit_softcap": {"logit_softcap": 3.0},
-        "logit_scale": {"logit_scale": 0.25},
-        "embedding_scale": {"embedding_scale": 5.5},
-    }.items()
+_FIELDS: dict[str, dict[str, Any]] = {
+    "rotary_dim": {"rotary_dim": 4},
+    "qk_norm_joint": {"qk_norm": True, "qk_norm_joint": True},
+    "qkv_bias": {"qkv_bias": True},
+    "norm after": {"norm": "after"},
+    "norm both": {"norm": "both"},
+    "gelu": {"activation": "gelu"},
+    "gelu_tanh": {"activation": "gelu_tanh"},
+    "not gated": {"gated": False},
+    "xielu": {"activation": "xielu", "gated": False},
+    "xielu gated": {"activation": "xielu"},
+    "sliding": NEAR,
+    "all sliding": {"window": 1, "sliding": (0, 1)},
+    "sliding rope": {**NEAR, "rope": RopeSpec(sliding=RopeSpec(50.0))},
+    "dropped": {**NEAR, "rope": RopeSpec(dropped=(0,), sliding=RopeSpec(50.0))},
+    "attention_scale": {"attention_scale": 0.1},
+    "attention_softcap": {"attention_softcap": 1.5},
+    "logit_softcap": {"logit_softcap": 3.0},
+    "logit_scale": {"logit_scale": 0.25},
+    "embedding_scale": {"embedding_scale": 5.5},
 }
+ALONE: dict[str, ModelSpec] = {name: replace(PLAIN, **fields) for name, fields in _FIELDS.items()}
 TOGETHER: dict[str, ModelSpec] = {
     "both": replace(
         PLAIN,

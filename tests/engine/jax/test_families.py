@@ -9,8 +9,8 @@ import torch
 from jax import Array
 from numpy.typing import NDArray
 
-from tests.engine.torch.test_families import SEQ_LEN, VOCAB, their_logits, their_model
 from tests.support.batches import make_batch, settings_at
+from tests.support.families import SEQ_LEN, VOCAB, their_logits, their_model
 from trivium.engine.base import EngineSettings, StageSettings
 from trivium.engine.jax.attention import attend
 from trivium.engine.jax.engine import JaxEngine

@@ -18,6 +18,7 @@ from tests.support.generated import normalised
 from tests.support.scripts import ROOT
 from trivium.engine.base import OptimizerSettings, StageSettings
 from trivium.engine.jax.engine import JaxEngine
+from trivium.engine.jax.generation import JaxGeneration
 from trivium.model.spec import RopeSpec
 from trivium.rows.batch import IGNORED
 
@@ -72,6 +73,7 @@ def test_a_generation_is_what_the_formulas_make_of_whole_rows(form: str) -> None
         wanted = np.stack([each[end - 1] for each, end in zip(expected, ends, strict=True)])
         assert normalised(generation.logits()) == pytest.approx(wanted, abs=2e-5)
         generation.append(np.array([row[end] for row, end in zip(rows, ends, strict=True)]))
+    assert isinstance(generation, JaxGeneration)
     kept = [keys.shape[1] for keys, _ in generation.cache]
     assert kept == [spec.attention_of(layer).window or 128 for layer in range(2)]
 

@@ -8,9 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 
+from tests.engine.jax.forms import engine_of
 from tests.engine.tiny import DIRECTIONS, STAGE
 from tests.support.batches import TINY, make_batch, settings_at
+from tests.support.forms import TOGETHER
 from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.step import DeviceBatch
@@ -70,6 +73,17 @@ def test_gradients_are_the_same_by_parameter(spec: ModelSpec, stage: StageSettin
     torch_engine, jax_engine = both(tmp_path, spec)
     for engine in (torch_engine, jax_engine):
         engine.enter(stage)
+    refuse_other_gradients(torch_gradients(torch_engine, 0), jax_gradients(jax_engine, 0))
+
+
+@pytest.mark.parametrize("form", TOGETHER)
+def test_gradients_of_other_forms_are_the_same_by_parameter(form: str) -> None:
+    """Of biases, norms and learnt numbers too, none of which is zero or one."""
+    jax_engine, torch_engine = engine_of(TOGETHER[form]), TorchEngine(EngineSettings(TOGETHER[form], device="cpu"))
+    held = {name: torch.from_numpy(np.array(each)) for name, each in jax_engine.state.params.items()}
+    torch_engine.model.load_state_dict(held)
+    for engine in (torch_engine, jax_engine):
+        engine.enter(replace(STAGE, z_loss=1e-2))
     refuse_other_gradients(torch_gradients(torch_engine, 0), jax_gradients(jax_engine, 0))
 
 

@@ -7,7 +7,8 @@ sees itself and is seen by nothing else.
 Where queries see only a window W of keys, a row is cut into stretches of W slots or more, at least MIN_STRETCH, which
 are rows of their own; each has copies of the W - 1 keys before it in front. A query then meets W keys and those of its
 own block, an eighth of a stretch: the price grows with T (W + W / 8), not with T T, and the code that is compiled does
-not grow with the row. PRICE
+not grow with the row. Forward and backward of a row, 4 heads of 64, on one core, against all keys = 1: windows of 128,
+512 and 1,024 take 0.24, 0.68 and 0.78 at 2,048 slots, and 0.16, 0.31 and 0.60 at 4,096.
 
 The backward pass computes the shares again instead of keeping them. On one CPU rows go one after the other, so that
 a block's scores stay in the cache; elsewhere all rows go together. Forward and backward at 8 x 512, 4 heads of 64, on
@@ -36,6 +37,7 @@ KEPT = "attention"  # the name of what recompute = "selective" does not compute 
 MIN_BLOCK = 64
 MAX_BLOCKS = 8  # each is compiled by itself, in every layer
 MIN_STRETCH = MIN_BLOCK * MAX_BLOCKS
+MIN_STRETCHES = 3  # the first one meets keys that only fill: fewer cost as much as the whole row's blocks
 UNSEEN = -1e30  # finite, so that a query that sees nothing has no NaN
 NO_DOCUMENT = -2  # of slots that only fill a stretch; padding's number is -1
 EVERYTHING = AttentionSpec()
@@ -75,7 +77,8 @@ def attend(
     if segments is None:
         segments = jnp.zeros((num_rows, seq_len), jnp.int32)
     window = None if how.window is None or how.window >= seq_len else how.window
-    stretches = 1 if window is None else max(1, seq_len // max(MIN_STRETCH, window))
+    stretches = 1 if window is None else seq_len // max(MIN_STRETCH, window)
+    stretches = stretches if stretches >= MIN_STRETCHES else 1
     if window is not None and stretches > 1:
         scaled = _cut(scaled, stretches)
         keys, values = _cut(keys, stretches, window - 1), _cut(values, stretches, window - 1)

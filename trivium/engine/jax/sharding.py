@@ -2,7 +2,7 @@
 
     layers' matrices    heads and feed-forward over `tensor`, the other dimension over `shard` and `context`
     embeddings          the vocabulary over `shard` and `context`
-    norms               whole on every device: a thousandth of the weights
+    vectors             norms, biases and the like whole on every device: a thousandth of the weights
     rows of a batch     over `replicate` and `shard`, their slots over `context`
 
 A dimension that an axis does not divide is held whole. The compiler finds the rest: which part of a layer is gathered
