@@ -15,6 +15,7 @@ from trivium.model.huggingface_files import PICKLE, files_by_tensor
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.model.starting import from_checkpoint, from_huggingface
 
+LLAMA = BY_NAME["llama"]
 SPEC = ModelSpec(layers=1, width=8, heads=2, kv_heads=1, head_dim=4, ffn=8, vocab=120, max_seq_len=32)
 TIED = replace(SPEC, tied_embeddings=True)
 FRESH = {"optimizer state": "fresh"}

@@ -5,7 +5,8 @@ are frozen are those of the stage before where a stage says nothing.
 
 Rotary positions are the model's: a stage that asks for none keeps those that it was last trained with. A stage that
 scales them stretches the context that the model was trained with until then. Nothing that comes
-after a stage decides its positions, so that a longer stage may be appended to a run under way.
+after a stage decides its positions, so that a longer stage may be appended to a run under way. Sliding layers keep
+theirs where a stage does not give them others: what they see is near them in rows of any length.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from traceback import extract_tb
 from typing import Any
 
 from trivium.config.schema import ANY_FAMILY, OWN_FAMILY, SIZES, Config, Model, Size, Tokenizer
-from trivium.config.stages import Rope, Stage
+from trivium.config.stages import Rope, SlidingRope, Stage
 from trivium.engine.make import counted_spec, foreign_files, own_parameters, weight_shapes
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.files import read_json
@@ -32,6 +33,10 @@ from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
 FOREIGN_KEYS = ("vocab", "tied_embeddings", "init_std", "norm_eps")  # beside sizes: absent, they are the family's
+FORM_KEYS = (  # of `[model]`, which are the shape's too
+    *("qkv_bias", "norm", "activation", "gated", "rotary_dim", "attention_scale"),
+    *("attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     spec = _shape(config.model, stages, weights)
     ropes = stage_ropes(stages, config.model, spec)
     freezes, problems = stage_freezes(stages, spec)
-    problems = [*_dropped_problems(config.model, stages, spec), *problems]
+    problems = [*_layer_problems(config.model, stages, spec), *problems]
     vocab = vocab_of(config, largest_id)
     if isinstance(vocab, Problem):
         if problems:
@@ -259,15 +264,22 @@ def _other_tokenizer(where: str, folder: Path, config: Config) -> Problem | None
     return Problem(where, f"{what}. Give a teacher with the run's own tokenizer, unless both are known to agree.")
 
 
-def _dropped_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> list[Problem]:
-    """Every `drop_layers` that names a layer which the model does not have."""
+def _layer_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> list[Problem]:
+    """Every `drop_layers` beyond the model's last layer, and `sliding` where no layer slides."""
     asked = {"model.rope": model.rope} | {f"stages[{number}].rope": each.rope for number, each in enumerate(stages)}
     last = spec.layers - 1
-    return [
+    ropes = {where: rope for where, rope in asked.items() if rope is not None}
+    problems = [
         Problem(f"{where}.drop_layers", f"has {max(rope.drop_layers)}, and the model's last layer is {last}. Lower it.")
-        for where, rope in asked.items()
-        if rope is not None and rope.drop_layers and max(rope.drop_layers) > last
+        for where, rope in ropes.items()
+        if rope.drop_layers and max(rope.drop_layers) > last
     ]
+    problems += [
+        Problem(f"{where}.sliding", "is given, but no layer of the model slides. Leave it out.")
+        for where, rope in ropes.items()
+        if rope.sliding is not None and not spec.sliding
+    ]
+    return problems
 
 
 def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:
@@ -277,17 +289,29 @@ def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple
     # Where a stage stretches its positions, its rows are longer than the context that it stretches.
     trained = [spec.max_seq_len] if model.init is not None else []
     for stage in stages:
-        last = _rope(stage.rope, last, model.max_seq_len or max(trained, default=stages[0].seq_len))
+        context = model.max_seq_len or max(trained, default=stages[0].seq_len)
+        last = _rope(stage.rope, last, context, bool(spec.sliding))
         ropes.append(last)
         if last.scaling is None:
             trained.append(stage.seq_len)
     return tuple(ropes)
 
 
-def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
-    """Rotary positions as asked for; a base and an original context that are not given are those so far."""
+def _rope(asked: Rope | None, own: RopeSpec, context: int, slides: bool) -> RopeSpec:
+    """Rotary positions as asked for; a base and an original context that are not given are those so far.
+
+    Where layers slide and nothing is asked for them, they keep those so far.
+    """
     if asked is None:
         return own
+    so_far = own.sliding or replace(own, dropped=())
+    sliding = so_far if asked.sliding is None else _scaled(asked.sliding, so_far, context)
+    dropped = own.dropped if asked.drop_layers is None else tuple(sorted(set(asked.drop_layers)))
+    full = _scaled(asked, own, context)
+    return replace(full, dropped=dropped, sliding=sliding if slides and sliding != full else None)
+
+
+def _scaled(asked: SlidingRope, own: RopeSpec, context: int) -> RopeSpec:
     return RopeSpec(
         theta=own.theta if asked.theta is None else asked.theta,
         scaling=asked.scaling,
@@ -298,7 +322,6 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
         beta_slow=asked.beta_slow,
         low_freq_factor=asked.low_freq_factor,
         high_freq_factor=asked.high_freq_factor,
-        dropped=own.dropped if asked.drop_layers is None else tuple(sorted(set(asked.drop_layers))),
     )
 
 
@@ -317,7 +340,10 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
             raise ConfigError([Problem("model.init", str(error))]) from error
         own = replace(own, max_seq_len=model.max_seq_len or own.max_seq_len)
         context = own.max_seq_len
-    return replace(own, rope=_rope(model.rope, own.rope, context))
+    rope = _rope(model.rope, own.rope, context, bool(own.sliding))
+    if weights is None and model.rope is not None and model.rope.sliding is None:
+        rope = replace(rope, sliding=None)  # nothing was trained yet that sliding layers could keep
+    return replace(own, rope=rope)
 
 
 def _folder_spec(model: Model, weights: Path) -> ModelSpec:
@@ -363,12 +389,18 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
     size = _size(model)
     every = model.no_rope_every
     dropped = () if every is None else tuple(range(every - 1, size.layers, every))
+    pattern = model.layers_pattern or "S"
+    slides = [model.window is not None and pattern[layer % len(pattern)] == "S" for layer in range(size.layers)]
     return ModelSpec(
         **asdict(size),
         head_dim=model.head_dim or size.width // size.heads,
         vocab=vocab,
         max_seq_len=max_seq_len,
-        qk_norm=model.qk_norm,
+        qk_norm=bool(model.qk_norm),
+        qk_norm_joint=model.qk_norm == "joint",
+        window=model.window,
+        sliding=tuple(layer for layer in range(size.layers) if slides[layer]),
+        **{key: getattr(model, key) for key in FORM_KEYS},
         tied_embeddings=model.tied_embeddings,
         init_std=model.init_std,
         norm_eps=model.norm_eps,

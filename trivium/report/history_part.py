@@ -87,7 +87,7 @@ def _happened(run: ShownRun) -> PageTable:
 def _details(event: Event) -> str:
     match event:
         case StageBegan():
-            changes = (f"{key} {show_optional(old)} to {show_optional(new)}" for key, (old, new) in event.changes.items())
+            changes = (f"{key} {show_value(old)} to {show_value(new)}" for key, (old, new) in event.changes.items())
             return f"{event.name}" + "".join(f"; {change}" for change in changes)
         case EndedEarly():
             return f"{event.stage} ends, with {event.until} ({event.figure:.4g})"

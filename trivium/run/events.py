@@ -93,7 +93,8 @@ class StageBegan(Event):
 
     def line(self) -> str:
         """`step 5: stage long: seq_len 2048 -> 8192, rope absent -> { theta = 500000 }`."""
-        changes = ", ".join(f"{key} {show_optional(old)} -> {show_optional(new)}" for key, (old, new) in self.changes.items())
+        shown = {key: [show_optional(value) for value in pair] for key, pair in self.changes.items()}
+        changes = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in shown.items())
         return f"step {self.step:,}: stage {self.name}" + (f": {changes}" if changes else "")
 
 

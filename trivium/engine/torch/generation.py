@@ -318,7 +318,9 @@ class _Layer:
         queries, keys, values = self.query(read), self.key(read), self.value(read)
         if self.joint:
             queries, keys = self._normed(queries, keys)
-        queries, keys, values = (each.view(len(x), 1, -1, head_dim) for each in (queries, keys, values))
+        queries, keys, values = (
+            each.view(len(x), 1, each.shape[1] // head_dim, head_dim) for each in (queries, keys, values)
+        )
         if not self.joint:
             queries, keys = self._normed(queries, keys)
         gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values, self.how)
