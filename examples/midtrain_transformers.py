@@ -63,7 +63,7 @@ def last_figures(run: Path) -> str:
     """What the last step of a run reported."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "step"][-1]
-    balance = last.get("balance_loss")
+    balance = last["extra"].get("balance_loss")
     return f"loss {last['loss']:.3f}" + ("" if balance is None else f", balance_loss {balance:.4f}")
 
 

@@ -13,6 +13,7 @@ EXTRA_TABLES = ("extra", "figures")  # what an engine and the user's own code ad
 EXTRAS = {  # what engines add: a title and a note
     "kl": ("KL to the reference", "Nats a token that counts in the loss, before it is multiplied by beta."),
     "reference_loss": ("Loss of the reference", "Of the frozen model, on the same tokens."),
+    "balance_loss": ("Balancing loss of experts", "As it is part of the objective: times its coefficient."),
     "weighted_loss": ("Weighted loss", "The loss by the weights that the stage gives to its sources."),
     "objective": (
         "Objective",

@@ -6,6 +6,7 @@ gives are views, whose place in our tensors is read off their strides. So any ma
 and none is written down here; one that computes is refused.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from trivium.model.huggingface_files import (
     files_by_tensor,
     open_tensors,
     shards,
-    write_index,
+    write_index_of,
 )
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -161,7 +162,7 @@ def write_folder(
     files = shards(shapes, 4, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        write_index(folder, files, shapes, 4, lambda name: name)
+        write_index_of(folder, files, 4 * sum(math.prod(shape) for shape in shapes.values()))
     gathered: tuple[str, Tensor | None] = ("", None)
     for file, names in files.items():
         on_cpu = {}
