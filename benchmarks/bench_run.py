@@ -95,12 +95,13 @@ def make_config(
     stage: Mapping[str, Any] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     engine: str = "torch",
+    model: Mapping[str, Any] | None = None,
 ) -> Config:
     """A run of one stage in float32; documents are joined, so that a step is the work of a step on random rows."""
     rows = {"seq_len": size.seq_len, "batch_size": size.num_rows, "document_mask": False}
     raw = {
         "run": {"name": name, "folder": str(folder / "runs")},
-        "model": size.model,
+        "model": dict(model or size.model),
         "optimizer": {"grad_clip": CLIP},
         "engine": {"name": engine, "device": "cpu", "precision": "float32"},
         "checkpoint": dict(checkpoint or {}),

@@ -3,6 +3,7 @@
     python benchmarks/step.py            about six minutes
     python benchmarks/step.py --small    two minutes, to see that it works
     python benchmarks/step.py --engines  (f) alone: JAX beside torch, five minutes
+    python benchmarks/step.py --families (g) alone: a model of transformers, three minutes
 
 The CPU, float32, eager, two threads, fused AdamW, gradients clipped. Times are the clock's. What is compared
 takes turns within a round, in one process, in an order that changes from round to round; shown are medians
@@ -21,6 +22,8 @@ times do not; on a busy machine look at their spread too.
 (e) A process each: peak memory beyond what it held once its modules were imported.
 (f) The Trainer's loop on both engines, on the same rows, beside each one's own decoder in a bare loop; JAX compiles
     its step before the clock starts, and what that took is printed.
+(g) transformers' Llama in the Trainer (`model.family = "llama"`) beside the same model in a bare loop, with the loss
+    that it computes itself; documents joined in both. Then its steps with documents masked and joined, as in (c).
 """
 
 import argparse
@@ -56,6 +59,7 @@ MEMORY_STEPS = 6
 MEAN_DOCUMENTS = (512, 128)
 PEAK_SECONDS = 0.5
 
+FOREIGN = "Trainer, transformers Llama"
 TRAINER, BARE, NANOGPT, LLAMA = "trivium, Trainer", "trivium, bare loop", "nanoGPT-style", "transformers Llama"
 
 
@@ -154,12 +158,43 @@ def compare_loops(folder: Path, size: Size, rounds: int) -> None:
         line(f"tokens/s beside {name}", ratios(rates[TRAINER], rates[name]), ".2f")
 
 
+def compare_families(folder: Path, size: Size, rounds: int) -> None:
+    """(g): one model of transformers under both loops."""
+    steps = WARM_STEPS + rounds * size.stretch + 64
+    keys = {**size.model, "family": "llama", "heads": max(1, size.width // 64), "max_seq_len": size.seq_len}
+    trainer = Stretches(make_config(folder, size, name="families", steps=steps, model=keys), show=False)
+    rates: dict[str, list[float]] = {FOREIGN: [], LLAMA: []}
+    with trainer.open_session():
+        trainer.load()
+        loops: dict[str, Callable[[int], None]] = {
+            FOREIGN: trainer.take,
+            LLAMA: transformers_llama(trainer.plan.model, size.num_rows, size.seq_len).take,
+        }
+        for take in loops.values():
+            take(WARM_STEPS)
+        for turn in range(rounds):
+            for name in in_turn(list(loops), turn):
+                begin = time.perf_counter()
+                loops[name](size.stretch)
+                seconds = time.perf_counter() - begin
+                rates[name].append(size.stretch * size.num_rows * size.seq_len / seconds)
+    title(f"(g) tokens/s of transformers' Llama, {size.num_rows} x {size.seq_len}")
+    for name, values in rates.items():
+        line(name, values, ",.0f")
+    line("ratio", ratios(rates[FOREIGN], rates[LLAMA]), ".3f", "at least 0.97")
+    compare_documents(folder, size, rounds, keys | {"max_seq_len": size.long_seq_len})
+
+
 class DocumentSteps:
     """Steps of one engine on documents of a mean length, masked or joined."""
 
-    def __init__(self, folder: Path, size: Size, mean_document: int, steps: int) -> None:
+    def __init__(
+        self, folder: Path, size: Size, mean_document: int, steps: int, model: Mapping[str, Any] | None = None
+    ) -> None:
         rows = {"seq_len": size.long_seq_len, "batch_size": size.long_rows}
-        config = make_config(folder, size, name="documents", steps=steps, mean_document=mean_document, stage=rows)
+        config = make_config(
+            folder, size, name="documents", steps=steps, mean_document=mean_document, stage=rows, model=model
+        )
         self.plan = make_plan(config).complete()
         self.loader = Loader(self.plan, prefetch=0)
         self.engine = make_engine(engine_settings(config, self.plan.model))
@@ -175,12 +210,12 @@ class DocumentSteps:
         return (time.perf_counter() - begin) / count
 
 
-def compare_documents(folder: Path, size: Size, rounds: int) -> None:
+def compare_documents(folder: Path, size: Size, rounds: int, model: Mapping[str, Any] | None = None) -> None:
     """(c): the same engine and batches, masked and joined in turn."""
     title(f"(c) seconds of a step, {size.long_rows} x {size.long_seq_len}")
     kinds = ("masked", "joined")
     for mean in MEAN_DOCUMENTS:
-        steps = DocumentSteps(folder, size, mean, WARM_STEPS + rounds * size.long_stretch)
+        steps = DocumentSteps(folder, size, mean, WARM_STEPS + rounds * size.long_stretch, model)
         seconds: dict[str, list[float]] = {documents: [] for documents in kinds}
         for documents in kinds:
             steps.seconds(0, WARM_STEPS, documents == "masked")
@@ -352,6 +387,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None, help="7, or 1 with --small; fewer where processes start")
     parser.add_argument("--small", action="store_true", help="a small model, short rows, one round")
     parser.add_argument("--engines", action="store_true", help="only JAX beside torch")
+    parser.add_argument("--families", action="store_true", help="only a model of transformers")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -370,6 +406,9 @@ def main() -> None:
         folder = Path(temporary)
         if options.engines:
             compare_engines(folder, size, rounds)
+            return
+        if options.families:
+            compare_families(folder, size, rounds)
             return
         compare_loops(folder, size, rounds)
         compare_documents(folder, size, rounds)

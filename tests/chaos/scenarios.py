@@ -44,6 +44,7 @@ kind = "tokens"
 path = "../code"
 """
 )
+OLMOE = 'family = "olmoe"\noptions = { num_experts = 4, num_experts_per_tok = 2 }'
 STAGES = """
 [sources.pages]
 kind = "text"
@@ -230,6 +231,7 @@ def settings(every: int) -> str:
 SCENARIOS: dict[str, Scenario] = {
     "torch": Scenario(HEAD + settings(5) + STAGES, share=5),
     "ranks": Scenario(HEAD + settings(5) + STAGES, ranks=2, victims=("one", "one", "all")),
+    "transformers": Scenario(HEAD.replace("[model]", f"[model]\n{OLMOE}") + settings(5) + STAGES),
     "jax": Scenario(
         HEAD.replace("[engine]", '[engine]\nname = "jax"') + settings(4) + SHORT,
         environment={

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from trivium.engine.make import weight_shapes
 from trivium.errors import ConfigError
+from trivium.model.families.table import BY_NAME
 from trivium.model.huggingface import write_config
 from trivium.model.huggingface_files import PICKLE, files_by_tensor
 from trivium.model.spec import ModelSpec, RopeSpec

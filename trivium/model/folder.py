@@ -65,10 +65,12 @@ def read_spec(folder: Path, *, foreign: bool = False) -> ModelSpec:
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether a Hugging Face folder's family is known, and not one that the decoder has."""
+    """Whether a Hugging Face folder's family is not one that the decoder has."""
     path = folder / huggingface.CONFIG_FILE
-    family = huggingface.read_table(path).get("model_type") if path.exists() else None
-    return isinstance(family, str) and family not in BY_NAME
+    table = huggingface.read_table(path) if path.exists() else {}
+    family = table.get("model_type")
+    has_more = isinstance(table.get("text_config"), dict)  # than text: refused with the name of its text model
+    return isinstance(family, str) and family not in BY_NAME and not has_more
 
 
 def _first_form(raw: dict[str, Any]) -> dict[str, Any]:

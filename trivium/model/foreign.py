@@ -140,7 +140,7 @@ def _made(family: str, table: Mapping[str, Any], where: str) -> ModelSpec:
     try:
         made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
         plain = {key: value for key, value in made.to_dict().items() if key not in LEFT_OUT}
-        sizes = {key: getattr(made, name, None) for key, name in KEYS.items()}
+        sizes: dict[str, Any] = {key: getattr(made, name, None) for key, name in KEYS.items()}
     except Exception as error:  # whatever a family's own checks raise, the config is what it is about
         what = f"is not a config that transformers takes: {_first_line(error)}. Change it."
         raise ConfigError([Problem(where, what)]) from error

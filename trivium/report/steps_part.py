@@ -18,6 +18,7 @@ EXTRAS = {  # what engines add: a title and a note
         "Nats a token that counts in the loss, times the square of the temperature, before it is multiplied by beta.",
     ),
     "teacher_loss": ("Loss of the teacher", "Of the frozen model, on the same tokens."),
+    "balance_loss": ("Balancing loss of experts", "As it is part of the objective: times its coefficient."),
     "weighted_loss": ("Weighted loss", "The loss by the weights that the stage gives to its sources."),
     "objective": (
         "Objective",

@@ -45,7 +45,7 @@ def check(spec: ModelSpec, folder: Path) -> Checked:
     packed_error = difference(logits_of(engine, batch)[0], torch.cat(parts))
     assert not torch.equal(packed, logits_of(engine, batch)[0]), "it was trained"
     engine.export(folder / "ours")
-    theirs: Any = AutoModelForCausalLM.from_pretrained(folder / "ours", attn_implementation="eager").eval()
+    theirs: Any = AutoModelForCausalLM.from_pretrained(folder / "ours", attn_implementation="eager")
     whole = batch.rows(1, 2)
     with torch.no_grad():
         expected = theirs(torch.from_numpy(whole.tokens).long(), use_cache=False).logits
@@ -71,8 +71,9 @@ def documents(batch: Batch, row: int) -> list[Batch]:
     found = []
     for number in range(int(batch.segments[row].max()) + 1):
         here = np.flatnonzero(batch.segments[row] == number)
-        parts = (each[row : row + 1, here] for each in (batch.tokens, batch.targets, batch.segments, batch.positions))
-        found.append(Batch(*parts, batch.source[row : row + 1], batch.sources))
+        arrays = (batch.tokens, batch.targets, batch.segments, batch.positions)
+        tokens, targets, segments, positions = (each[row : row + 1, here] for each in arrays)
+        found.append(Batch(tokens, targets, segments, positions, batch.source[row : row + 1], batch.sources))
     return found
 
 

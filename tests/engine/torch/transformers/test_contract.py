@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_a_save_continues_bit_for_bit(family: str, optimizer: str, tmp_path: Pat
 @pytest.mark.parametrize("family", ["olmo3", "olmoe", "phi"])
 def test_recompute_and_micro_batches_change_nothing(family: str) -> None:
     batch, found = make_batch(), []
-    kinds = [{}, {"recompute": "full"}, {"recompute": "selective"}]
+    kinds: list[dict[str, Any]] = [{}, {"recompute": "full"}, {"recompute": "selective"}]
     if family != "olmoe":  # a balancing loss is of a micro-batch
         kinds += [{"micro_batch_size": 1}]
     for kind in kinds:

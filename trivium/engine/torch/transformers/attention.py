@@ -40,10 +40,10 @@ def attend(
     width, widest = value.shape[-1], max(query.shape[-1], value.shape[-1])
     if isinstance(layout, Recorder):
         return layout.record(module, query, key, value, how, attention_mask, others), None
-    slots_first = (
+    queries, keys, values = (
         pad(each.to(value.dtype), (0, widest - each.shape[-1])).transpose(1, 2) for each in (query, key, value)
     )
-    return layout.attend(*slots_first, how)[..., :width], None
+    return layout.attend(queries, keys, values, how)[..., :width], None
 
 
 class Recorder:

@@ -72,7 +72,7 @@ class _NoCopies(TorchFunctionMode):
 
 def _place(owner: Tensor, part: Tensor) -> tuple[slice, ...] | None:
     """Where a view lies in a tensor; None where it is no block of it in the same order."""
-    rest, sizes = part.storage_offset(), list(zip(part.shape, part.stride(), strict=True))
+    rest, sizes = int(part.storage_offset()), list(zip(part.shape, part.stride(), strict=True))
     where = []
     for size, stride in zip(owner.shape, owner.stride(), strict=True):
         start, rest = divmod(rest, stride) if stride else (0, rest)
@@ -169,7 +169,7 @@ def write_folder(
     files = shards(shapes, 4, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        write_index(folder, files, shapes, 4, lambda name: name)
+        write_index(folder, files, shapes, 4, str)
     gathered: tuple[str, Tensor | None] = ("", None)
     for file, names in files.items():
         on_cpu = {}

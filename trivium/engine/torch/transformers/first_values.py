@@ -87,7 +87,7 @@ def _visit(owner: PreTrainedModel, module: nn.Module) -> None:
     """Modules inside first, each by the rule of the nearest model around it, as transformers does."""
     for child in module.children():
         _visit(child if isinstance(child, PreTrainedModel) else owner, child)
-    owner._init_weights(module)
+    owner._init_weights(module)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

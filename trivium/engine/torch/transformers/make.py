@@ -25,7 +25,7 @@ def make_inner(spec: ModelSpec) -> tuple[PreTrainedModel, dict[str, Tensor]]:
     try:
         with hushed(), torch.device("meta"), _NumbersKept():
             config = CONFIG_MAPPING[spec.foreign.family](**spec.foreign.table)
-            inner: PreTrainedModel = AutoModelForCausalLM.from_config(
+            inner: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation=attention.NAME, experts_implementation=experts.NAME, dtype=torch.float32
             )
     except Exception as error:  # a family that transformers' own interface does not reach
@@ -58,8 +58,8 @@ def counted(spec: ModelSpec) -> ModelSpec:
     """The spec with what can only be counted on the model; ConfigError where it cannot be trained here."""
     assert spec.foreign is not None
     parameters, probed = _looked_at(replace(spec, foreign=replace(spec.foreign, parameters=0, token_weights=0)))
-    figures = {"parameters": parameters, "token_weights": probed.token_weights, "attention": probed.attention}
-    return replace(spec, foreign=replace(spec.foreign, **figures))
+    foreign = replace(spec.foreign, parameters=parameters, attention=probed.attention)
+    return replace(spec, foreign=replace(foreign, token_weights=probed.token_weights))
 
 
 @cache
@@ -72,7 +72,7 @@ def _looked_at(spec: ModelSpec) -> tuple[int, Probed]:
 def hushed() -> Iterator[None]:
     """Inside, transformers says nothing below an error: token ids of a default config, and the like."""
     before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

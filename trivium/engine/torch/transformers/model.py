@@ -32,6 +32,7 @@ class TransformersModel(LanguageModel):
         super().__init__()
         self.spec = counted(spec)
         self.precision = torch.float32
+        inner: Any
         inner, numbers = make_inner(spec)
         self.rules = rules_of(inner, numbers, spec.init_std)
         self.balance = balance_of(inner)
@@ -40,7 +41,7 @@ class TransformersModel(LanguageModel):
         self.tied = inner.get_output_embeddings().weight is inner.get_input_embeddings().weight
         if self.tied:  # one parameter in two modules would be two once it has storage
             inner.set_output_embeddings(nn.Identity())
-        self.inner = inner
+        self.inner: Any = inner
         self.layers = layers_of(inner, spec)
         self.rope = spec.rope
         inner.get_input_embeddings().register_forward_hook(lambda _, __, vectors: vectors.to(self.precision))

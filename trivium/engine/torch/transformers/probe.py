@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from trivium.engine.torch.transformers import attention, experts
@@ -34,7 +33,7 @@ class Probed:
     attention: tuple[tuple[int, int, float], ...]  # of each call: FLOPs for a key, window and cap (0: none)
 
 
-def probe(inner: PreTrainedModel, layers: nn.ModuleList, spec: ModelSpec) -> Probed:
+def probe(inner: Any, layers: nn.ModuleList, spec: ModelSpec) -> Probed:
     """What a model does; ConfigError, with all that is known of it, where it is nothing that can be trained here."""
     recorder = attention.Recorder()
     with _experts_counted(inner):
@@ -55,7 +54,7 @@ def refusal(spec: ModelSpec, why: str) -> ConfigError:
     return ConfigError([Problem("model.family", f'"{spec.foreign.family}" cannot be trained here: {why}. {instead}')])
 
 
-def _flops_of_pass(inner: PreTrainedModel, recorder: attention.Recorder, spec: ModelSpec) -> int:
+def _flops_of_pass(inner: Any, recorder: attention.Recorder, spec: ModelSpec) -> int:
     """FLOPs of all products of SLOTS tokens but attention's own and those of rotary positions."""
     counter = FlopCounterMode(display=False)
     tokens = torch.zeros(1, SLOTS, dtype=torch.long, device="meta")
@@ -70,7 +69,7 @@ def _flops_of_pass(inner: PreTrainedModel, recorder: attention.Recorder, spec: M
     return int(counter.get_total_flops() - sum(of_rotary))
 
 
-def _attention_problems(inner: PreTrainedModel, layers: nn.ModuleList, recorder: attention.Recorder) -> Iterator[str]:
+def _attention_problems(inner: Any, layers: nn.ModuleList, recorder: attention.Recorder) -> Iterator[str]:
     asking = {id(module) for module in recorder.modules}
     silent = [n for n, layer in enumerate(layers) if not asking & {id(module) for module in layer.modules()}]
     if silent:
@@ -92,7 +91,7 @@ def _attention_problems(inner: PreTrainedModel, layers: nn.ModuleList, recorder:
             yield "its sliding layers do not name their window to attention"
 
 
-def _logit_problems(inner: PreTrainedModel, spec: ModelSpec) -> Iterator[str]:
+def _logit_problems(inner: Any, spec: ModelSpec) -> Iterator[str]:
     """Compare what the model makes of an lm_head's product with what the spec says."""
     head: Any = inner.get_output_embeddings()
     if not isinstance(head, nn.Linear):
@@ -107,7 +106,7 @@ def _logit_problems(inner: PreTrainedModel, spec: ModelSpec) -> Iterator[str]:
         return product.clone()
 
     with torch.device("cpu"), torch.no_grad():
-        output = _Output(last_hidden_state=hidden)
+        output = _Output(last_hidden_state=hidden)  # type: ignore[arg-type]
         with _replaced(inner.base_model, lambda *_, **__: output), _replaced(head, stand_in):
             try:
                 logits = inner(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=False).logits
@@ -141,7 +140,7 @@ def _replaced(module: nn.Module, forward: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _experts_counted(inner: PreTrainedModel) -> Iterator[None]:
+def _experts_counted(inner: Any) -> Iterator[None]:
     """Inside, experts run by batched products, which have shapes and counts without values."""
     inner.set_experts_implementation(experts.COUNTED)
     try:
