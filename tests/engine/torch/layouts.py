@@ -19,7 +19,7 @@ from tests.support.batches import TINY, VOCAB, make_batch, settings_at
 from tests.support.counted import Counted
 from tests.support.forked import launch
 from trivium.engine.average import AverageSettings
-from trivium.engine.base import EngineSettings, OptimizerSettings
+from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings
 from trivium.engine.loss_weight import LossWeights
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
@@ -31,6 +31,7 @@ from trivium.rows.batch import Batch
 ADAMW, MUON, ADEMAMIX = (OptimizerSettings(name, grad_clip=1.0) for name in ("adamw", "muon", "ademamix"))
 SPEC = replace(TINY, qk_norm=True)
 TIED = replace(TINY, tied_embeddings=True)
+TEACHER = replace(TINY, layers=3, width=48, head_dim=16, ffn=96, vocab=VOCAB + 200)
 KINDS: Mapping[str, EngineSettings] = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
     "micro-batches": EngineSettings(SPEC, ADAMW, seed=1, micro_batch_size=1),
@@ -74,6 +75,7 @@ def measure(folder: Path) -> None:
         figures: dict[str, Any] = {kind: learn(kind, mesh, ranks.rank) for kind in KINDS}
         figures |= hand_on(folder, name, mesh, ranks.rank)
         figures["generated"] = generate(mesh, ranks)
+        figures["changed"] = change_model(folder, name, mesh, ranks.rank)
         if name == "shard 2":
             figures["let go"] = {str(each): calls(make("adamw", mesh, each), ranks.rank) for each in (True, False)}
         if ranks.is_main:
@@ -234,6 +236,32 @@ def change_optimizer(folder: Path, name: str, mesh: MeshShape, rank: int) -> boo
         take(engine, rank, range(step, 6))
         ends.append(weights(engine))
     return ends[0] == ends[1] == ends[2]
+
+
+def change_model(folder: Path, name: str, mesh: MeshShape, rank: int) -> dict[str, Any]:
+    """Grow; then freeze, grow within the padding, and grow beyond it beside a teacher, a step each."""
+    if name == "one":
+        TorchEngine(EngineSettings(TEACHER, seed=3, device="cpu")).export(folder / "teacher")
+    plain = replace(STAGE, z_loss=1e-3)
+    distill = KlSettings(0.5, folder / "teacher", temperature=2.0, top_k=5, spec=TEACHER)
+    stages = [
+        replace(plain, freeze=("embedding", "layers.0", "layers.1.attention"), average=AverageSettings(ema=0.5)),
+        replace(plain, vocab=VOCAB + 5, average=AverageSettings(ema=0.5)),
+        replace(plain, vocab=TEACHER.vocab, freeze=("unembedding", "layers.0"), distill=distill),
+    ]
+    grown = make("adamw", mesh)
+    grown.enter(stages[-1])
+    figures: dict[str, Any] = {"grown": weights(grown), "steps": []}
+    engine, resumed = make("adamw", mesh), make("adamw", mesh)
+    for number, stage in enumerate(stages):
+        engine.enter(stage)
+        figures["steps"] += take(engine, rank, [number])
+        if number == 1:
+            engine.save(folder / "changed" / name).wait()
+    resumed.load(folder / "changed" / name)
+    resumed.enter(stages[-1])
+    again = take(resumed, rank, [2])
+    return figures | {"same": again == figures["steps"][2:] and weights(resumed) == weights(engine)}
 
 
 if __name__ == "__main__":

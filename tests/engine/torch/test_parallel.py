@@ -167,6 +167,17 @@ def test_an_average_resumes_to_the_bit_and_is_read_on_another_layout(
     assert found["before"] == before["average"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_all_layouts_freeze_grow_and_are_taught_alike(layouts: dict[str, Any], name: str) -> None:
+    one, many = (layouts[each]["changed"] for each in ("one", name))
+    assert many["same"]
+    assert many["grown"] == one["grown"]
+    for step, other in zip(one["steps"], many["steps"], strict=True):
+        for figure in ("loss", "norm", "objective"):
+            assert other[figure] == pytest.approx(step[figure], rel=1e-4)
+
+
 SIZES = [(40, 24), (24, 40), (8, 8), (56, 16), (200, 3)]  # rows that shard axes do not divide, and fewer than ranks
 
 
