@@ -4,6 +4,7 @@
     python benchmarks/step.py --small    two minutes, to see that it works
     python benchmarks/step.py --engines  (f) alone: JAX beside torch, five minutes
     python benchmarks/step.py --families (g) alone: a model of transformers, three minutes
+    python benchmarks/step.py --extras   (h) alone: an average, a goldfish mask, loss weights; five minutes
 
 The CPU, float32, eager, two threads, fused AdamW, gradients clipped. Times are the clock's. What is compared
 takes turns within a round, in one process, in an order that changes from round to round; shown are medians
@@ -24,6 +25,8 @@ times do not; on a busy machine look at their spread too.
     its step before the clock starts, and what that took is printed.
 (g) transformers' Llama in the Trainer (`model.family = "llama"`) beside the same model in a bare loop, with the loss
     that it computes itself; documents joined in both. Then its steps with documents masked and joined, as in (c).
+(h) The Trainer's loop with an average, a goldfish mask or loss weights beside the same loop without; a second plain
+    loop shows the noise. Loss weights are those of the one source that there is: the work is the same for any weight.
 """
 
 import argparse
@@ -33,6 +36,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -362,6 +366,42 @@ def compare_engines(folder: Path, size: Size, rounds: int) -> None:
     print(f"  compiled at the first step: {compiled[0]} in {compiled[1]:.1f} s; at later ones: {again}")
 
 
+EXTRAS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "plain, a second time": {},
+    "average (ema)": {"average": {"ema": 0.999}},
+    "goldfish mask": {"goldfish": {"k": 50, "h": 50}},
+    "loss weights": {"loss_weight": {"web": 0.5}},
+}
+
+
+def compare_extras(folder: Path, size: Size, rounds: int) -> None:
+    """(g): a Trainer for each, all in one process, a stretch of each in every round."""
+    steps = WARM_STEPS + rounds * size.stretch + 64
+    configs = {
+        name: make_config(folder, size, name=f"extra-{number}", steps=steps, stage=stage)
+        for number, (name, stage) in enumerate(EXTRAS.items())
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in EXTRAS}
+    with ExitStack() as stack:
+        trainers = {name: Stretches(config, show=False) for name, config in configs.items()}
+        for trainer in trainers.values():
+            stack.enter_context(trainer.open_session())
+            trainer.load()
+            trainer.take(WARM_STEPS)
+        for turn in range(rounds):
+            for name in in_turn(list(trainers), turn):
+                begin = time.perf_counter()
+                trainers[name].take(size.stretch)
+                seconds[name].append((time.perf_counter() - begin) / size.stretch)
+    title(f"(g) seconds of a step, {size.num_rows} x {size.seq_len}, and over the plain one's")
+    targets = {"average (ema)": "at most 1.03", "goldfish mask": "noise", "loss weights": "noise"}
+    for name, values in seconds.items():
+        line(name, values, ".4f")
+        if name != "plain":
+            line("  over plain", ratios(values, seconds["plain"]), ".3f", targets.get(name, ""))
+
+
 TASKS: Mapping[str, Callable[..., Any]] = {
     "make run": make_run,
     "resume": resume,
@@ -388,6 +428,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a small model, short rows, one round")
     parser.add_argument("--engines", action="store_true", help="only JAX beside torch")
     parser.add_argument("--families", action="store_true", help="only a model of transformers")
+    parser.add_argument("--extras", action="store_true", help="only an average, a goldfish mask and loss weights")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -410,10 +451,14 @@ def main() -> None:
         if options.families:
             compare_families(folder, size, rounds)
             return
+        if options.extras:
+            compare_extras(folder, size, rounds)
+            return
         compare_loops(folder, size, rounds)
         compare_documents(folder, size, rounds)
         compare_resumes(folder, size, min(rounds, 5))
         compare_memory(folder, size, min(rounds, 3))
+        compare_extras(folder, size, rounds)
     print(f"\nload after: {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
 
 

@@ -70,6 +70,13 @@ def test_step_measures_loops_documents_resumes_and_memory() -> None:
 
 
 @pytest.mark.slow
+def test_step_measures_an_average_a_goldfish_mask_and_loss_weights() -> None:
+    printed = run("step.py", "--extras", "--small")
+    for name in ("plain, a second time", "average (ema)", "goldfish mask", "loss weights"):
+        assert f"\n  {name}" in printed
+
+
+@pytest.mark.slow
 def test_step_measures_both_engines_and_what_was_compiled() -> None:
     printed = run("step.py", "--engines", "--small")
     for name in ("torch, Trainer", "torch, bare loop", "jax, Trainer", "jax, bare jitted loop", "jax beside torch"):

@@ -102,7 +102,7 @@ lanes = 3
 shuffle_buffer = 6
 [[stages]]
 name = "one"
-steps = 60
+until = { validation = "web", below = 5.8, at_most = { steps = 60 } }
 average = { last = 2, every = 2000 }
 mixture = { flow = 0.75, code = 0.25 }
 seq_len = 16
@@ -139,22 +139,17 @@ vocab = 600
 distill = { path = "../teacher", beta = 0.5 }
 """
 RECIPE = """
-[sources.flow]
-kind = "stream"
-dataset = "../flow"
-lanes = 3
-shuffle_buffer = 6
 [[stages]]
 name = "general"
-until = { validation = "web", below = 5.7, at_most = { steps = 70 } }
-mixture = { web = 0.5, code = 0.25, flow = 0.25 }
+until = { validation = "web", below = 5.5, at_most = { steps = 70 } }
+mixture = { web = 0.5, code = 0.5 }
 seq_len = 16
 batch_size = { from = 4, to = 8, by = 2, over = 1000 }
 average = { last = 3, every = { steps = 7 }, weights = "1-sqrt" }
 [[stages]]
 name = "long"
 steps = 30
-mixture = { code = 0.5, flow = 0.5 }
+mixture = { code = 1.0 }
 fade = { steps = 10 }
 seq_len = 32
 batch_size = 4
@@ -243,7 +238,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "stream": Scenario(HEAD + settings(5) + STREAMS),
     "copy": Scenario(HEAD + settings(5) + 'copy_to = "copy"\nkeep_every = 20\n' + STAGES, loses="runs", share=4),
-    # A ramp, averages, points and two stages that end on a figure; a stream is read on.
+    # A ramp, averages, points and two stages that end on a figure.
     "recipe": Scenario(
         HEAD.replace('shape = "cosine"\nwarmup = { steps = 3 }', POINTS) + settings(5) + RECIPE,
         ranks=2,

@@ -177,7 +177,46 @@ name = "falls"
 steps = 100
 lr = { shape = "power", exponent = 2 }
 """
-# Keys that these two runs do not come to, and the modules that read them.
+MEASURED = """
+[run]
+name = "measured"
+
+[model]
+size = "tiny"
+vocab = 512
+
+[tokenizer]
+kind = "bytes"
+
+[engine]
+device = "cpu"
+
+[evaluate]
+every = 2
+tokens = 64
+tasks = ["spelling"]
+tasks_every = 2
+questions = 1
+max_new_tokens = 2
+
+[sources.web]
+kind = "tokens"
+path = "web"
+validation = 0.2
+
+[defaults]
+seq_len = 64
+batch_size = 2
+
+[[stages]]
+name = "measured"
+until = { validation = "web", below = 100.0, at_most = { steps = 6 } }
+
+[[stages]]
+name = "scored"
+until = { score = "spelling", at_least = 1.0, at_most = 400 }
+"""
+# Keys that these runs do not come to, and the modules that read them.
 ELSEWHERE = {
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",
@@ -199,7 +238,7 @@ KEYS = {(owner_of(table, key), key) for table in TABLES for key in table.model_f
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, str]]]:
-    """The keys that are read while one run is trained and another planned."""
+    """The keys that are read while two runs are trained and another is planned."""
     folder = tmp_path_factory.mktemp("read")
     write_source(folder / "web", [[13] * 30], dtype="uint16")
     write_jsonl(folder / "pages", [[200] * 20])
@@ -225,7 +264,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, st
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr(Table, "__getattribute__", noted)
         patch.setattr(Table, "__iter__", noted_all)
-        for command, config in ((("train",), TRAINED), (("plan", "--prepare"), PLANNED)):
+        for command, config in ((("train",), TRAINED), (("train",), MEASURED), (("plan", "--prepare"), PLANNED)):
             (folder / "run.toml").write_text(config)
             code, _, problems = run_command(folder, *command, "run.toml")
             assert code == 0, problems

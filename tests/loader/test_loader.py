@@ -14,82 +14,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.corpus import document_ends, make_config, write_source
-from tests.support.loading import SMALL, copied, write_config
+from tests.support.loading import FILES, SMALL, STAGES, copied, ramps_of, read_tokens, stages_fit, write_config
 from trivium.config.schema import Config
-from trivium.config.stages import CROPPING, Stage
+from trivium.config.stages import CROPPING
 from trivium.engine.mesh import MeshShape
 from trivium.errors import PlanError, SourceError
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
 from trivium.rows.batch import IGNORED, PADDING, Batch
-from trivium.run.decisions import BatchResized, StageEnded
+from trivium.run.decisions import BatchResized
 from trivium.tokenfiles.manifest import measure, write_manifest
 from trivium.tokenfiles.open import open_source
-
-FILES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=10), min_size=1, max_size=3).filter(
-    lambda files: all(any(lengths) for lengths in files)
-)
-
-
-def ramps_of(unit: int) -> st.SearchStrategy[dict[str, int]]:
-    """Ramps whose sizes are multiples of a number, short enough for most stages."""
-    sizes = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.integers(1, 200))
-    return sizes.map(
-        lambda drawn: {
-            "from": unit * drawn[0],
-            "by": unit * drawn[1],
-            "to": unit * (drawn[0] + drawn[1] * drawn[2]),
-            "over": drawn[3],
-        }
-    )
-
-
-def stages_fit(stages: list[dict[str, Any]]) -> bool:
-    """Whether every stage is long enough for its ramp, its own fade of one step and half of the next one's."""
-    whole_steps = [1 + ("fade" in stage and not stage["fade"]["center"]) for stage in stages]
-    for stage, steps in zip(stages, whole_steps, strict=True):
-        batches = Stage.model_validate({"name": "one", **stage}).batches
-        if stage["steps"] < steps or batches.rows_before(stage["steps"]) == 1:
-            return False
-        if batches.pieces[-1].step >= stage["steps"]:
-            return False
-    return True
-
-
-STAGES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
-    st.fixed_dictionaries(
-        {
-            "steps": st.integers(1, 6),
-            "seq_len": st.integers(2, 24),
-            "batch_size": st.sampled_from([1, 2, 4, 6, 16]) | ramps_of(1),
-            "packing": st.sampled_from(["concat", "bestfit", "crop", "crop-first", "pad"]),
-            "weights": st.fixed_dictionaries({"web": st.integers(1, 5), "code": st.integers(0, 5)}),
-        },
-        optional={
-            "seed": st.integers(0, 3),
-            "fade": st.fixed_dictionaries(
-                {
-                    "steps": st.just(1),
-                    "shape": st.sampled_from(["linear", "cosine", "sigmoid"]),
-                    "center": st.booleans(),
-                }
-            ),
-        },
-    ),
-    min_size=1,
-    max_size=4,
-).filter(stages_fit)
 
 
 def same(one: Batch, other: Batch) -> bool:
     fields = ("tokens", "targets", "segments", "positions", "source")
     return all(np.array_equal(getattr(one, field), getattr(other, field)) for field in fields)
-
-
-def read_tokens(batch: Batch, source: str) -> list[int]:
-    rows = batch.source == batch.sources.index(source)
-    tokens: list[int] = batch.tokens[rows][batch.segments[rows] != PADDING].tolist()
-    return tokens
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,48 +61,6 @@ def test_every_token_is_an_input_once_before_any_is_again(
             assert Counter(tokens[first : first + whole]) <= Counter(range(whole))
         figures = [stage.uses[name].figures for stage in plan.stages if name in stage.uses]
         assert sum(each.tokens for each in figures if each) == len(tokens)
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_across_the_early_end_of_a_stage_nothing_is_read_twice_and_nothing_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    sources = {name: data.draw(FILES) for name in ("web", "code")}
-    stages = data.draw(STAGES)
-    for stage in stages:
-        stage["packing"] = "bestfit" if stage["packing"] in CROPPING else stage["packing"]
-        stage["until"] = {"validation": "all", "below": 2.0}
-        stage.get("fade", {}).pop("center", None)
-    config = write_config(tmp_path_factory.mktemp("run"), sources, stages, evaluate={"every": 1})
-    try:
-        plan = make_plan(config)
-    except PlanError:  # a stage of one step, before which no figure is measured
-        assume(False)
-    loader, taken = Loader(plan, prefetch=2), []
-    decisions: list[StageEnded] = []
-    while loader.step < plan.known_steps:
-        end = data.draw(st.integers(loader.step + 1, plan.known_steps))
-        for _, batch in loader.batches():
-            taken.append(batch)
-            if loader.step == end:
-                break
-        made = StageEnded(step=end, until="validation loss below 2.0", figure=1.9)
-        try:
-            after = make_plan(config, plan.sources, decisions=[*decisions, made])
-        except PlanError:  # within a fade or a ramp
-            continue
-        if after.known_steps < plan.known_steps:
-            assert after.fingerprint(end) == plan.fingerprint(end)
-            decisions.append(made)
-            plan, loader = after, loader.followed(after, end)
-    again = [batch for _, batch in Loader(plan, prefetch=0).batches(start=0)]  # with all that was decided
-    assert [copied(batch) for batch in again] == [copied(batch) for batch in taken]
-    for name, files in sources.items():
-        whole = int(document_ends(files)[-1])
-        tokens = [token for batch in taken for token in read_tokens(batch, name)]
-        for first in range(0, len(tokens), whole):
-            assert Counter(tokens[first : first + whole]) <= Counter(range(whole))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,6 +1,6 @@
 """Steps, tokens, epochs -> steps; shares as written -> exact shares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -210,3 +210,15 @@ def _fade(fade: FadeConfig, stage: Stage) -> Fade:
         whole, half = divmod(fade.steps, sides)
         rows = stage.batches.rows_before(whole) + (-(-stage.batches.size_at(whole) // 2) if half else 0)
     return Fade(sides * rows, rows if fade.center else 0, fade.shape, fade.steepness)
+
+
+def steps_for_tokens(stages: Sequence[PlannedStage], tokens: int) -> int:
+    """The first step at which the run has read this many tokens; beyond its end by the last stage's steps."""
+    steps = 0
+    for stage in stages:
+        whole = stage.tokens
+        if whole is None or tokens <= whole:
+            break
+        tokens -= whole
+        steps += stage.steps or 0
+    return steps + stage.steps_for(tokens)

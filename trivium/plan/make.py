@@ -27,6 +27,7 @@ from trivium.plan.budget import (
     mixture_of,
     own_sources,
     shares_of,
+    steps_for_tokens,
     unmeasured,
     with_parameters_counted,
 )
@@ -320,7 +321,7 @@ class Builder:
         if total is None and schedule.horizon is None and needs_length(schedule):
             self.gaps.append(Problem("schedule", "the learning rate is not known before the run's length is."))
             return None, momenta, {}
-        lengths = self._run_lengths(partial(_steps_for_tokens, longest), total or 0)
+        lengths = self._run_lengths(partial(steps_for_tokens, longest), total or 0)
         if len(self.problems) > known:  # lengths that do not fit make no curve
             return None, momenta, {}
         curves = {group: learning_rate(schedule, lengths, spans, group) for group in GROUPS}
@@ -485,15 +486,3 @@ def _rounded_up(epochs: float) -> float:
     """To two digits, never below: a cap that works."""
     digits = 1 - floor(log10(epochs))
     return float(ceil(epochs * 10.0**digits - 1e-9) / 10.0**digits)
-
-
-def _steps_for_tokens(stages: tuple[PlannedStage, ...], tokens: int) -> int:
-    """The first step at which the run has read this many tokens; beyond its end by the last stage's steps."""
-    steps = 0
-    for stage in stages:
-        whole = stage.tokens
-        if whole is None or tokens <= whole:
-            break
-        tokens -= whole
-        steps += stage.steps or 0
-    return steps + stage.steps_for(tokens)

@@ -58,7 +58,7 @@ def _score_rules(view: View, path: Path, until: Until) -> Iterator[Finding]:
         what = f"{show_value(until.score)} is not scored. Write evaluate.tasks = [{show_value(until.score)}] too."
         yield view.problem((*path, "score"), what)
     elif not found:
-        what = f"{show_value(until.score)} is no task of evaluate.tasks. {nearest(until.score, names)}"
+        what = f"{show_value(until.score)} is not a task of evaluate.tasks. {nearest(until.score, names)}"
         yield view.problem((*path, "score"), what)
 
 

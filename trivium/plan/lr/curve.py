@@ -150,7 +150,7 @@ class Formula:
         return replace(self, first=self.first * factor, last=self.last * factor)
 
     def moved(self, steps: int) -> "Formula":
-        """The same formula, so many steps later."""
+        """The same formula, this number of steps later."""
         return self if self.form == "constant" else replace(self, origin=self.origin + steps)
 
     def stretched(self, at: int, ratio: Fraction) -> "Formula":
@@ -234,7 +234,7 @@ class CurvePiece:
         return replace(self, formula=self.formula.scaled(factor))
 
     def moved(self, steps: int) -> "CurvePiece":
-        """The same piece, so many steps later."""
+        """The same piece, this number of steps later."""
         ramp = None if self.ramp is None else self.ramp.moved(steps)
         return CurvePiece(self.start + steps, self.formula.moved(steps), ramp)
 
@@ -262,7 +262,7 @@ class Curve:
         return self.pieces[bisect_right(self.pieces, step, key=lambda piece: piece.start) - 1]
 
     def moved(self, steps: int) -> "Curve":
-        """The same curve, so many steps later; a negative number of them: earlier."""
+        """The same curve, this number of steps later, or earlier where it is negative."""
         return self if not steps else Curve(tuple(piece.moved(steps) for piece in self.pieces))
 
     def until(self, end: int) -> list[CurvePiece]:
