@@ -251,6 +251,12 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
     assert sorted(shown) == sorted(set(trivium.__all__) - {"__version__"})
 
 
+@pytest.mark.parametrize("file", ["CITATION.cff", "docs/cite.md"])
+def test_what_to_cite_has_the_version(file: str) -> None:
+    versions = re.findall(r"version\s*[:=]\s*\{?([\w.]+)", (ROOT / file).read_text(encoding="utf-8"))
+    assert versions[-1] == trivium.__version__
+
+
 def test_the_design_page_names_files_that_exist() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     for name in re.findall(r"`(trivium/[\w/]+(?:\.py)?)`", page):
