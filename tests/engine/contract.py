@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.average_contract import AverageContract
 from tests.engine.kl_contract import KlContract
+from tests.engine.layers_contract import LayersContract
 from tests.engine.optimizer_contract import OptimizerContract
 from tests.engine.tiny import OPTIMIZERS, STAGE, change_segment, nats_of, only_learn
 from tests.engine.weight_contract import LossWeightContract
@@ -34,7 +35,7 @@ GENERATED = [
 ]
 
 
-class EngineContract(KlContract, OptimizerContract, LossWeightContract, AverageContract):
+class EngineContract(KlContract, OptimizerContract, LossWeightContract, AverageContract, LayersContract):
     """Inherit, and give `make`."""
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda settings: settings.name)

@@ -6,7 +6,7 @@ import random
 import shutil
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,15 +214,20 @@ def _read_tokenizer(folder: Path, rng: random.Random) -> None:
 def _make_models(folder: Path) -> None:
     from safetensors.numpy import save_file
 
-    from trivium.model.huggingface import their_name, write_config
+    from trivium.model.families.table import family_of
+    from trivium.model.huggingface import write_config
     from trivium.model.spec import ModelSpec, RopeSpec
 
     spec = ModelSpec(layers=1, width=8, heads=2, kv_heads=1, head_dim=4, ffn=8, vocab=16, max_seq_len=32)
     rope = RopeSpec(scaling="yarn", factor=2.0, original_seq_len=16)
-    for name in ("one", "many"):
+    gemma = replace(spec, norm="both", qk_norm=True, embedding_scale=8**0.5, activation="gelu_tanh")
+    by_type = replace(gemma, layers=2, window=4, sliding=(0,), rope=replace(rope, sliding=RopeSpec(500.0)))
+    specs = {"types": by_type, "one": spec, "many": replace(spec, rope=rope)}
+    for name, each in specs.items():
         (folder / name).mkdir()
-        write_config(folder / name, spec, rope if name == "many" else RopeSpec(), 32)
-        arrays = {their_name(key): np.zeros(shape, np.float32) for key, shape in MODEL_SHAPES.items()}
+        write_config(folder / name, each, each.rope, 32)
+        family = family_of(each, each.rope)
+        arrays = {family.their_name(key): np.zeros(shape, np.float32) for key, shape in MODEL_SHAPES.items()}
         save_file(arrays, folder / name / "model.safetensors")
         (folder / name / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     index = {"metadata": {}, "weight_map": dict.fromkeys(arrays, "model.safetensors")}
@@ -235,6 +240,7 @@ MODEL_SHAPES = {"embedding.weight": [16, 8], "norm.weight": [8], "layers.0.atten
 def _read_model(folder: Path, _rng: random.Random) -> None:
     from trivium.ask.open import _configured_ends
     from trivium.model.folder import read_spec
+    from trivium.model.huggingface import read_family
     from trivium.model.huggingface_files import fitting_files, open_tensors
     from trivium.model.rotary import rotary_tables
 
@@ -242,7 +248,7 @@ def _read_model(folder: Path, _rng: random.Random) -> None:
     _tried(lambda: _configured_ends(kept))
     spec = read_spec(kept)
     rotary_tables(spec.rope, min(spec.head_dim, 64), 8)
-    for name, path in fitting_files(kept, MODEL_SHAPES, tied=False).items():
+    for name, path in fitting_files(kept, MODEL_SHAPES, read_family(kept), spec).items():
         with open_tensors(path, "np") as file:
             file.get_tensor(sorted(file.keys())[0])
         assert name in MODEL_SHAPES

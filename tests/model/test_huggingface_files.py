@@ -11,13 +11,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from trivium.errors import ConfigError
-from trivium.model.huggingface import read_spec, their_name, write_config
+from trivium.model.families.table import BY_NAME
+from trivium.model.huggingface import read_spec, write_config
 from trivium.model.huggingface_files import files_by_tensor, fitting_files
 from trivium.model.spec import ModelSpec, RopeSpec
 
 SPEC = ModelSpec(layers=1, width=8, heads=2, kv_heads=1, head_dim=4, ffn=8, vocab=16, max_seq_len=32)
 SHAPES = {"embedding.weight": [16, 8], "norm.weight": [8]}
 INDEX = "model.safetensors.index.json"
+LLAMA = BY_NAME["llama"]
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     write_config(folder, SPEC, RopeSpec(), 32)
     save_file(
-        {their_name(name): np.zeros(shape, np.float32) for name, shape in SHAPES.items()}, folder / "model.safetensors"
+        {LLAMA.their_name(name): np.zeros(shape, np.float32) for name, shape in SHAPES.items()},
+        folder / "model.safetensors",
     )
     return folder
 
@@ -40,7 +43,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 def test_a_whole_folder_is_read(folder: Path) -> None:
     assert read_spec(folder).width == 8
-    assert fitting_files(folder, SHAPES, tied=False).keys() == SHAPES.keys()
+    assert fitting_files(folder, SHAPES, LLAMA, SPEC).keys() == SHAPES.keys()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_value_that_no_model_has_is_named(folder: Path, key: str, value: Any, 
 def test_truncated_weights_are_one_line(folder: Path, keep: int) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    told = refusal(lambda: fitting_files(folder, SHAPES, tied=False))
+    told = refusal(lambda: fitting_files(folder, SHAPES, LLAMA, SPEC))
     assert told.startswith(f"{path}: cannot be read as safetensors: ")
     assert told.endswith("It is truncated or damaged: copy it again.")
     assert "\n" not in told
@@ -109,9 +112,9 @@ def test_truncated_weights_are_one_line(folder: Path, keep: int) -> None:
 
 def test_weights_of_whole_numbers_are_refused(folder: Path) -> None:
     path = folder / "model.safetensors"
-    save_file({their_name(name): np.zeros(shape, np.int32) for name, shape in SHAPES.items()}, path)
-    assert refusal(lambda: fitting_files(folder, SHAPES, tied=False)).splitlines()[0] == (
-        f"{path}: {their_name('embedding.weight')} holds I32; weights are F64, F32, F16, BF16."
+    save_file({LLAMA.their_name(name): np.zeros(shape, np.int32) for name, shape in SHAPES.items()}, path)
+    assert refusal(lambda: fitting_files(folder, SHAPES, LLAMA, SPEC)).splitlines()[0] == (
+        f"{path}: {LLAMA.their_name('embedding.weight')} holds I32; weights are F64, F32, F16, BF16."
     )
 
 
@@ -144,8 +147,10 @@ def test_pipes_are_not_waited_for(folder: Path) -> None:
     )
     pipe = "cannot be read: it is a pipe. Put the file itself there."
     assert refusal(lambda: files_by_tensor(folder)) == f"{folder / 'model.safetensors'}: {pipe}"
-    (folder / INDEX).write_text(json.dumps({"weight_map": {their_name(name): "model.safetensors" for name in SHAPES}}))
-    assert refusal(lambda: fitting_files(folder, SHAPES, tied=False)) == f"{folder / 'model.safetensors'}: {pipe}"
+    (folder / INDEX).write_text(
+        json.dumps({"weight_map": {LLAMA.their_name(name): "model.safetensors" for name in SHAPES}})
+    )
+    assert refusal(lambda: fitting_files(folder, SHAPES, LLAMA, SPEC)) == f"{folder / 'model.safetensors'}: {pipe}"
     (folder / INDEX).unlink()
     os.mkfifo(folder / INDEX)
     assert refusal(lambda: files_by_tensor(folder)).endswith(f"{INDEX}: cannot be read: it is a pipe. Copy it again.")

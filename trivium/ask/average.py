@@ -6,7 +6,7 @@ earlier checkpoint (0.9 and 0.1).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,8 +21,10 @@ from trivium.config.schema import Config
 from trivium.engine.make import single_weights, weight_shapes
 from trivium.errors import UsageError
 from trivium.files import readable_by_others, write_flushed
+from trivium.model.families.family import Family
+from trivium.model.families.table import family_of
 from trivium.model.folder import other_shape, read_spec
-from trivium.model.huggingface import CONFIG_FILE, their_name, write_config
+from trivium.model.huggingface import CONFIG_FILE, write_config
 from trivium.model.huggingface_files import SHARD_BYTES, shards, write_index
 from trivium.model.spec import ModelSpec
 from trivium.run.folder import find_checkpoint
@@ -64,7 +66,7 @@ def average_models(models: Sequence[str], out: Path, weights: Sequence[float] | 
         return total.astype(np.float32)
 
     with whole_folder(out) as unfinished:
-        write_weights(unfinished, shapes, mean)
+        write_weights(unfinished, shapes, mean, spec)
         write_config(unfinished, spec, spec.rope, max(each.seq_len for each in opened))
         first = next((each for each in opened if each.tokenizer is not None), None)
         words = ", without a tokenizer: none of them has one"
@@ -75,30 +77,45 @@ def average_models(models: Sequence[str], out: Path, weights: Sequence[float] | 
 
 
 def write_weights(
-    folder: Path, shapes: Shapes, value: Callable[[str], NDArray[np.float32]], shard_bytes: int = SHARD_BYTES
+    folder: Path,
+    shapes: Shapes,
+    value: Callable[[str], NDArray[np.float32]],
+    spec: ModelSpec,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Safetensors files of up to `shard_bytes`, their tensors made one after the other as they are written."""
+    family = family_of(spec, spec.rope)
     files = shards(shapes, 4, shard_bytes)
-    write_index(folder, files, shapes, 4)
+    write_index(folder, files, shapes, 4, family, spec)
+    constants = family.constants(spec)
     for file, names in files.items():
         with readable_by_others(folder / file):
-            write_flushed(folder / file, _file_parts(shapes, names, value))
+            write_flushed(folder / file, _file_parts(shapes, names, value, family, constants))
+        constants = {}  # which are in the first one
 
 
 def _file_parts(
-    shapes: Shapes, names: Sequence[str], value: Callable[[str], NDArray[np.float32]]
+    shapes: Shapes,
+    names: Sequence[str],
+    value: Callable[[str], NDArray[np.float32]],
+    family: Family,
+    constants: Mapping[str, float],
 ) -> Iterator[bytes | memoryview]:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name in names:
-        begin, end = end, end + 4 * prod(shapes[name])
-        header[their_name(name)] = {"dtype": "F32", "shape": shapes[name], "data_offsets": [begin, end]}
+    theirs = {family.their_name(name): shapes[name] for name in names} | dict.fromkeys(constants, ())
+    for name, shape in theirs.items():
+        begin, end = end, end + 4 * prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little")
     yield text
     for name in names:
-        yield np.ascontiguousarray(value(name)).tobytes()
+        found = value(name) - np.float32(family.added(name)) if family.added(name) else value(name)
+        yield np.ascontiguousarray(found).tobytes()
+    for constant in constants.values():
+        yield np.float32(constant).tobytes()
 
 
 def _shares(models: Sequence[str], weights: Sequence[float] | None) -> list[float]:

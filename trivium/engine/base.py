@@ -381,6 +381,9 @@ def refuse_misfits(settings: EngineSettings, stage: StageSettings) -> None:
     refuse_unshared_rows(shape, settings.spec, settings.context_method == "ulysses")
     if settings.token_losses is None:
         return
+    if settings.spec.logit_softcap is not None:
+        what = f"the model caps its logits (logit_softcap = {settings.spec.logit_softcap:g})"
+        raise UsageError(f"{what}, but Trainer.loss() makes logits itself, and would not. Leave one of them out.")
     for key, is_given in {"z_loss": stage.z_loss is not None, "loss_weight": bool(stage.loss_weight)}.items():
         if is_given:
             raise UsageError(f"Trainer.loss() is the whole objective, but the stage has {key}. Leave it out.")

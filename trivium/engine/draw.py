@@ -12,24 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.engine.parameters import drawn_rows, init_std
-from trivium.model.spec import ModelSpec
+from trivium.model.spec import XIELU_BETA, ModelSpec
 from trivium.rows.kernels import compiled, formula
 from trivium.rows.order import uniform
 from trivium.seeds import derive_key
 
 _HALF_WORD = np.uint64(32)
 _STEP = 2.0**-32
+_VECTORS = {"bias": 0.0, "alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - XIELU_BETA))}
 _CENTRE = 0.425  # as far from a half as the first fraction serves
 
 
 def first_values(
     name: str, shape: tuple[int, ...], where: tuple[slice, ...], spec: ModelSpec, seed: int
 ) -> NDArray[np.float32]:
-    """Biases are zeros, norms ones; matrices normal, narrower where 2 * layers of them add up in the stream."""
+    """Biases are zeros, norms ones; matrices normal, narrower where 2 * layers of them add up in the stream.
+
+    xIELU's two numbers are those whose slopes are 0.8, as in the models that others publish.
+    """
     bounds = [each.indices(size)[:2] for each, size in zip(where, shape, strict=True)]
     sizes = [stop - start for start, stop in bounds]
     if len(shape) < 2:
-        return np.full(sizes, 0 if name.endswith("bias") else 1, np.float32)
+        return np.full(sizes, _VECTORS.get(name.rpartition(".")[2], 1), np.float32)
     values = np.zeros(sizes, np.float32)
     rows = max(0, min(bounds[0][1], drawn_rows(name, shape[0], spec)) - bounds[0][0])
     runs = _runs(shape, [(bounds[0][0], bounds[0][0] + rows), *bounds[1:]])

@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from trivium.errors import ConfigError, Problem
 from trivium.files import is_within, open_regular
-from trivium.model.huggingface import read_table, their_name
+from trivium.model.families.family import Family
+from trivium.model.huggingface import read_table
+from trivium.model.spec import ModelSpec
 from trivium.paths import boundary
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHT_KINDS = ("F64", "F32", "F16", "BF16")
 SHARD_BYTES = 5_000_000_000
+ROUNDING = 0.01  # of a constant that a file has in bfloat16
 
 Shape = Sequence[int]
 
@@ -77,15 +81,20 @@ def open_tensors(path: Path, framework: str) -> Iterator[Any]:
         raise ConfigError([Problem(str(path), what)]) from error
 
 
-def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> dict[str, Path]:
+def fitting_files(folder: Path, shapes: Mapping[str, Shape], family: Family, spec: ModelSpec) -> dict[str, Path]:
     """The file of every parameter, by our name; what is missing, too much or of another shape is refused, all at once.
 
     `shapes` are those that files have.
     """
     files = files_by_tensor(folder)
-    ours = {their_name(name): list(shape) for name, shape in shapes.items()}
+    ours = {family.their_name(name): list(shape) for name, shape in shapes.items()}
     problems = [Problem(str(folder), f"{name} is missing.") for name in ours if name not in files]
-    known = ours.keys() | ({their_name("unembedding.weight")} if tied else set())
+    constants = family.constants(spec)
+    known = {*ours, *constants, *([family.their_name("unembedding.weight")] if spec.tied_embeddings else [])}
+    for name in constants.keys() & files.keys():
+        found = _number(files[name], name)
+        if found is None or abs(found - constants[name]) > ROUNDING * abs(constants[name]):
+            problems.append(Problem(str(files[name]), f"{name} is {found}, and {constants[name]:g} is built."))
     for name in sorted(files.keys() - known):
         if not name.endswith("rotary_emb.inv_freq"):  # older checkpoints store what config.json has already
             problems.append(Problem(str(folder), f"{name} has no place in the model that config.json describes."))
@@ -99,7 +108,22 @@ def fitting_files(folder: Path, shapes: Mapping[str, Shape], *, tied: bool) -> d
                     problems.append(Problem(str(path), f"{name} holds {kind}; weights are {', '.join(WEIGHT_KINDS)}."))
     if problems:
         raise ConfigError(problems)
-    return {name: files[their_name(name)] for name in shapes}
+    return {name: files[family.their_name(name)] for name in shapes}
+
+
+def _number(path: Path, name: str) -> float | None:
+    """A tensor of one number; None where it holds others. bfloat16, which NumPy lacks, is float32 without its end."""
+    with open_tensors(path, "np") as file:
+        part = file.get_slice(name)
+        if math.prod(part.get_shape()) != 1:
+            return None
+        if part.get_dtype() != "BF16":
+            return float(file.get_tensor(name).reshape(()))
+    with path.open("rb") as raw:
+        size = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(size))
+        raw.seek(8 + size + header[name]["data_offsets"][0])
+        return float(np.frombuffer(b"\0\0" + raw.read(2), "<f4")[0])
 
 
 def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) -> dict[str, list[str]]:
@@ -118,11 +142,21 @@ def shards(shapes: Mapping[str, Shape], element_bytes: int, shard_bytes: int) ->
     return {f"model-{number:05}-of-{len(parts):05}.safetensors": names for number, names in enumerate(parts, 1)}
 
 
-def write_index(folder: Path, files: Mapping[str, list[str]], shapes: Mapping[str, Shape], element_bytes: int) -> None:
-    """Where the weights take several files, the index of which file has which."""
+def write_index(
+    folder: Path,
+    files: Mapping[str, list[str]],
+    shapes: Mapping[str, Shape],
+    element_bytes: int,
+    family: Family,
+    spec: ModelSpec,
+) -> None:
+    """Where the weights take several files, the index of which file has which; constants are in the first."""
     if len(files) > 1:
+        constants = family.constants(spec)
+        numbers = sum(math.prod(shape) for shape in shapes.values()) + len(constants)
         index = {
-            "metadata": {"total_size": sum(math.prod(shape) for shape in shapes.values()) * element_bytes},
-            "weight_map": {their_name(name): file for file, names in files.items() for name in names},
+            "metadata": {"total_size": numbers * element_bytes},
+            "weight_map": {family.their_name(name): file for file, names in files.items() for name in names}
+            | dict.fromkeys(constants, next(iter(files))),
         }
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")

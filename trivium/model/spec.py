@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 DEFAULT_THETA = 10_000.0
 HEAD_DIM = 64
 VOCAB_MULTIPLE = 128  # matrices of odd widths are slow on every device
+XIELU_BETA, XIELU_EPS = 0.5, -1e-6  # xIELU's constants, as in the models that others publish
 MOST_LAYERS = 10_000  # a file that asks for more is damaged, and making them would take hours
 
 Scaling = Literal["linear", "ntk-by-parts", "yarn", "llama3"]
@@ -112,6 +113,16 @@ class ModelSpec:
         """How the slots of a layer see, which is within a window where it slides."""
         window = self.window if layer in self.sliding else None
         return AttentionSpec(window, self.attention_scale, self.attention_softcap)
+
+    @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """The ways in which layers see, each once."""
+        return tuple(dict.fromkeys(self.attention_of(layer) for layer in range(self.layers)))
+
+    @property
+    def rotated(self) -> int:
+        """Channels of a head that rotate."""
+        return self.rotary_dim or self.head_dim
 
     @property
     def padded_vocab(self) -> int:

@@ -1,5 +1,7 @@
 """Every layout gives what an explicit mask gives, backward too."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,12 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from tests.support.batches import make_batch
 from tests.support.counted import Counted
+from trivium.engine.torch import span_attention
 from trivium.engine.torch.attention import (
     BLOCK,
+    PLAIN,
     BlockMasked,
+    ByWindow,
     Documents,
     Layout,
     Masked,
@@ -22,20 +27,29 @@ from trivium.engine.torch.attention import (
     block_mask,
     document_starts,
     layout_of,
+    masked,
+    within,
 )
+from trivium.engine.torch.span_attention import flash
+from trivium.model.spec import AttentionSpec
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
 
-def by_hand(segments: NDArray[np.int32], queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The definition: for every slot, softmax over the slots of its document up to itself."""
+def by_hand(
+    segments: NDArray[np.int32], queries: Tensor, keys: Tensor, values: Tensor, how: AttentionSpec = PLAIN
+) -> Tensor:
+    """The definition: for every slot, softmax over the slots of its document, from its window's first to itself."""
     out = torch.zeros_like(queries)
     for row, slot in np.ndindex(segments.shape):
-        seen = [other for other in range(slot + 1) if segments[row, other] == segments[row, slot]]
+        first = 0 if how.window is None else max(0, slot - how.window + 1)
+        seen = [other for other in range(first, slot + 1) if segments[row, other] == segments[row, slot]]
         for head in range(HEADS):
             shared = head // (HEADS // KV_HEADS)
-            scores = keys[row, seen, shared] @ queries[row, slot, head] / HEAD_DIM**0.5
+            scores = keys[row, seen, shared] @ queries[row, slot, head] * (how.scale or HEAD_DIM**-0.5)
+            if how.softcap is not None:
+                scores = how.softcap * torch.tanh(scores / how.softcap)
             out[row, slot, head] = scores.softmax(0) @ values[row, seen, shared]
     return out
 
@@ -44,15 +58,21 @@ def starts_of(segments: NDArray[np.int32]) -> Tensor:
     return torch.from_numpy(document_starts(segments))
 
 
-def arrays(num_rows: int, seq_len: int) -> list[Tensor]:
+Arrays = tuple[Tensor, Tensor, Tensor]
+
+
+def arrays(num_rows: int, seq_len: int) -> Arrays:
     random = torch.Generator().manual_seed(0)
-    heads = (HEADS, KV_HEADS, KV_HEADS)
-    return [torch.randn(num_rows, seq_len, number, HEAD_DIM, generator=random, requires_grad=True) for number in heads]
+
+    def some(heads: int) -> Tensor:
+        return torch.randn(num_rows, seq_len, heads, HEAD_DIM, generator=random, requires_grad=True)
+
+    return some(HEADS), some(KV_HEADS), some(KV_HEADS)
 
 
-def with_gradients(layout: Layout, inputs: list[Tensor], where: Tensor) -> list[Tensor]:
+def with_gradients(layout: Layout, inputs: Arrays, where: Tensor, how: AttentionSpec = PLAIN) -> list[Tensor]:
     """What the layout gives at real tokens, and the gradients from there."""
-    gathered = layout.attend(*inputs) * where[..., None, None]
+    gathered = layout.attend(*inputs, how) * where[..., None, None]
     return [gathered, *torch.autograd.grad(gathered.square().sum(), inputs)]
 
 
@@ -61,6 +81,58 @@ def test_a_mask_gives_what_the_definition_says() -> None:
     inputs = arrays(*segments.shape)
     expected = by_hand(segments, *inputs)
     torch.testing.assert_close(Masked.of(starts_of(segments)).attend(*inputs), expected)
+
+
+HOW = st.builds(
+    AttentionSpec,
+    window=st.one_of(st.none(), st.integers(1, 22)),
+    scale=st.sampled_from([None, 0.2]),
+    softcap=st.sampled_from([None, None, 1.5]),
+)
+
+
+@pytest.mark.parametrize("how", [AttentionSpec(3), AttentionSpec(scale=0.7), AttentionSpec(4, 0.5, 2.0)])
+def test_a_mask_gives_what_the_definition_says_of_windows_scales_and_caps(how: AttentionSpec) -> None:
+    segments = make_batch().segments
+    inputs = arrays(*segments.shape)
+    found = Masked.of(starts_of(segments), how.window).attend(*inputs, how)
+    torch.testing.assert_close(found, by_hand(segments, *inputs, how))
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(1, 9), max_size=4).map(tuple), min_size=1, max_size=3).filter(any).map(tuple),
+    how=HOW,
+    document_mask=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_windows_scales_and_caps_by_spans_are_those_of_a_mask(
+    rows: tuple[tuple[int, ...], ...], how: AttentionSpec, document_mask: bool
+) -> None:
+    """Documents apart and joined, with padding, forward and backward."""
+    segments = make_batch(rows, seq_len=max(sum(row) for row in rows) + len(rows) % 2).segments
+    if not document_mask:
+        segments = np.where(segments < 0, segments, 0).astype(np.int32)
+    inputs, real = arrays(*segments.shape), torch.from_numpy(segments >= 0)
+    layout = layout_of(segments, document_mask, CPU, (how,))
+    assert layout is not None
+    expected = with_gradients(Masked.of(starts_of(segments), how.window), inputs, real, how)
+    for got, wanted in zip(with_gradients(layout, inputs, real, how), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=3e-5)
+
+
+def test_a_window_has_as_many_scores_as_its_slots_times_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of causal calls half the square is computed."""
+    scores: list[float] = []
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float | None) -> Any:
+        scores.append(q.shape[2] * k.shape[2] * (0.5 if causal else 1.0))
+        return flash(q, k, v, dropout, causal, scale=scale)
+
+    monkeypatch.setattr(span_attention, "flash", counted)
+    queries, keys, values = (array.detach() for array in arrays(1, 1024))
+    WholeRows().attend(queries, keys, values, AttentionSpec(32))
+    assert sum(scores) < 1024 * 32
+    assert max(scores) < 32 * 32
 
 
 @given(rows=st.lists(st.lists(st.integers(1, 5), max_size=4).map(tuple), min_size=1, max_size=3).filter(any).map(tuple))
@@ -77,9 +149,20 @@ def test_documents_one_by_one_give_what_a_mask_gives(rows: tuple[tuple[int, ...]
 def test_blocks_give_what_a_mask_gives() -> None:
     segments = make_batch(((100, 60, 90), (256,), (30,)), seq_len=256).segments
     inputs, real = arrays(*segments.shape), torch.from_numpy(segments >= 0)[..., None, None]
-    without_gradients = [array.detach() for array in inputs]  # flex attention has none on a CPU
+    queries, keys, values = (array.detach() for array in inputs)  # flex attention has no gradients on a CPU
     layouts = BlockMasked(block_mask(starts_of(segments))), Masked.of(starts_of(segments))
-    got, wanted = (layout.attend(*without_gradients) * real for layout in layouts)
+    got, wanted = (layout.attend(queries, keys, values) * real for layout in layouts)
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention.*")  # it asks to be compiled, which a GPU does
+@pytest.mark.parametrize("how", [AttentionSpec(100), AttentionSpec(7, 0.5), AttentionSpec(None, 0.3, 2.0)])
+def test_blocks_give_what_a_mask_gives_of_windows_scales_and_caps(how: AttentionSpec) -> None:
+    segments = make_batch(((100, 60, 90), (256,), (30,)), seq_len=256).segments
+    queries, keys, values = (array.detach() for array in arrays(*segments.shape))
+    starts, real = starts_of(segments), torch.from_numpy(segments >= 0)[..., None, None]
+    layouts = BlockMasked(block_mask(within(starts, how.window)), how.window), Masked.of(starts, how.window)
+    got, wanted = (layout.attend(queries, keys, values, how) * real for layout in layouts)
     torch.testing.assert_close(got, wanted)
 
 
@@ -92,14 +175,15 @@ def test_blocks_are_those_that_torch_finds_by_every_pair(
     rows: list[tuple[int, ...]], extra: int, data: st.DataObject
 ) -> None:
     segments = make_batch(tuple(rows), seq_len=max(sum(row) for row in rows) + extra).segments
-    starts, seq_len = starts_of(segments), segments.shape[1]
+    window = data.draw(st.one_of(st.none(), st.integers(1, 400)), label="window")
+    starts, seq_len = within(starts_of(segments), window), segments.shape[1]
     offset = data.draw(st.one_of(st.just(0), st.integers(0, seq_len - 1)), label="offset")
     num_queries = data.draw(st.one_of(st.none(), st.integers(1, seq_len - offset)), label="queries")
     ours = block_mask(starts, offset, num_queries)
 
     def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query = query + offset
-        return (query >= key) & (starts[row, query] == starts[row, key])
+        return (query >= key) & (key >= starts[row, query])
 
     theirs = create_block_mask(sees, len(segments), None, num_queries or seq_len - offset, seq_len, device="cpu")
     assert ours.seq_lengths == theirs.seq_lengths
@@ -183,6 +267,28 @@ def test_a_gpu_takes_documents_with_padding_after_them_whole_and_masks_all_else(
     gpu = torch.device("cuda")
     assert layout_of(make_batch(((16,), (9,), (1,))).segments, True, gpu) == WholeRows()
     assert layout_of(make_batch(((16,), (9, 2))).segments, True, gpu) is None
+
+
+@pytest.mark.parametrize("kind", [AttentionSpec(8), AttentionSpec(softcap=3.0)])
+def test_a_gpu_masks_whole_rows_where_a_layer_has_a_window_or_a_cap(kind: AttentionSpec) -> None:
+    segments = make_batch(((16,), (16,))).segments
+    assert layout_of(segments, True, torch.device("cuda"), (PLAIN, kind)) is None
+    assert layout_of(segments, False, torch.device("cuda"), (PLAIN, kind)) is None
+    assert layout_of(segments, True, torch.device("cuda"), (PLAIN, AttentionSpec(16))) == WholeRows()
+
+
+def test_a_mask_is_made_once_for_each_window_and_serves_no_other() -> None:
+    starts = starts_of(make_batch(((16,), (9, 2))).segments)
+    layout = masked(starts, (PLAIN, AttentionSpec(4), AttentionSpec(4, 0.5)))
+    assert isinstance(layout, ByWindow)
+    assert set(layout.each) == {None, 4}
+    queries, keys, values = (array.detach() for array in arrays(2, 16))
+    torch.testing.assert_close(
+        layout.attend(queries, keys, values, AttentionSpec(4)),
+        Masked.of(starts, 4).attend(queries, keys, values, AttentionSpec(4)),
+    )
+    with pytest.raises(AssertionError, match="a mask has one window"):
+        Masked.of(starts, 4).attend(queries, keys, values)
 
 
 def test_padding_before_a_token_is_our_own_mistake() -> None:

@@ -135,12 +135,12 @@ def change_config(folder: Path, **changes: Any) -> None:
 
 def test_what_is_not_built_is_refused_all_at_once(tmp_path: Path) -> None:
     exported(tmp_path)
-    change_config(tmp_path, hidden_act="gelu", attention_bias=True, rope_scaling={"rope_type": "longrope"})
+    change_config(tmp_path, hidden_act="relu", attention_bias=True, rope_scaling={"rope_type": "longrope"})
     with pytest.raises(ConfigError) as refusal:
         read_spec(tmp_path)
     path = tmp_path / "config.json"
     assert str(refusal.value).splitlines() == [
-        f'{path}: hidden_act is "gelu", which is not built; "silu" is.',
+        f'{path}: hidden_act is "relu", which is not built; silu, gelu and gelu_pytorch_tanh are.',
         f"{path}: attention_bias is true, which is not built; false is.",
         f'{path}: rope_type is "longrope", which is not built; default, linear, yarn and llama3 are.',
     ]
@@ -170,14 +170,16 @@ def test_a_list_of_layers_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_another_family_is_refused(tmp_path: Path) -> None:
     exported(tmp_path)
     change_config(tmp_path, model_type="gpt2")
-    with pytest.raises(ConfigError, match=r'model_type is "gpt2"\. Known are llama, mistral, qwen3, smollm3\.'):
+    known = "llama, mistral, qwen2, qwen3, smollm3, olmo2, olmo3, apertus, gemma2, gemma3_text"
+    with pytest.raises(ConfigError, match=rf'model_type is "gpt2"\. Known are {known}\.'):
         read_spec(tmp_path)
 
 
-def test_a_sliding_window_limits_the_rows(tmp_path: Path) -> None:
+def test_a_sliding_window_is_that_of_all_layers(tmp_path: Path) -> None:
     exported(tmp_path)
     change_config(tmp_path, model_type="mistral", max_position_embeddings=64, sliding_window=32)
-    assert read_spec(tmp_path).max_seq_len == 32
+    spec = read_spec(tmp_path)
+    assert (spec.max_seq_len, spec.window, spec.sliding) == (64, 32, (0, 1))
 
 
 def test_another_shape_is_refused_by_name(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from trivium.files import readable_by_others
-from trivium.model.huggingface import their_name, write_config
+from trivium.model.families.table import family_of
+from trivium.model.huggingface import read_family, write_config
 from trivium.model.huggingface_files import SHARD_BYTES, cut_shape, fitting_files, open_tensors, shards, write_index
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -21,14 +22,18 @@ from trivium.model.spec import ModelSpec, RopeSpec
 def read_weights(folder: Path, target: Mapping[str, jax.ShapeDtypeStruct], spec: ModelSpec) -> dict[str, Array]:
     """Arrays of the target's types and places; what is missing, too much or misshapen is refused, all at once."""
     shapes = {name: cut_shape(name, room.shape, spec.vocab) for name, room in target.items()}
-    files = fitting_files(folder, shapes, tied=spec.tied_embeddings)
+    family = read_family(folder)
+    files = fitting_files(folder, shapes, family, spec)
     with ExitStack() as opened:
         by_path = {path: opened.enter_context(open_tensors(path, "np")) for path in set(files.values())}
-        return {name: _read(by_path[files[name]].get_slice(their_name(name)), room) for name, room in target.items()}
+        return {
+            name: _read(by_path[files[name]].get_slice(family.their_name(name)), room, family.added(name))
+            for name, room in target.items()
+        }
 
 
-def _read(tensor: Any, room: jax.ShapeDtypeStruct) -> Array:
-    """One array, device by device; what lies beyond the file's end pads the vocabulary with zeros."""
+def _read(tensor: Any, room: jax.ShapeDtypeStruct, added: float) -> Array:
+    """One array, device by device, and a number; what lies beyond the file's end pads the vocabulary with zeros."""
 
     def part(where: tuple[slice, ...] | None) -> NDArray[Any]:
         assert where is not None
@@ -36,7 +41,7 @@ def _read(tensor: Any, room: jax.ShapeDtypeStruct) -> Array:
         values = np.zeros(np.subtract(ends, starts), room.dtype)
         last = min(ends[0], tensor.get_shape()[0])
         if starts[0] < last:
-            values[: last - starts[0]] = tensor[(slice(starts[0], last), *where[1:])].astype(room.dtype)
+            values[: last - starts[0]] = tensor[(slice(starts[0], last), *where[1:])].astype(room.dtype) + added
         return values
 
     return jax.make_array_from_callback(room.shape, room.sharding, part)
@@ -54,19 +59,22 @@ def write_folder(
 
     All processes take part; the first writes, and holds one file's weights at a time.
     """
+    family = family_of(spec, rope)
+    constants = {name: np.array(value, np.float32) for name, value in family.constants(spec).items()}
     writes = jax.process_index() == 0
     shapes = {name: cut_shape(name, array.shape, spec.vocab) for name, array in params.items()}
     element_bytes = next(iter(params.values())).dtype.itemsize
     files = shards(shapes, element_bytes, shard_bytes)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        write_index(folder, files, shapes, element_bytes)
+        write_index(folder, files, shapes, element_bytes, family, spec)
     for file, names in files.items():
-        on_host = {}
+        on_host, constants = constants, {}  # which are in the first one
         for name in names:
             array = whole(params[name])
             if writes:
-                on_host[their_name(name)] = np.ascontiguousarray(array[: shapes[name][0]])
+                theirs = array - array.dtype.type(family.added(name)) if family.added(name) else array
+                on_host[family.their_name(name)] = np.ascontiguousarray(theirs[: shapes[name][0]])
         if writes:
             with readable_by_others(folder / file):
                 save_file(on_host, folder / file, metadata={"format": "pt"})

@@ -62,7 +62,7 @@ from trivium.engine.torch.checkpoint.state import (
 from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
+from trivium.engine.torch.loss import Objective, Penalty, summed
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
@@ -89,6 +89,7 @@ class TorchEngine:
             pin_libraries(os.environ)  # before they are first used
         self.held = empty_model(settings, self.device, engine_precision(settings, self.device))
         self.model = self.held.model
+        self.kinds = settings.spec.attentions
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64  # of sums over tokens
         # On the CPU and every device; else each process begins with a state by chance, which checkpoints hold.
         torch.manual_seed(derive_key(settings.seed, "torch", self.held.rank))
@@ -316,7 +317,7 @@ class TorchEngine:
                 self.reference.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses, rows.targets))
+            sums.append(summed(losses, rows.targets))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -377,6 +378,7 @@ class TorchEngine:
             self.stage.document_mask,
             context=self.context,
             attends=not own_model,
+            kinds=self.kinds,
             places=own_model or own_loss,
             row_weights=self.stage.loss_weight.of_rows(batch),
         )
@@ -401,7 +403,7 @@ class TorchEngine:
 
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
-        return Rotation.table(self.stage.rope or spec.rope, spec.head_dim, seq_len, self.device)
+        return Rotation.table(self.stage.rope or spec.rope, spec.rotated, seq_len, self.device)
 
 
 def find_device() -> str:
@@ -440,11 +442,3 @@ def _counts(batch: Batch) -> NDArray[np.float64]:
     weights = (None, counted)
     found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
     return np.array(found, np.float64)
-
-
-def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, by their weights, still on the device."""
-    if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()}
-    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: targets.total(part) for name, part in parts.items() if part is not None}

@@ -10,26 +10,29 @@ Their keys and values are cached:
 
 All rows end at the same slot, so that a pass writes one slot of every row, with one copy a layer; rotary positions are
 in the keys already, and are the row's own. A query's group of heads asks its keys as if it were several slots of one
-head: nothing is repeated. Room is taken as it is needed, half as much again each time.
+head: nothing is repeated. Room is taken as it is needed, half as much again each time. A sliding layer keeps all slots
+and asks those of its window.
 
 Where one process holds the model, a token passes through its weights themselves: what the modules compute, with fewer
 calls, which at one token a row are the price. Matrices are cast to the precision that flows once for a generation.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 
-from trivium.engine.torch.attention import Documents, Layout, WholeRows
+from trivium.engine.torch.attention import PLAIN, Documents, Layout, Masked, WholeRows, document_starts, is_causal
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import LossTargets
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.parallel import HeldModel, ShardedModel
+from trivium.engine.torch.span_attention import explicit
+from trivium.model.spec import AttentionSpec
 
 FIRST_ROOM = 64  # slots beyond the prompts'
 
@@ -170,14 +173,32 @@ class _Prefill:
     """Prompts see themselves; what the layers ask with is kept, one after the other."""
 
     cache: KVCache
+    masks: dict[int | None, Masked] = field(default_factory=dict)  # by window, on devices other than CPUs
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """One causal call where all prompts have one length, one for each prompt where not."""
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, how: AttentionSpec = PLAIN) -> Tensor:
+        """One causal call where all prompts have one length, one for each prompt where not.
+
+        Windows and caps ask by a mask on devices other than CPUs: prompts are short, and a kernel would be compiled
+        for each length.
+        """
         self.cache.take(keys, values)
         lengths = tuple(self.cache.lengths.tolist())
         is_whole = len(queries) == len(lengths)
+        if queries.device.type != "cpu" and not is_causal(how, max(lengths)):
+            return self._masked(queries.shape[1], lengths, is_whole, how.window, queries.device).attend(
+                queries, keys, values, how
+            )
         inner: Layout = WholeRows() if is_whole else Documents(lengths, (False,) * len(lengths))
-        return inner.attend(queries, keys, values)
+        return inner.attend(queries, keys, values, how)
+
+    def _masked(
+        self, slots: int, lengths: tuple[int, ...], is_whole: bool, window: int | None, device: torch.device
+    ) -> Masked:
+        if window not in self.masks:
+            numbers = np.zeros(slots, np.int32) if is_whole else np.repeat(np.arange(len(lengths)), lengths)
+            starts = document_starts(numbers.astype(np.int32)[None])
+            self.masks[window] = Masked.of(torch.tensor(starts, device=device), window)
+        return self.masks[window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +209,21 @@ class _NextSlot:
     filled: int
     mask: Tensor | None
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Fill the layer's last slot, then ask all slots."""
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, how: AttentionSpec = PLAIN) -> Tensor:
+        """Fill the layer's last slot, then ask all slots, or those of a window."""
         kept_keys, kept_values = next(self.layers)
         kept_keys[:, :, self.filled - 1] = keys[:, 0]
         kept_values[:, :, self.filled - 1] = values[:, 0]
         rows, _, kv_heads, head_dim = keys.shape
         grouped = queries.view(rows, kv_heads, queries.shape[2] // kv_heads, head_dim)
-        keys, values = (kept[:, :, : self.filled] for kept in (kept_keys, kept_values))
-        return scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).reshape(queries.shape)
+        first = 0 if how.window is None else max(0, self.filled - how.window)
+        keys, values = (kept[:, :, first : self.filled] for kept in (kept_keys, kept_values))
+        mask = self.mask if self.mask is None or not first else self.mask[..., first:]
+        if how.softcap is not None:
+            seen = torch.ones(1, 1, dtype=torch.bool, device=keys.device) if mask is None else mask == 0
+            return explicit(grouped, keys, values, seen, how).reshape(queries.shape)
+        found = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=how.scale)
+        return found.reshape(queries.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,55 +241,103 @@ class _Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
-    """A layer's weights; matrices that are added to the stream are transposed for `addmm`."""
+class _Linear:
+    """A matrix in the precision that flows, and what is added to its products."""
 
-    attention_norm: _Norm
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    matrix: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, module: nn.Linear, precision: torch.dtype) -> "_Linear":
+        bias = None if module.bias is None else module.bias.detach().to(precision)
+        return cls(module.weight.detach().to(precision), bias)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return linear(vectors, self.matrix, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A matrix whose products are added to the stream, transposed for `addmm`; through a norm where there is one."""
+
+    matrix: Tensor
+    norm: _Norm | None
+
+    @classmethod
+    def of(cls, module: nn.Linear, norm: RMSNorm | None, precision: torch.dtype) -> "_Sum":
+        return cls(module.weight.detach().to(precision).T, _norm(norm))
+
+    def __call__(self, x: Tensor, vectors: Tensor) -> Tensor:
+        if self.norm is None:
+            return torch.addmm(x, vectors, self.matrix)
+        return x + self.norm(vectors @ self.matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's weights, to be used token by token."""
+
+    how: AttentionSpec
+    attention_norm: _Norm | None
+    query: _Linear
+    key: _Linear
+    value: _Linear
+    joint: bool
     query_norm: _Norm | None
     key_norm: _Norm | None
-    output: Tensor
-    feed_forward_norm: _Norm
-    gate: Tensor
-    up: Tensor
-    down: Tensor
+    output: _Sum
+    feed_forward_norm: _Norm | None
+    gate: _Linear | None
+    up: _Linear
+    activation: Callable[[Tensor], Tensor]
+    down: _Sum
 
     @classmethod
     def of(cls, layer: Layer, precision: torch.dtype) -> "_Layer":
         attention, feed_forward = layer.attention, layer.feed_forward
-
-        def cast(linear: nn.Linear) -> Tensor:
-            return linear.weight.detach().to(precision)
-
         return cls(
-            attention_norm=_Norm.of(layer.attention_norm),
-            query=cast(attention.query),
-            key=cast(attention.key),
-            value=cast(attention.value),
-            query_norm=None if attention.query_norm is None else _Norm.of(attention.query_norm),
-            key_norm=None if attention.key_norm is None else _Norm.of(attention.key_norm),
-            output=cast(attention.output).T,
-            feed_forward_norm=_Norm.of(layer.feed_forward_norm),
-            gate=cast(feed_forward.gate),
-            up=cast(feed_forward.up),
-            down=cast(feed_forward.down).T,
+            how=attention.how,
+            attention_norm=_norm(layer.attention_norm),
+            query=_Linear.of(attention.query, precision),
+            key=_Linear.of(attention.key, precision),
+            value=_Linear.of(attention.value, precision),
+            joint=attention.joint,
+            query_norm=_norm(attention.query_norm),
+            key_norm=_norm(attention.key_norm),
+            output=_Sum.of(attention.output, layer.attention_post_norm, precision),
+            feed_forward_norm=_norm(layer.feed_forward_norm),
+            gate=None if feed_forward.gate is None else _Linear.of(feed_forward.gate, precision),
+            up=_Linear.of(feed_forward.up, precision),
+            activation=feed_forward.activation,
+            down=_Sum.of(feed_forward.down, layer.feed_forward_post_norm, precision),
         )
 
     def forward(self, x: Tensor, head_dim: int, rotation: Rotation, layout: Layout) -> Tensor:
         """The stream (rows, width), one layer on."""
-        normed = self.attention_norm(x)
+        read = x if self.attention_norm is None else self.attention_norm(x)
+        queries, keys, values = self.query(read), self.key(read), self.value(read)
+        if self.joint:
+            queries, keys = self._normed(queries, keys)
         queries, keys, values = (
-            linear(normed, matrix).view(len(x), 1, len(matrix) // head_dim, head_dim)
-            for matrix in (self.query, self.key, self.value)
+            each.view(len(x), 1, each.shape[1] // head_dim, head_dim) for each in (queries, keys, values)
         )
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values)
-        x = torch.addmm(x, gathered.flatten(1), self.output)
-        normed = self.feed_forward_norm(x)
-        return torch.addmm(x, silu(linear(normed, self.gate)).mul_(linear(normed, self.up)), self.down)
+        if not self.joint:
+            queries, keys = self._normed(queries, keys)
+        gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values, self.how)
+        x = self.output(x, gathered.flatten(1))
+        read = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
+        if self.gate is None:
+            return self.down(x, self.activation(self.up(read)))
+        return self.down(x, self.activation(self.gate(read)).mul_(self.up(read)))
+
+    def _normed(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        if self.query_norm is None or self.key_norm is None:
+            return queries, keys
+        return self.query_norm(queries), self.key_norm(keys)
+
+
+def _norm(norm: RMSNorm | None) -> _Norm | None:
+    return None if norm is None else _Norm.of(norm)
 
 
 class NextToken:
@@ -270,7 +345,7 @@ class NextToken:
 
     def __init__(self, model: Decoder) -> None:
         layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-        self.spec = model.spec
+        self.spec, self.form = model.spec, model.logit_form
         self.precision = model.precision
         self.embedding = model.embedding.weight.detach()
         self.layers = [_Layer.of(layer, model.precision) for layer in layers]
@@ -279,7 +354,10 @@ class NextToken:
 
     def logits(self, tokens: Tensor, rotation: Rotation, layout: Layout) -> Tensor:
         """Logits (rows, vocab) in float32 of what follows these tokens (rows,)."""
-        x = embedding(tokens, self.embedding).to(self.precision)
+        x = embedding(tokens, self.embedding)
+        if self.spec.embedding_scale != 1:
+            x = x * self.spec.embedding_scale
+        x = x.to(self.precision)
         for number, layer in enumerate(self.layers):
-            x = layer.forward(x, self.spec.head_dim, rotation.of_layer(number), layout)
-        return linear(self.norm(x), self.unembedding).float()
+            x = layer.forward(x, self.spec.head_dim, rotation.of_layer(number, number in self.spec.sliding), layout)
+        return self.form.apply(linear(self.norm(x), self.unembedding).float())

@@ -18,6 +18,8 @@ The penalty is over the whole vocabulary, in float32, with p the policy's probab
 
 The last one's gradient is the cross-entropy's own: beside it, it multiplies the gradient by 1 + beta and holds
 the policy to nothing.
+
+Logits may be scaled and capped (`LogitForm`): a cap costs one more slice of logits, which has the slopes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -145,6 +147,39 @@ class ReferenceStates:
     unembedding: Tensor  # (padded vocabulary, width), or this rank's rows of it
 
 
+@dataclass(frozen=True, slots=True)
+class LogitForm:
+    """What logits are, of products l of hidden states and unembedding: scale * l, capped to c tanh(scale * l / c)."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def apply(self, products: Tensor) -> Tensor:
+        """Logits, in place."""
+        if self.scale != 1:
+            products.mul_(self.scale)
+        if self.softcap is not None:
+            products.div_(self.softcap).tanh_().mul_(self.softcap)
+        return products
+
+    def slopes(self, logits: Tensor, known: int) -> Tensor | None:
+        """By how much capped logits grow with the products, which columns that pad the vocabulary do not."""
+        if self.softcap is None:
+            return None
+        slopes = (logits / self.softcap).square_().neg_().add_(1).mul_(self.scale)
+        slopes[:, known:] = 0
+        return slopes
+
+    def gradient(self, of_logits: Tensor, slopes: Tensor | None) -> Tensor:
+        """Of the products, in place."""
+        if slopes is not None:
+            return of_logits.mul_(slopes)
+        return of_logits if self.scale == 1 else of_logits.mul_(self.scale)
+
+
+PLAIN_LOGITS = LogitForm()
+
+
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
     """The objective, to go backward from, and its parts by token in nats (0 where a token does not count)."""
 
@@ -184,6 +219,14 @@ class LossTargets:
         return torch.dot(by_state if self.at is None else by_state[self.at], weights)
 
 
+def summed(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
+    """Over a micro-batch's tokens, by their weights, still on the device."""
+    if losses.figures is not None:
+        return {name: figure.sum() for name, figure in losses.figures.items()}
+    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
+    return {name: targets.total(part) for name, part in parts.items() if part is not None}
+
+
 def own_losses(
     hidden: Tensor,
     lm_head: Tensor,
@@ -193,20 +236,23 @@ def own_losses(
     objective: Objective,
     reference: ReferenceStates | None = None,
     axis: TensorAxis = ALONE,
+    form: LogitForm = PLAIN_LOGITS,
 ) -> Losses:
     """What the user's function makes of the tokens that count; `places` are tokens, positions and documents (B, T).
 
-    Ranks that share the lm_head all compute the whole of it, and gradients are summed over them.
+    Ranks that share the lm_head all compute the whole of it, and gradients are summed over them. The scale of logits is
+    in the hidden states that the function is given.
     """
     assert objective.token_losses is not None, "there is a function"
+    assert form.softcap is None, "refused: the function makes its own logits"
     at = slice(None) if loss_targets.at is None else loss_targets.at
     frozen = None
     if reference is not None and objective.penalty is not None:
         matrix = axis.join(reference.unembedding.to(reference.hidden.dtype), 0)[:vocab]
-        frozen = FrozenStates(reference.hidden[at], matrix, objective.penalty.beta)
+        frozen = FrozenStates(_scaled(reference.hidden[at], form), matrix, objective.penalty.beta)
     tokens, positions, documents = (each.flatten()[at] for each in places)
     batch = LossBatch(loss_targets.tokens, tokens, positions, documents, frozen)
-    found = objective.token_losses(hidden[at], axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
+    found = objective.token_losses(_scaled(hidden[at], form), axis.join(lm_head.to(hidden.dtype), 0)[:vocab], batch)
     losses, figures = losses_and_figures(found, len(loss_targets.tokens))
     if torch.is_grad_enabled() and not losses.requires_grad:
         what = "the function of Trainer.loss() returned losses without a gradient"
@@ -217,6 +263,10 @@ def own_losses(
     return Losses(objective.scale / axis.size * losses.float().sum(), nats, torch.zeros_like(nats), figures=by_token)
 
 
+def _scaled(hidden: Tensor, form: LogitForm) -> Tensor:
+    return hidden if form.scale == 1 else hidden * form.scale
+
+
 def sliced_loss(
     hidden: Tensor,
     unembedding: Tensor,
@@ -225,12 +275,13 @@ def sliced_loss(
     objective: Objective,
     reference: ReferenceStates | None = None,
     axis: TensorAxis = ALONE,
+    form: LogitForm = PLAIN_LOGITS,
 ) -> Losses:
     """Losses of hidden states (tokens, width) under this rank's rows of an unembedding (padded vocabulary, width)."""
     assert (objective.penalty is None) == (reference is None), "a penalty is measured to a reference"
     wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or unembedding.requires_grad)
     parts = _SlicedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, unembedding, loss_targets, vocab, objective, reference, axis, wants_gradient
+        hidden, unembedding, loss_targets, vocab, objective, reference, axis, form, wants_gradient
     )
     return Losses(*parts)
 
@@ -248,6 +299,7 @@ class _SlicedLoss(torch.autograd.Function):
         objective: Objective,
         reference: ReferenceStates | None,
         axis: TensorAxis,
+        form: LogitForm,
         wants_gradient: bool,
     ) -> tuple[Tensor, ...]:
         weight = unembedding.to(hidden.dtype)
@@ -261,13 +313,16 @@ class _SlicedLoss(torch.autograd.Function):
         anchor = None
         if reference is not None:
             own = nats.new_empty(len(room), len(reference.unembedding))
-            anchor = _Anchor(reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own))
+            anchor = _Anchor(
+                reference, torch.zeros_like(nats), torch.zeros_like(nats), own, torch.empty_like(own), form
+            )
         for start in range(0, len(loss_targets.tokens), size):
             tokens, at = loss_targets.tokens[start : start + size, None], loss_targets.at
             targets = Columns.of(tokens, axis, len(weight))
             here = slice(start, start + len(tokens)) if at is None else at[start : start + size]
             states = hidden[here]
-            logits = _logits(states, weight, room, known)
+            logits = _logits(states, weight, room, known, form)
+            slopes = form.slopes(logits, known) if wants_gradient else None
             weighted = loss_targets.of_slice(objective, start, start + size)
             if anchor is None:
                 nats[here], log_sum = _cross_entropy_and_its_gradient(logits, targets, weighted, axis)
@@ -275,7 +330,7 @@ class _SlicedLoss(torch.autograd.Function):
                 nats[here], log_sum = anchor.penalise(logits, targets, here, known, weighted, axis)
             z[here] = log_sum.square()
             if hidden_gradient is not None and weight_gradient is not None:
-                gradient = logits.to(hidden.dtype)
+                gradient = form.gradient(logits, slopes).to(hidden.dtype)
                 hidden_gradient[here] = gradient @ weight
                 _add_product(weight_gradient, gradient.T, states)
         ctx.gradients = (hidden_gradient, weight_gradient)
@@ -292,7 +347,7 @@ class _SlicedLoss(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = (gradient.mul_(outer[0]) for gradient in ctx.gradients)
         del ctx.gradients  # they are the caller's now, and were changed in place: a second pass must fail
-        return hidden_gradient, weight_gradient.to(ctx.weight_dtype), None, None, None, None, None, None
+        return hidden_gradient, weight_gradient.to(ctx.weight_dtype), *[None] * 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +359,7 @@ class _Anchor:
     kl: Tensor  # (tokens,)
     room: Tensor  # for a slice's logits
     gap: Tensor  # and for what they differ by
+    form: LogitForm
 
     def penalise(
         self,
@@ -315,19 +371,20 @@ class _Anchor:
         axis: TensorAxis,
     ) -> tuple[Tensor, Tensor]:
         """Losses and log-sums of a slice; leaves the objective's gradient where the logits were."""
-        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room, known)
+        reference = _logits(self.states.hidden[here], self.states.unembedding, self.room, known, self.form)
         found = kl_and_its_gradient(logits, reference, targets, objective, self.gap[: len(logits)], axis)
         self.nats[here], self.kl[here] = found.reference_nats, found.kl
         return found.nats, found.log_sums
 
 
-def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int) -> Tensor:
+def _logits(states: Tensor, weight: Tensor, room: Tensor, known: int, form: LogitForm) -> Tensor:
     """In float32, in memory that is there already; columns that pad the vocabulary have no probability."""
     here = room[: len(states)]
     if states.dtype == here.dtype:
         torch.mm(states, weight.T, out=here)
     else:
         here.copy_(states @ weight.T)
+    form.apply(here)
     here[:, known:] = PADDING_LOGIT
     return here
 

@@ -1,17 +1,20 @@
-"""A batch -> tensors -> hidden states -> losses: one decoder for the Llama, Mistral, Qwen3 and SmolLM3 families.
+"""A batch -> tensors -> hidden states -> losses: one decoder for many families of models (docs/models.md lists them).
 
     x = embedding(tokens)
     x = x + attention(norm(x));  x = x + feed_forward(norm(x))      layer by layer
     losses = cross-entropy of norm(x) against the unembedding
+
+A spec may have norms elsewhere, sliding layers, biases, scales, caps and other activations.
 
 Weights stay float32. `precision` is the type of what flows between them: autocast casts a matrix where it is used;
 norms, rotations and losses compute in float32 whatever flows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,14 +26,22 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trivium.engine.base import Recompute
-from trivium.engine.torch.attention import Layout, WholeRows
+from trivium.engine.torch.attention import PLAIN, Layout, WholeRows
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
 from trivium.engine.torch.context_parallel.slots import joined
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, ReferenceStates, own_losses, sliced_loss
+from trivium.engine.torch.loss import (
+    LogitForm,
+    Losses,
+    LossTargets,
+    Objective,
+    ReferenceStates,
+    own_losses,
+    sliced_loss,
+)
 from trivium.engine.torch.tensor_parallel.axis import ALONE, TensorAxis, embed
-from trivium.model.spec import ModelSpec
+from trivium.model.spec import AttentionSpec, ModelSpec
 from trivium.rows.batch import IGNORED, Batch
 
 ATTENTION = (
@@ -40,6 +51,7 @@ ATTENTION = (
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.higher_order.flex_attention,
 )
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)  # without and with a bias
 ALIGNED = 16  # bytes: a view of any type may begin there
 Result = TypeVar("Result")
 
@@ -65,17 +77,19 @@ class DeviceBatch:
         *,
         context: ContextAxis = WHOLE,
         attends: bool = True,
+        kinds: Sequence[AttentionSpec] = (PLAIN,),
         places: bool = False,
         row_weights: NDArray[np.float32] | None = None,
     ) -> "DeviceBatch":
         """Copies, so that the loader may use its arrays again. Joined documents count positions through the row.
 
-        Of rows that ranks share, T is the slots of this one. `attends` is False where the model asks no layout,
-        `places` True where something asks for places. `row_weights` (B,) are what the losses of rows are multiplied by.
+        Of rows that ranks share, T is the slots of this one. `attends` is False where the model asks no layout, `kinds`
+        are the ways in which its layers see, `places` is True where something asks for places. `row_weights` (B,) are
+        what the losses of rows are multiplied by.
         """
         device = table.cos.device
         batch = batch if document_mask else joined(batch)
-        layout = shared_layout(context, batch.segments, document_mask, device) if attends else WholeRows()
+        layout = shared_layout(context, batch.segments, document_mask, device, kinds) if attends else WholeRows()
         if context.size > 1:
             batch = context.share(batch.seq_len).of_batch(batch)
         targets = batch.targets.reshape(-1)
@@ -155,6 +169,11 @@ class LanguageModel(nn.Module):
         """The module whose weight (vocabulary, width), which may be padded, makes logits of hidden states."""
         raise NotImplementedError
 
+    @property
+    def logit_form(self) -> LogitForm:
+        """How logits are scaled and capped."""
+        return LogitForm(self.spec.logit_scale, self.spec.logit_softcap)
+
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width)."""
         raise NotImplementedError
@@ -170,13 +189,14 @@ class LanguageModel(nn.Module):
     def forward(self, batch: DeviceBatch, objective: Objective, reference: ReferenceStates | None = None) -> Losses:
         """Losses of every token."""
         hidden = self.hidden(batch).flatten(0, 1)
+        last = (self.spec.vocab, objective, reference, self.axis, self.logit_form)
 
         def losses(lm_head: Tensor) -> Losses:
             if objective.token_losses is None:
-                return sliced_loss(hidden, lm_head, batch.targets, self.spec.vocab, objective, reference, self.axis)
+                return sliced_loss(hidden, lm_head, batch.targets, *last)
             assert batch.places is not None, "a loss of one's own is given places"
             places = (batch.tokens, batch.places.positions, batch.places.documents)
-            return own_losses(hidden, lm_head, batch.targets, places, self.spec.vocab, objective, reference, self.axis)
+            return own_losses(hidden, lm_head, batch.targets, places, *last)
 
         return self.use_lm_head(losses)
 
@@ -198,7 +218,7 @@ class LanguageModel(nn.Module):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         part = self.use_lm_head(lambda weight: linear(hidden, weight.to(hidden.dtype)))
-        return self.axis.join(part, part.ndim - 1)[..., : self.spec.vocab].float()
+        return self.logit_form.apply(self.axis.join(part, part.ndim - 1)[..., : self.spec.vocab].float())
 
 
 def recomputed(model: LanguageModel, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,24 +227,26 @@ def recomputed(model: LanguageModel, forward: Callable[..., Any]) -> Callable[..
     def run(*inputs: Any, **named: Any) -> Any:
         if model.recompute == "none" or not torch.is_grad_enabled():
             return forward(*inputs, **named)
-        kept: dict[str, Any] = {"context_fn": _kept} if model.recompute == "selective" else {}
+        kept: dict[str, Any] = {"context_fn": partial(_kept, model.spec)} if model.recompute == "selective" else {}
         return checkpoint(forward, *inputs, use_reentrant=False, **kept, **named)
 
     return run
 
 
-def _kept() -> tuple[Any, Any]:
+def _kept(spec: ModelSpec) -> tuple[Any, Any]:
     """For one layer's pass, and for its second one: attention is kept, and every second product with a matrix.
 
-    Of query, key, value, output, gate, up and down those are key, output and up. The last product is never computed
-    again: no gradient needs its result.
+    Of query, key, value, output, gate, up and down those are key, output and up; without a gate, key and output. The
+    last product is never kept: where no norm follows it, no gradient needs its result.
     """
     products: Counter[bool] = Counter()
+    last = 7 if spec.gated else 6
 
     def policy(context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        if operation is torch.ops.aten.mm.default:
+        if operation in PRODUCTS:
             products[context.is_recompute] += 1
-            return _policy(products[context.is_recompute] % 2 == 0)
+            number = products[context.is_recompute]
+            return _policy(number % 2 == 0 and number != last)
         return _policy(operation in ATTENTION)
 
     return create_selective_checkpoint_contexts(policy)  # type: ignore[no-any-return, no-untyped-call]
@@ -277,7 +299,7 @@ class Decoder(LanguageModel):
         self.spec = spec
         self.precision = precision
         self.embedding = Embedding(spec.padded_vocab, spec.width)
-        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.layers = nn.ModuleList(Layer(spec, number) for number in range(spec.layers))
         self.norm = RMSNorm(spec.width, spec.norm_eps)
         self.unembedding = None if spec.tied_embeddings else LMHead(spec.width, spec.padded_vocab, bias=False)
         for layer in self.layers:
@@ -293,9 +315,12 @@ class Decoder(LanguageModel):
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""
-        x = self.axis.scatter(self.embedding(batch.tokens, self.axis)).to(self.precision)
+        x = self.axis.scatter(self.embedding(batch.tokens, self.axis))
+        if self.spec.embedding_scale != 1:
+            x = x * self.spec.embedding_scale
+        x = x.to(self.precision)
         with torch.autocast(x.device.type, self.precision, enabled=self.precision != torch.float32):
             for number, layer in enumerate(self.layers):
-                x = layer(x, batch.rotation.of_layer(number), batch.layout)
+                x = layer(x, batch.rotation.of_layer(number, number in self.spec.sliding), batch.layout)
             hidden: Tensor = self.norm(x)
         return self.axis.gather(hidden, batch.tokens.shape[1])

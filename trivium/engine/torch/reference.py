@@ -47,7 +47,7 @@ class Reference:
 
     def _table_for(self, seq_len: int) -> Rotation:
         if self._table is None or self._table.cos.shape[1] < seq_len:
-            self._table = Rotation.table(self.rope, self.model.spec.head_dim, seq_len, self.device)
+            self._table = Rotation.table(self.rope, self.model.spec.rotated, seq_len, self.device)
         return self._table
 
 

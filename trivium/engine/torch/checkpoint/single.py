@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trivium.engine.torch.checkpoint.state import WEIGHTS, read_into, saved_tensors
 from trivium.engine.torch.model import Decoder
 from trivium.model.folder import is_saved, refuse_other_parameters
-from trivium.model.huggingface import their_name
+from trivium.model.huggingface import read_family
 from trivium.model.huggingface_files import cut_shape, fitting_files, open_tensors
 from trivium.model.spec import ModelSpec
 
@@ -41,12 +41,13 @@ def _saved(folder: Path, spec: ModelSpec) -> Callable[[str], NDArray[np.float32]
 
 
 def _huggingface(folder: Path, spec: ModelSpec) -> Callable[[str], NDArray[np.float32]]:
-    files = fitting_files(folder, weight_shapes(spec), tied=spec.tied_embeddings)
+    family = read_family(folder)
+    files = fitting_files(folder, weight_shapes(spec), family, spec)
 
     def read(name: str) -> NDArray[np.float32]:
         with open_tensors(files[name], "pt") as file:
-            found: NDArray[np.float32] = file.get_tensor(their_name(name)).float().numpy()
-        return found
+            found: NDArray[np.float32] = file.get_tensor(family.their_name(name)).float().numpy()
+        return found + np.float32(family.added(name)) if family.added(name) else found
 
     return read
 

@@ -27,7 +27,17 @@ from torch.utils._pytree import tree_leaves
 
 from trivium.engine.base import StepSettings
 from trivium.engine.memory import KINDS, Measured, Parts
-from trivium.engine.torch.attention import Layout, Segments, WholeRows, block_mask, document_starts, layout_of
+from trivium.engine.torch.attention import (
+    PLAIN,
+    Layout,
+    Segments,
+    WholeRows,
+    block_mask,
+    document_starts,
+    is_causal,
+    layout_of,
+    within,
+)
 from trivium.engine.torch.checkpoint.weights import fill
 from trivium.engine.torch.context_parallel.layouts import stretch_layout
 from trivium.engine.torch.context_parallel.slots import SlotShare
@@ -37,6 +47,7 @@ from trivium.engine.torch.loss import slice_tokens
 from trivium.engine.torch.measure.replace import replaced_in_engine
 from trivium.engine.torch.measure.storages import Storages
 from trivium.model.folder import read_spec
+from trivium.model.spec import AttentionSpec
 from trivium.rows.batch import IGNORED, Batch
 
 FEW_LAYERS = 3
@@ -58,11 +69,12 @@ def peak_parts(step: Measured) -> Parts:
 
 
 def _period(step: Measured) -> int:
-    """After how many layers they repeat themselves: some may have no rotary positions."""
-    dropped = (step.stage.rope or step.settings.spec.rope).dropped
-    numbers = range(step.settings.spec.layers)
+    """After how many layers they repeat themselves: some may have no rotary positions, and some may slide."""
+    spec = step.settings.spec
+    dropped = (step.stage.rope or spec.rope).dropped
+    kinds = [(number in dropped, number in spec.sliding) for number in range(spec.layers)]
     sizes = range(1, LONGEST_PERIOD + 1)
-    return next((size for size in sizes if all((n in dropped) == (n % size in dropped) for n in numbers)), 1)
+    return next((size for size in sizes if kinds == [kinds[n % size] for n in range(spec.layers)]), 1)
 
 
 def with_layers(step: Measured, layers: int) -> Measured:
@@ -120,25 +132,40 @@ class _BlockMasked:
     blocks: tuple[BlockMask, ...]
     inner: Layout
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, how: AttentionSpec = PLAIN) -> Tensor:
         return self.inner.attend(queries, keys, values)
 
 
-def _layout(storages: Storages, segments: Segments, document_mask: bool, device: torch.device) -> Layout:
+def _layout(
+    storages: Storages,
+    segments: Segments,
+    document_mask: bool,
+    device: torch.device,
+    kinds: Sequence[AttentionSpec] = (PLAIN,),
+) -> Layout:
     """What `layout_of` gives on a GPU, though the tensors are the CPU's."""
-    if not document_mask or (segments == segments[:, :1]).all():
+    is_whole = not document_mask or (segments == segments[:, :1]).all()
+    if is_whole and all(is_causal(kind, segments.shape[1]) for kind in kinds):
         return WholeRows()
     with storages.all_are("mask"):
-        return _BlockMasked((block_mask(torch.tensor(document_starts(segments), device=device)),), WholeRows())
+        starts = torch.tensor(document_starts(segments), device=device)
+        masks = tuple(block_mask(within(starts, window)) for window in {kind.window for kind in kinds})
+        return _BlockMasked(masks, WholeRows())
 
 
-def _stretches(storages: Storages, segments: Segments, share: SlotShare, device: torch.device) -> Layout:
+def _stretches(
+    storages: Storages,
+    segments: Segments,
+    share: SlotShare,
+    device: torch.device,
+    kinds: Sequence[AttentionSpec] = (PLAIN,),
+) -> Layout:
     """What `stretch_layout` gives there."""
     with storages.all_are("mask"):
         starts = torch.tensor(document_starts(segments), device=device)
-        return _BlockMasked(
-            tuple(block_mask(starts, first, share.stretch) for first in share.firsts), Spans.of(segments, share)
-        )
+        seen = [within(starts, window) for window in {kind.window for kind in kinds}]
+        masks = tuple(block_mask(each, first, share.stretch) for each in seen for first in share.firsts)
+        return _BlockMasked(masks, Spans.of(segments, share))
 
 
 def _batch(rows: int, seq_len: int) -> Batch:

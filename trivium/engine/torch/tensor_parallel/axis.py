@@ -2,6 +2,7 @@
 
     gather     parts of the rows' slots -> all slots, before a block; backward, gradients are summed and shared out
     scatter    summands of all slots -> sums of a part of them, after a block; backward, gradients are gathered
+    total      summands -> their sum on every rank; backward, gradients are summed too
     maximum, sums    over the vocabulary, of which every rank has a part
 
 Between the blocks a rank holds its part of the slots: norms and sums with the stream are computed once among the ranks,
@@ -10,6 +11,7 @@ Rows whose slots the ranks cannot share evenly are padded with zeros.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +59,13 @@ class TensorAxis:
         joined: Tensor = all_gather_single(part.contiguous(), dim, self.mesh)
         return joined
 
+    def total(self, summand: Tensor) -> Tensor:
+        """The sum of all ranks' summands, each of which gets the gradients of all ranks."""
+        if self.mesh is None:
+            return summand
+        total: Tensor = _Total.apply(summand, self.mesh.get_group())  # type: ignore[no-untyped-call]
+        return total
+
     def maximum(self, *values: Tensor) -> tuple[Tensor, ...]:
         """The largest of all ranks' values, by one call for all of them; nothing goes backward through it."""
         return self._reduced(values, dist.ReduceOp.MAX)
@@ -71,6 +80,21 @@ class TensorAxis:
         together = torch.stack(values)
         dist.all_reduce(together, how, group=self.mesh.get_group())
         return together.unbind()
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, summand: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = summand.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = outer[0].clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
 
 
 ALONE = TensorAxis()

@@ -3,7 +3,9 @@
 embedding, lm_head             rows of the vocabulary
 query, key, value, gate, up    outputs: a rank has its own heads and its own part of the feed-forward
 output, down                   inputs: what they give is a summand
-norms                          whole on every rank, which has gradients from its own slots or heads
+biases                         with the outputs that they are added to
+norms, activations             whole on every rank, which has gradients from its own slots, heads or part
+joint norms of heads           weights of a rank's own heads; the ranks sum their squares
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from trivium.engine.torch.layers import Layer, Rotation
+from trivium.engine.torch.layers import XIELU, JointNorm, Layer, RMSNorm, Rotation
 from trivium.engine.torch.model import Decoder
 from trivium.engine.torch.tensor_parallel.axis import TensorAxis
 
@@ -27,22 +29,22 @@ def split_matrices(model: Decoder, mesh: DeviceMesh) -> None:
     parallelize_module(model, mesh, plan, src_data_rank=None)
     for layer in model.layers:
         assert isinstance(layer, Layer), "a decoder's"
-        parallelize_module(layer, mesh, _layer_plan(model.spec.qk_norm), src_data_rank=None)
+        parallelize_module(layer, mesh, _layer_plan(layer), src_data_rank=None)
 
 
-def _layer_plan(qk_norm: bool) -> dict[str, ParallelStyle]:
+def _layer_plan(layer: Layer) -> dict[str, ParallelStyle]:
     """One gather before attention and feed-forward each, and one scatter after it."""
     plan: dict[str, ParallelStyle] = {"attention": _Block(), "feed_forward": _Block()}
-    for name in ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up"):
-        plan[name] = ColwiseParallel()
-    for name in ("attention.output", "feed_forward.down"):
-        plan[name] = RowwiseParallel(output_layouts=Partial())
-    norms = (
-        "attention_norm",
-        "feed_forward_norm",
-        *(("attention.query_norm", "attention.key_norm") if qk_norm else ()),
-    )
-    return plan | {name: _Whole() for name in norms}
+    for name, module in layer.named_modules():
+        if name in ("attention.output", "feed_forward.down"):
+            plan[name] = RowwiseParallel(output_layouts=Partial())
+        elif isinstance(module, nn.Linear):
+            plan[name] = ColwiseParallel()
+        elif isinstance(module, JointNorm):
+            plan[name] = _Rows()
+        elif isinstance(module, RMSNorm | XIELU):
+            plan[name] = _Whole()
+    return plan
 
 
 class _Whole(ParallelStyle):
@@ -53,11 +55,13 @@ class _Whole(ParallelStyle):
 
 
 class _Rows(ParallelStyle):
-    """A matrix of whose rows each rank of the tensor axis has a part; the module itself knows what to do with it."""
+    """A weight of whose rows each rank of the tensor axis has a part; the module itself knows what to do with it."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         weight: Tensor = module.weight  # type: ignore[assignment]
         module.weight = nn.Parameter(distribute_tensor(weight, device_mesh, [Shard(0)], src_data_rank=None))
+        if isinstance(module, JointNorm):
+            module.axis = TensorAxis(device_mesh)
         return module
 
 
