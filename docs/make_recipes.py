@@ -18,6 +18,7 @@ from typing import Any
 
 from trivium.config.load import load
 from trivium.config.numbers import parse_count, show_count
+from trivium.model.words import layer_line
 from trivium.plan.export import objective_lines, plan_json, stage_json
 from trivium.plan.lr.words import rate_lines
 from trivium.plan.make import make_plan
@@ -126,7 +127,8 @@ def part(name: str) -> str:
     lines = [f"![{title}: shares, learning rate, row length and batch size](images/recipes/{name}.png)", ""]
     lines += ["| stage | steps | tokens | rows x length | learning rate |", "|---|---|---|---|---|"]
     lines += [_stage_line(plan, stage) for stage in plan.stages]
-    words = [*rate_lines(plan), *objective_lines([stage_json(plan, stage) for stage in plan.stages])]
+    layers = [f"layers: {line}" for line in [plan.model and layer_line(plan.model)] if line]
+    words = [*layers, *rate_lines(plan), *objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     lines += ["", *(f"- {_plain(line)}" for line in words), "" if words else None]
     lines += ["| stage | figure | published | ours | from |", "|---|---|---|---|---|"]
     lines += [_figure_line(figure) for figure in figures(name)]

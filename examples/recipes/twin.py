@@ -121,9 +121,11 @@ def defaults_for(stage: Raw, defaults: Raw) -> Raw:
 def model_twin(model: Raw, scale: Scale) -> Raw:
     """The model's form, small."""
     small = {key: value for key, value in model.items() if key not in ("head_dim", "max_seq_len")}
-    layers = 4 if {"no_rope_every", "sliding"} & model.keys() else 2
+    layers = 4 if {"no_rope_every", "layers_pattern"} & model.keys() else 2
+    if "window" in model:
+        small["window"] = max(1, round(count(model["window"]) * scale.length))
     if "depth" in model:
-        return {**small, "depth": layers, "vocab": VOCAB}
+        return {**small, "depth": layers, "width": WIDTH, "heads": HEADS, "vocab": VOCAB}
     small |= {"layers": layers, "width": WIDTH, "heads": HEADS, "vocab": VOCAB}
     if "kv_heads" in model:
         small["kv_heads"] = max(1, HEADS * model["kv_heads"] // model["heads"])
