@@ -376,7 +376,7 @@ EXTRAS: Mapping[str, Mapping[str, Any]] = {
 
 
 def compare_extras(folder: Path, size: Size, rounds: int) -> None:
-    """(g): a Trainer for each, all in one process, a stretch of each in every round."""
+    """(h): a Trainer for each, all in one process, a stretch of each in every round."""
     steps = WARM_STEPS + rounds * size.stretch + 64
     configs = {
         name: make_config(folder, size, name=f"extra-{number}", steps=steps, stage=stage)
@@ -394,7 +394,7 @@ def compare_extras(folder: Path, size: Size, rounds: int) -> None:
                 begin = time.perf_counter()
                 trainers[name].take(size.stretch)
                 seconds[name].append((time.perf_counter() - begin) / size.stretch)
-    title(f"(g) seconds of a step, {size.num_rows} x {size.seq_len}, and over the plain one's")
+    title(f"(h) seconds of a step, {size.num_rows} x {size.seq_len}, and over the plain one's")
     targets = {"average (ema)": "at most 1.03", "goldfish mask": "noise", "loss weights": "noise"}
     for name, values in seconds.items():
         line(name, values, ".4f")
