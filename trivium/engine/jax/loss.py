@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array, lax
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses, losses_and_figures
+from trivium.engine.jax.attention import capped, times_slope
 from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
-from trivium.engine.jax.softcap import capped, times_slope
 from trivium.model.spec import ModelSpec
 
 SLICE_LOGITS = 2**22  # 512 tokens of a vocabulary of 8192: 0.95 of the torch engine's time, 2**23 of them 1.12
