@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from trivium.engine.jax.softcap import capped, times_slope
 from trivium.model.spec import AttentionSpec
 
 Attend = Callable[[Array, Array, Array], Array]
@@ -209,3 +208,16 @@ def _scores(loop: _Loop, queries: Array, keys: Array, segments: Array, here: sli
 
 def product(terms: str, one: Array, other: Array) -> Array:
     return jnp.einsum(terms, one, other, preferred_element_type=jnp.float32)
+
+
+def capped(values: Array, limit: float | None) -> Array:
+    """Values x as c tanh(x / c), below a limit c; as they are where there is none. Scores are, and logits."""
+    return values if limit is None else limit * jnp.tanh(values / limit)
+
+
+def times_slope(gradient: Array, found: Array, limit: float | None) -> Array:
+    """A gradient by capped values -> by the values themselves.
+
+    What is masked has a value far below the limit, and a slope of zero.
+    """
+    return gradient if limit is None else gradient * (1 - jnp.square(jnp.clip(found / limit, -1, 1)))

@@ -26,13 +26,12 @@ from jax import Array, lax, nn
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from trivium.engine.jax.attention import UNSEEN, attend, score_scale
+from trivium.engine.jax.attention import UNSEEN, attend, capped, score_scale
 from trivium.engine.jax.layers import Rotations
 from trivium.engine.jax.loss import LogitForm
 from trivium.engine.jax.model import Design, Params
 from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.sharding import first_reader, keep_heads, keep_rows, own_rows, put_rows, rows_multiple
-from trivium.engine.jax.softcap import capped
 from trivium.model.spec import AttentionSpec, ModelSpec
 from trivium.rows.batch import PADDING
 

@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array, lax
 
 from trivium.engine.base import Direction, FrozenStates, LossBatch, TokenLosses
+from trivium.engine.jax.attention import capped, times_slope
 from trivium.engine.jax.sharding import BY_TOKENS, WHOLE, by_device, gathered, summed
-from trivium.engine.jax.softcap import capped, times_slope
 from trivium.engine.own import losses_and_figures
 from trivium.model.spec import ModelSpec
 

@@ -25,8 +25,7 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from numpy.typing import NDArray
 
-from trivium.engine.jax.attention import EVERYTHING, KEPT, UNSEEN, product
-from trivium.engine.jax.softcap import capped, times_slope
+from trivium.engine.jax.attention import EVERYTHING, KEPT, UNSEEN, capped, product, times_slope
 from trivium.model.spec import AttentionSpec
 
 
