@@ -13,6 +13,7 @@ from tests.support.events import steps_taken
 from tests.support.scripts import make_data
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load
+from trivium.model.folder import read_spec
 from trivium.run.events import read_events
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
@@ -149,6 +150,26 @@ def test_kl(train: Train) -> None:
     assert all("kl" not in event["extra"] for event in steps[:12])
     assert steps[12]["extra"]["kl"] == pytest.approx(0, abs=1e-5)  # nothing has moved yet
     assert steps[-1]["extra"]["kl"] > 1e-5
+
+
+def test_distill(train: Train) -> None:
+    train("teacher")
+    trainer = train("distill")
+    steps = list(steps_taken(Path("runs/distill/events.jsonl")).values())
+    assert all("distill" not in event["extra"] for event in steps[:8])
+    assert steps[-1]["extra"]["distill"] < steps[8]["extra"]["distill"]
+    assert trainer.plan.stages[1].teacher is not None
+    assert trainer.plan.stages[1].teacher.width == 128
+
+
+def test_new_tokens(train: Train) -> None:
+    train("new-tokens")
+    folder = Path("runs/new-tokens/checkpoints")
+    assert [read_spec(folder / f"step-{step:08}/engine").vocab for step in (12, 18, 26)] == [257, 266, 266]
+    began = [event for event in events_of("new-tokens") if event["event"] == "stage"]
+    assert began[1]["changes"]["freeze"] == [[], ["norm", "attention", "feed_forward"]]
+    assert began[2]["changes"]["freeze"] == [["norm", "attention", "feed_forward"], []]
+    assert began[1]["changes"]["vocab"] == [257, 266]
 
 
 def test_average(train: Train) -> None:

@@ -90,7 +90,7 @@ seq_len = 16
 batch_size = 4
 packing = "concat"
 lr = { shape = "linear" }
-freeze = ["layers.1"]
+freeze = ["layers.0.feed_forward"]
 vocab = 600
 distill = { path = "../teacher", beta = 0.5, temperature = 2, top_k = 20 }
 """

@@ -44,7 +44,7 @@ class DistillContract(TinyEngines):
         assert stats.extra["objective"] == pytest.approx(objective, rel=1e-9)
         assert stats.grad_norm != pytest.approx(plain.grad_norm, rel=1e-3)
 
-    @pytest.mark.parametrize("how", [{}, {"temperature": 3.0}, {"top_k": 4}, {"temperature": 2.0, "top_k": 4}], ids=str)
+    @pytest.mark.parametrize("how", [{}, {"temperature": 2.0, "top_k": 4}], ids=str)
     def test_with_the_teacher_alone_a_student_comes_to_it(self, how: dict[str, Any], tmp_path: Path) -> None:
         batch = make_batch()
         self.teacher(tmp_path)

@@ -28,7 +28,8 @@ def test_a_step_is_sent_as_json_and_comes_back_as_it_was() -> None:
     step = measured(MeshShape(2, 4, 1), "muon")
     with_kl = StageSettings(64, rope=RopeSpec(theta=5e4), kl=KlSettings(0.1, Path("reference"), "reverse"))
     weighted = StageSettings(64, loss_weight=LossWeights({"web": 0.5}), start_from=AverageSettings(ema=0.9))
-    for sent in (step, replace(step, stage=with_kl), replace(step, stage=weighted)):
+    taught = replace(with_kl, distill=KlSettings(0.5, Path("teacher"), top_k=3, spec=SPEC), freeze=("norm",), vocab=99)
+    for sent in (step, *(replace(step, stage=stage) for stage in (with_kl, weighted, taught))):
         assert Measured.from_plain(json.loads(json.dumps(sent.plain()))) == sent
         assert len({sent.stage, replace(sent.stage)}) == 1, "of equal stages one is measured"
 

@@ -6,6 +6,7 @@ Executed by itself, with four devices: `python -m tests.engine.jax.devices FOLDE
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import numpy as np
 from jax import Array
 
-from tests.support.batches import SEQ_LEN, TINY
+from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.ask.generate.generate import generate
 from trivium.ask.generate.row import Writing
 from trivium.ask.generate.sampling import GREEDY
-from trivium.engine.base import EngineSettings, OptimizerSettings, StageSettings
+from trivium.engine.base import EngineSettings, KlSettings, OptimizerSettings, StageSettings
 from trivium.engine.jax import huggingface
 from trivium.engine.jax.engine import JaxEngine
 from trivium.engine.jax.model import Design
@@ -28,6 +29,7 @@ from trivium.engine.jax.state import StateWriter, named_leaves, read_state, room
 from trivium.engine.jax.weights import read_weights
 from trivium.engine.mesh import MeshShape
 
+TEACHER = replace(TINY, layers=3, width=48, head_dim=16, ffn=96, vocab=TINY.vocab + 200)
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 MESHES = {"1": MeshShape(), "4": MeshShape(shard=4), "2x2": MeshShape(2, 2), "2t2": MeshShape(shard=2, tensor=2)}
 
@@ -57,6 +59,19 @@ def written(shape: MeshShape) -> list[list[int]]:
     return [list(map(int, row.tokens)) for (row,) in rows]
 
 
+def changed(folder: Path, shape: MeshShape) -> dict[str, Any]:
+    """Grow beside a teacher with frozen layers, from the seed's weights: the grown weights, and a step's figures."""
+    if not (folder / "teacher").exists():
+        JaxEngine(EngineSettings(TEACHER, device="cpu", seed=3)).export(folder / "teacher")
+    engine = JaxEngine(EngineSettings(TINY, device="cpu", seed=7, mesh=shape))
+    distill = KlSettings(0.5, folder / "teacher", temperature=2.0, top_k=5, spec=TEACHER)
+    engine.enter(StageSettings(SEQ_LEN, vocab=TEACHER.vocab, freeze=("layers.0", "norm"), distill=distill))
+    grown = digest(engine.state.params)
+    stats = engine.step(make_batch(), settings_at())
+    frozen = [name for name, value in digest(engine.state.params).items() if value == grown[name]]
+    return {"grown": grown, "loss": stats.loss, "norm": stats.grad_norm, **stats.extra, "frozen": frozen}
+
+
 def main(folder: Path) -> dict[str, Any]:
     """Every mesh makes the same model, and reads what the one before wrote."""
     design, found = Design(TINY), {}
@@ -75,6 +90,7 @@ def main(folder: Path) -> dict[str, Any]:
             "rows": np.array_equal(own_rows(put_rows(rows, mesh)), rows),
             "multiple": rows_multiple(mesh),
             "written": written(shape),
+            "changed": changed(folder, shape),
         }
         whole = {"weights": params, "optimizer": named_leaves(state)}
         if number:

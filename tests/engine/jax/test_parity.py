@@ -23,6 +23,7 @@ from trivium.model.spec import ModelSpec, RopeSpec
 
 pytestmark = pytest.mark.slow  # programs are compiled
 
+TEACHER = replace(TINY, layers=3, width=48, heads=3, kv_heads=3, head_dim=16)
 NORMED = replace(TINY, qk_norm=True, tied_embeddings=True, heads=4, kv_heads=4)
 
 
@@ -102,6 +103,24 @@ def test_kl_and_its_gradients_are_the_same(direction: Any, tmp_path: Path) -> No
     figures = [dict(engine.step(make_batch(seed=3), settings_at(3)).extra) for engine in (torch_engine, jax_engine)]
     assert figures[1] == pytest.approx(figures[0], rel=1e-4)
     assert abs(figures[0]["kl"]) > 0.01
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 2.0, "top_k": 5}], ids=["plain", "soft and few"])
+def test_a_teachers_term_and_its_gradients_are_the_same(how: dict[str, Any], tmp_path: Path) -> None:
+    """With frozen layers beside it: what is trained has the same gradients, the rest none."""
+    torch_engine, jax_engine = both(tmp_path)
+    TorchEngine(EngineSettings(TEACHER, seed=3, device="cpu")).export(tmp_path / "teacher")
+    distill = KlSettings(0.6, tmp_path / "teacher", spec=TEACHER, **how)
+    stage = replace(STAGE, distill=distill, freeze=("embedding", "layers.0"))
+    for engine in (torch_engine, jax_engine):
+        engine.enter(stage)
+    found = [torch_gradients(torch_engine, 3), jax_gradients(jax_engine, 3)]
+    assert found[0].keys() == found[1].keys()
+    assert not any(name.startswith(("embedding", "layers.0.")) for name in found[0])
+    refuse_other_gradients(*found)
+    torch_engine.optimizers.zero_grad()
+    figures = [dict(engine.step(make_batch(seed=3), settings_at(3)).extra) for engine in (torch_engine, jax_engine)]
+    assert figures[1] == pytest.approx(figures[0], rel=1e-6)
 
 
 def test_muon_makes_the_same_updates(tmp_path: Path) -> None:

@@ -72,3 +72,12 @@ def test_rows_go_to_their_devices_and_come_back(meshes: dict[str, Any]) -> None:
 def test_the_same_is_written_on_any_mesh(meshes: dict[str, Any], name: str) -> None:
     assert meshes[name]["written"] == meshes["1"]["written"]
     assert [len(row) for row in meshes[name]["written"]] == [6, 6, 6]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["4", "2x2", "2t2"])
+def test_all_meshes_freeze_grow_and_are_taught_alike(meshes: dict[str, Any], name: str) -> None:
+    one, many = dict(meshes["1"]["changed"]), dict(meshes[name]["changed"])
+    assert many.pop("grown") == one.pop("grown")
+    assert sorted(many.pop("frozen")) == sorted(one.pop("frozen")) != []
+    assert many == pytest.approx(one, rel=1e-4)

@@ -65,6 +65,7 @@ from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
 from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
+from trivium.engine.torch.measure.device import open_device
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
@@ -72,7 +73,7 @@ from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
-from trivium.errors import ConfigError, Problem, UsageError
+from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.foreign import with_rope
 from trivium.model.parts import part_of, parts_of
@@ -456,21 +457,3 @@ class TorchEngine:
     def _rotation(self, seq_len: int) -> Rotation:
         spec = self.settings.spec
         return Rotation.table(self.stage.rope or spec.rope, spec.rotated, seq_len, self.device)
-
-
-def find_device() -> str:
-    """The best device of this machine."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def open_device(name: str | None) -> torch.device:
-    """The device of this name, or the best one; ConfigError where torch does not find it."""
-    name = name or find_device()
-    kind, _, number = name.partition(":")
-    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if found.get(kind, 0) <= int(number or 0):
-        what = f'is "{name}", which torch does not find here. Write "{find_device()}", or leave it out.'
-        raise ConfigError([Problem("engine.device", what)])
-    return torch.device(name)

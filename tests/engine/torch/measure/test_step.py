@@ -90,6 +90,26 @@ def test_a_reference_is_held_in_the_precision_that_flows() -> None:
     assert 2 * SPEC.parameters <= parts["reference"] < 2.1 * SPEC.parameters + 4 * SLOTS * SPEC.width
 
 
+def test_a_teacher_is_held_by_its_own_shape() -> None:
+    teacher = replace(SPEC, layers=SPEC.layers + 2, ffn=2 * SPEC.ffn)
+    step = measured()
+    distill = KlSettings(0.5, Path("not there"), top_k=5, spec=teacher)
+    with fake_rank(0, 1):
+        parts = peak_parts(replace(step, stage=replace(step.stage, distill=distill)))
+    assert 2 * teacher.parameters <= parts["reference"] < 2.1 * teacher.parameters + 4 * SLOTS * SPEC.width
+
+
+def test_what_is_frozen_at_the_bottom_keeps_nothing_for_the_backward_pass() -> None:
+    step, last = measured(), SPEC.layers - 1
+    frozen = replace(step, stage=replace(step.stage, freeze=("embedding", f"layers.0-{last - 1}")))
+    with fake_rank(0, 1):
+        whole, part = peaks_of(step), peaks_of(frozen)
+    assert part["loss 1"]["activations"] < 2 / SPEC.layers * whole["loss 1"]["activations"]
+    trained = SPEC.layer_matrices + SPEC.layer_vectors + SPEC.width + SPEC.padded_vocab * SPEC.width
+    assert part["update"]["gradients"] == 4 * trained
+    assert part["update"]["optimizer"] == pytest.approx(8 * trained, abs=8 * SPEC.layers)
+
+
 def test_muon_keeps_one_average_where_adamw_keeps_two() -> None:
     with fake_rank(0, 1):
         parts = peaks_of(measured(optimizer=OptimizerSettings("muon")))["update"]

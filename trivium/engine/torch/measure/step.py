@@ -6,7 +6,8 @@ of a step two are enough: the second has the first one's gradients beside it.
 Memory grows by the same bytes with every layer, so that few layers tell it of many. But the time of the peak does not
 stay the same: with more layers it may move from the loss to the end of the backward pass. So the peaks of a step's
 phases (the last layer's backward pass, the first one's, the update, ...) are extended one by one, and the largest wins.
-Two layers at either end are phases of their own: memory changes evenly from the second to the last but one.
+Two layers at either end are phases of their own: memory changes evenly from the second to the last but one. Where some
+layers are frozen and others are not, all of them are measured, which takes as much longer.
 """
 
 import gc
@@ -49,6 +50,7 @@ from trivium.engine.torch.measure.storages import Storages
 from trivium.model.folder import read_spec
 from trivium.model.foreign import layer_lists
 from trivium.model.foreign import with_layers as foreign_layers
+from trivium.model.parts import SUBLAYERS, parts_of
 from trivium.model.spec import AttentionSpec
 from trivium.rows.batch import IGNORED, Batch
 
@@ -63,7 +65,7 @@ def peak_parts(step: Measured) -> Parts:
     layers = step.settings.spec.layers
     period = _period(step)
     few = -(-FEW_LAYERS // period) * period
-    if layers <= few + period:
+    if layers <= few + period or _some_are_frozen(step):
         return max(peaks_of(step).values(), key=_total)
     less, more = (peaks_of(with_layers(step, count)) for count in (few, few + period))
     extended = [_extended(less[phase], more[phase], (layers - few) / period) for phase in less.keys() & more.keys()]
@@ -79,6 +81,14 @@ def _period(step: Measured) -> int:
         kinds = list(zip(*layer_lists(spec).values(), strict=True)) or kinds
     sizes = range(1, LONGEST_PERIOD + 1)
     return next((size for size in sizes if kinds == [kinds[n % size] for n in range(spec.layers)]), 1)
+
+
+def _some_are_frozen(step: Measured) -> bool:
+    """Whether layers differ in what is frozen of them."""
+    spec = step.settings.spec
+    frozen = parts_of(step.stage.freeze, spec)
+    of_layers = {tuple(f"layers.{layer}.{each}" in frozen for each in SUBLAYERS) for layer in range(spec.layers)}
+    return len(of_layers) > 1
 
 
 def with_layers(step: Measured, layers: int) -> Measured:
