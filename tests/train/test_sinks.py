@@ -1,6 +1,7 @@
 """Where events go: trackers' figures every nth step, and a tracker that fails."""
 
 import io
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.events import step
-from tests.support.training import write_four_stages
+from tests.support.training import train, write_four_stages
 from trivium.config.load import load_config
 from trivium.config.schema import Track
 from trivium.plan.make import make_plan
@@ -105,3 +106,20 @@ def test_a_line_is_written_in_one_piece() -> None:
 
     Lines(1, Watched()).write(Notice(step=3, text="slow"))
     assert pieces == ["step 3: slow\n"]
+
+
+def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
+    train("track.trackers=['tensorboard']", "stages.0.steps=2", "schedule={}")
+    assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.slow
+def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train("track.trackers=['wandb']", "stages.0.steps=2", "schedule={}")
+    (kept,) = Path("runs/run/wandb").glob("offline-run-*/run-run.wandb")
+    end = time.monotonic() + 60  # wandb's own process writes it, and may do so after the run has ended
+    while b"validation" not in kept.read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.1)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -345,9 +344,9 @@ def test_a_run_starts_from_the_weights_of_another(folder: Path) -> None:
     train("run.name=base")
     train("run.name=more", "model={ init = 'runs/base', vocab = 512 }")
     assert losses("more")[1] < losses("base")[1]
-    said = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "weights"]
-    begins = "weights from runs/base/checkpoints/step-00000019/engine: "
-    assert [each["text"].startswith(begins) and each["added"] for each in said] == [{"optimizer state": "fresh"}]
+    (said,) = [event for event in read_events(Path("runs/more/events.jsonl")) if event["event"] == "weights"]
+    assert said["text"].startswith("weights from runs/base/checkpoints/step-00000019/engine: ")
+    assert said["added"] == {"optimizer state": "fresh"}
 
 
 def test_a_config_object_trains_as_its_file_does(folder: Path) -> None:
@@ -402,23 +401,6 @@ def test_an_exported_checkpoint_is_a_hugging_face_model_with_the_same_loss(folde
     with pytest.raises(UsageError) as error:
         export_checkpoint(Path("runs/run"), Path("out"))
     assert str(error.value) == "out: exists. Give a folder that does not exist yet."
-
-
-def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:
-    train("track.trackers=['tensorboard']", "stages.0.steps=2", "schedule={}")
-    assert list(Path("runs/run/tensorboard").glob("events.out.tfevents.*"))
-
-
-@pytest.mark.slow
-def test_wandb_is_a_sink_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    train("track.trackers=['wandb']", "stages.0.steps=2", "schedule={}")
-    (kept,) = Path("runs/run/wandb").glob("offline-run-*/run-run.wandb")
-    end = time.monotonic() + 60  # wandb's own process writes it, and may do so after the run has ended
-    while b"validation" not in kept.read_bytes():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.mark.slow

@@ -107,11 +107,11 @@ class Model(Table):
     qk_norm: bool | Literal["joint"] = False
     """Normalise queries and keys (RMSNorm) before attention: each head by itself, or "joint", all heads together."""
     qkv_bias: bool = False
-    """Add a learnt vector to queries, keys and values, as in Qwen 2.5."""
+    """Add a trained vector to queries, keys and values, as in Qwen 2.5."""
     norm: Literal["before", "after", "both"] = "before"
     """Where a layer's norms are: before its sublayers, after them (OLMo 2), or both (Gemma)."""
     activation: Literal["silu", "gelu", "gelu_tanh", "xielu"] = "silu"
-    """Of the feed-forward layer; xielu has two numbers that are learnt, as in Apertus."""
+    """Of the feed-forward layer; xielu has two trained numbers, as in Apertus."""
     gated: bool = True
     """The feed-forward layer multiplies two projections, one of them activated; false: it activates one."""
     window: Count | None = Field(None, examples=[4096])

@@ -116,7 +116,7 @@ def _may_be_absent(config: type, key: str) -> bool:
 
 
 def _refused(table: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """What is no causal language model of transformers, by the keys alone."""
+    """Configs that are not of a causal language model of transformers, by the keys alone."""
     family = table.get("model_type")
     if family not in families():
         what = f"{json.dumps(family)} is not a family of causal language models that transformers has"
@@ -289,7 +289,7 @@ def layer_lists(spec: ModelSpec) -> dict[str, list[Any]]:
 
 
 def deciding(foreign: ForeignSpec, *, training: bool = False) -> dict[str, Any]:
-    """The config's keys that decide what weights mean, and with `training` how they begin and are learnt."""
+    """The config's keys that decide what weights mean, and with `training` how they begin and are trained."""
     apart = UNDECISIVE if training else UNDECISIVE | OF_TRAINING
     return {key: value for key, value in foreign.table.items() if key not in apart}
 

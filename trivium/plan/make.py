@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from math import ceil, floor, log10
 from typing import Any
 
 from trivium.config.batches import Batches
@@ -32,6 +31,7 @@ from trivium.plan.budget import (
     with_parameters_counted,
 )
 from trivium.plan.depth import dialed
+from trivium.plan.epochs import epoch_problems
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
@@ -48,8 +48,6 @@ from trivium.rows.reading import RowSettings
 from trivium.run.decisions import Decision, StageEnded
 from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
-
-MANY_EPOCHS = 4
 
 
 def make_plan(
@@ -419,44 +417,9 @@ class Builder:
                     self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
-        """Caps on epochs, of a source over the run and of a stage within it."""
-        for stage in stages:
-            for name, use in stage.uses.items():
-                if use.epochs is None or use.epochs_so_far is None or not use.rows:
-                    continue
-                cap = self.config.sources[name].max_epochs
-                if cap is not None and use.epochs_so_far > cap + 1e-9 >= use.epochs_so_far - use.epochs:
-                    self._over(stage, name, cap, use.epochs_so_far, f"sources.{name}.max_epochs")
-                elif stage.config.max_epochs is not None and use.epochs > stage.config.max_epochs + 1e-9:
-                    self._over(stage, name, stage.config.max_epochs, use.epochs, "max_epochs")
-                elif cap is None and use.epochs_so_far > MANY_EPOCHS >= use.epochs_so_far - use.epochs:
-                    what = (
-                        f"is read {use.epochs_so_far:.1f} times by the end of this stage. "
-                        f"Set sources.{name}.max_epochs if that is meant."
-                    )
-                    self.warnings.append(Problem(self._share_path(stage, name), what))
-
-    def _over(self, stage: PlannedStage, name: str, cap: float, epochs: float, key: str) -> None:
-        use, shares = stage.uses[name], stage.shares
-        assert use.epochs is not None
-        assert shares is not None
-        room = max(0.0, cap - (epochs - use.epochs)) / use.epochs
-        share = float(shares.get(name, 0))
-        lower = int(share * room * 1000) / 1000
-        fix = f"Lower the share from {share:.3g} to {lower:.3g}, or set" if lower and share else "Take it out, or set"
-        if share == 1 or self._share_path(stage, name).endswith(f": {name}"):
-            fix = f"Shorten the stage to {max(1, int((stage.steps or 1) * room)):,} steps, or set"
-        needed, there = use.rows * stage.seq_len, self._sizes[name]
-        what = (
-            f"needs {show_count(needed)} tokens, the source has {show_count(there)}: "
-            f"{epochs:.3g} epochs, over {key} = {cap:g}. {fix} {key} = {_rounded_up(epochs):g}."
-        )
-        self.problems.append(Problem(self._share_path(stage, name), what))
-
-    def _share_path(self, stage: PlannedStage, name: str) -> str:
-        """Where a source's share was written, or the stage where none was."""
-        ways = [key for key in ("mixture", "weights", "replay") if name in (getattr(stage.config, key) or {})]
-        return f"stages[{stage.index}].{ways[0]}.{name}" if ways else f"stages[{stage.index}]: {name}"
+        """Caps on epochs."""
+        for problem, is_error in epoch_problems(stages, self.config, self._sizes):
+            (self.problems if is_error else self.warnings).append(problem)
 
     def _note_gaps(self, stages: tuple[PlannedStage, ...]) -> None:
         """What the config alone cannot tell."""
@@ -480,9 +443,3 @@ class Builder:
             elif stage.steps is None:
                 what = "counts epochs of a source of unknown size: where this stage ends is not known."
                 self.gaps.append(Problem(f"stages[{stage.index}].epochs", what))
-
-
-def _rounded_up(epochs: float) -> float:
-    """To two digits, never below: a cap that works."""
-    digits = 1 - floor(log10(epochs))
-    return float(ceil(epochs * 10.0**digits - 1e-9) / 10.0**digits)

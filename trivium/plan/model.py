@@ -123,7 +123,7 @@ def _foreign_problems(
             problems += [Problem(f"stages[{number}].{each.where}", each.what) for each in error.problems]
         if not positions and stage.seq_len > spec.max_seq_len:
             what = (
-                f"is {stage.seq_len:,}, and {spec.foreign.family} has {spec.max_seq_len:,} learnt positions. Lower it."
+                f"is {stage.seq_len:,}, and {spec.foreign.family} has {spec.max_seq_len:,} trained positions. Lower it."
             )
             problems.append(Problem(f"stages[{number}].seq_len", what))
         for key in ("freeze", "vocab"):

@@ -21,7 +21,7 @@ from tests.support.forked import launch
 from tests.support.sharded import filled, sharded_matrices
 from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
-from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.optimizers.muon import WideMuon
 from trivium.engine.torch.parallel import scale_and_clip, square_of, whole
 
 LAYOUTS = {

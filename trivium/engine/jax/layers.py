@@ -130,7 +130,7 @@ class Attention(nnx.Module):
 
 
 class XIELU(nnx.Module):
-    """A parabola above zero, an exponential below, whose curvatures are learnt (arXiv:2411.13010)."""
+    """A parabola above zero, an exponential below, whose curvatures are trained (arXiv:2411.13010)."""
 
     def __init__(self) -> None:
         self.alpha_p = nnx.Param(jnp.zeros(1))

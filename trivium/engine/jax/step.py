@@ -222,7 +222,7 @@ class Program:
     ) -> tuple[Params, Array, dict[str, Array]]:
         """Summed over micro-batches; nats by row (S, B), and sums of the objective's other terms.
 
-        What is frozen is no variable of the objective: the backward pass ends above it.
+        The objective has no gradient by what is frozen: the backward pass ends above it.
         """
         frozen = {name: params[name] for name in self.how.frozen}
         params = without(params, self.how.frozen)

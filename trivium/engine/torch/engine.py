@@ -36,7 +36,6 @@ from trivium.engine.base import (
 from trivium.engine.devices import peak_of
 from trivium.engine.figures import counts_by_source, figures_by_position, figures_by_source
 from trivium.engine.generation import WholeRowGeneration, padded_rows
-from trivium.engine.torch import huggingface
 from trivium.engine.torch.average import (
     copy_of,
     fill_with_mean,
@@ -59,7 +58,14 @@ from trivium.engine.torch.checkpoint.state import (
     saved_tensors,
     under,
 )
-from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.checkpoint.weights import (
+    PRECISIONS,
+    empty_model,
+    engine_precision,
+    fill,
+    init_weights,
+    write_huggingface,
+)
 from trivium.engine.torch.compare import Penalty
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
@@ -67,13 +73,12 @@ from trivium.engine.torch.loss import Objective
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.device import open_device
 from trivium.engine.torch.measure.profile import profiled
-from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
+from trivium.engine.torch.model import DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
-from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.foreign import with_rope
 from trivium.model.parts import part_of, parts_of
@@ -249,18 +254,9 @@ class TorchEngine:
         return profiled(folder, self.device)
 
     def export(self, folder: Path) -> None:
-        spec = self.settings.spec
-        seq_len = max(spec.max_seq_len, self.stage.seq_len)
-        if spec.foreign is not None:
-            from trivium.engine.torch.transformers import files
-            from trivium.engine.torch.transformers import model as foreign
-
-            assert isinstance(self.model, foreign.TransformersModel)
-            files.write_folder(self.model, self.trained_rope, seq_len, folder)
-            return
-        if not isinstance(self.model, Decoder):
-            raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
-        huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
+        write_huggingface(
+            self.model, self.trained_rope, max(self.settings.spec.max_seq_len, self.stage.seq_len), folder
+        )
 
     def _use(self, settings: OptimizerSettings, *, fresh: bool = False) -> None:
         """Update by these settings from now on; state is kept unless it is another optimizer's."""
@@ -274,7 +270,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def _remake(self, precision: Precision, vocab: int, *, fresh: bool) -> None:
-        """Let another type flow between the weights, and let the vocabulary grow; what is there keeps its bits.
+        """Let another type flow between the weights, and let the vocabulary grow; known weights keep their bits.
 
         How ranks gather weights is fixed when a model is shared out: they take theirs over into another one. A `fresh`
         optimizer's state is not taken over.

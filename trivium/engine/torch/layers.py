@@ -206,7 +206,7 @@ class Attention(nn.Module):
 
 
 class XIELU(nn.Module):
-    """x^2 and an exponential, joined at 0, with two numbers that are learnt (arXiv 2411.13010)."""
+    """x^2 and an exponential, joined at 0, with two trained numbers (arXiv 2411.13010)."""
 
     def __init__(self) -> None:
         super().__init__()

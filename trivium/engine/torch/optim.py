@@ -19,9 +19,9 @@ from torch.optim import AdamW, Muon, Optimizer
 from trivium.engine.base import OptimizerSettings, OwnOptimizer, StepSettings
 from trivium.engine.packaged import is_packaged, packaged
 from trivium.engine.parameters import ParameterGroup, parameter_group
-from trivium.engine.torch.ademamix import AdEMAMix
 from trivium.engine.torch.checkpoint.parts import SavedTensor
-from trivium.engine.torch.muon import WideMuon
+from trivium.engine.torch.optimizers.ademamix import AdEMAMix
+from trivium.engine.torch.optimizers.muon import WideMuon
 from trivium.engine.torch.parallel import scale_and_clip
 from trivium.errors import ResumeError, UsageError
 

@@ -21,8 +21,9 @@ from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.numerics.float8 import use_float8
 from trivium.engine.torch.own import OwnModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
+from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec, refuse_other_model
-from trivium.model.spec import ModelSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DRAWN_AT_ONCE = 1 << 24  # elements
@@ -97,6 +98,20 @@ def fill(model: LanguageModel, folder: Path) -> None:
         rows = torch.empty(saved[WEIGHTS + name].shape, dtype=saved[WEIGHTS + name].dtype)
         read_into(folder, saved, {WEIGHTS + name: rows})
         lay_rows(weights[name], rows[: spec.vocab], model.spec.vocab, averaged=True)
+
+
+def write_huggingface(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:
+    """The weights under Hugging Face names, and config.json with these rotary positions, for rows of up to `seq_len`."""
+    if model.spec.foreign is not None:
+        from trivium.engine.torch.transformers import files
+        from trivium.engine.torch.transformers import model as foreign
+
+        assert isinstance(model, foreign.TransformersModel)
+        files.write_folder(model, rope, seq_len, folder)
+        return
+    if not isinstance(model, Decoder):
+        raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {model.spec.own} made this model.")
+    huggingface.write_folder(model, rope, seq_len, folder)
 
 
 def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[int]:

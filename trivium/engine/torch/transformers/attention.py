@@ -72,7 +72,7 @@ class Recorder:
         if mask is not None:
             self.surprises.append("its attention uses a mask of its own")
         if others.get("s_aux") is not None:
-            self.surprises.append("its attention has sinks (a learnt score beside those of keys)")
+            self.surprises.append("its attention has sinks (a trained score beside those of keys)")
         if others.get("dropout"):
             self.surprises.append(f"its attention drops {others['dropout']} of the scores")
         if getattr(module, "is_causal", True) is False or others.get("is_causal") is False:

@@ -71,7 +71,7 @@ class _NoCopies(TorchFunctionMode):
 
 
 def _place(owner: Tensor, part: Tensor) -> tuple[slice, ...] | None:
-    """Where a view lies in a tensor; None where it is no block of it in the same order."""
+    """Where a view lies in a tensor; None where it is not one block of it in the same order."""
     rest, sizes = int(part.storage_offset()), list(zip(part.shape, part.stride(), strict=True))
     where = []
     for size, stride in zip(owner.shape, owner.stride(), strict=True):

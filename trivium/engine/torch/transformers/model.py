@@ -146,7 +146,7 @@ class TransformersModel(LanguageModel):
 
     @torch.no_grad()
     def set_rope(self, rope: RopeSpec) -> None:
-        """From now on these rotary positions: the modules that make them are made anew from a changed config."""
+        """From now on these rotary positions: the modules that compute them are built again from a changed config."""
         if rope == self.rope:
             return
         changed = with_rope(replace(self.spec, rope=self.rope), rope)

@@ -18,7 +18,7 @@ from tests.engine.torch.owners import LAYOUTS, LIMIT, SIZES, WITHOUT_GRADIENT
 from tests.support.counted import Counted
 from tests.support.sharded import filled, playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape
-from trivium.engine.torch.muon import WideMuon, exchanged_as, orthogonal
+from trivium.engine.torch.optimizers.muon import WideMuon, exchanged_as, orthogonal
 
 ROOT = Path(__file__).parents[3]
 FLOAT, SIDE = 4, 128
