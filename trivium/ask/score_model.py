@@ -76,3 +76,5 @@ def show_scores(scored: dict[str, Any], console: Console) -> None:
     if len(scored["tasks"]) > 1:
         table.add_row("mean", "", "", "", f"{scored['centred']:.3f}")
     console.print(Text(scored["model"], style="bold"), table, sep="\n", highlight=False)
+    for name, number in scored.get("figures", {}).items():
+        console.print(Text(f"{name}: {number:.4g}"), highlight=False)

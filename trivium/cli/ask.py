@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -128,8 +128,12 @@ def chat(
 def evaluate(
     model: ModelFolder,
     tasks: Annotated[
-        str, typer.Option(help="Such as spelling,counting; arc:ARC-Challenge=data/arc names a subset and its files.")
-    ],
+        str | None,
+        typer.Option(help="Such as spelling,counting; arc:ARC-Challenge=data/arc names a subset and its files."),
+    ] = None,
+    harness: Annotated[
+        str | None, typer.Option(help="Tasks of lm-evaluation-harness, or YAML files of such: arc_easy,quiz.yaml.")
+    ] = None,
     questions: Annotated[int, typer.Option(min=1, help="Ask at most this many questions of each task.")] = 100,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens of an answer.")] = 128,
     step: Step = None,
@@ -137,14 +141,32 @@ def evaluate(
     tokenizer: TokenizerPath = None,
     json: Json = False,
 ) -> None:
-    """Score a model's answers to the questions of tasks."""
+    """Score a model's answers to the questions of tasks. Those of --harness are written to the run's events too."""
     from trivium.ask.score_model import score_model, show_scores
 
-    scored = score_model(model, tasks, questions, max_new_tokens, step, tokenizer, averaged=weights is Weights.AVERAGE)
+    if (tasks is None) == (harness is None):
+        raise UsageError("eval: give --tasks spelling,counting or --harness arc_easy,quiz.yaml.")
+    averaged = weights is Weights.AVERAGE
+    if tasks is not None:
+        scored = score_model(model, tasks, questions, max_new_tokens, step, tokenizer, averaged=averaged)
+    else:
+        scored = _by_harness(model, harness or "", questions, step, tokenizer, averaged=averaged)
     if json:
         print_json(scored)
     else:
         show_scores(scored, terminal())
+
+
+def _by_harness(
+    model: Path, tasks: str, questions: int, step: int | None, tokenizer: str | None, *, averaged: bool
+) -> dict[str, Any]:
+    from importlib.util import find_spec
+
+    if find_spec("lm_eval") is None:
+        raise UsageError("--harness: the package lm-eval is not installed: pip install 'trivium[eval]'.")
+    from trivium.ask.harness.score import score_by_harness
+
+    return score_by_harness(model, tasks, questions, step, tokenizer, averaged=averaged)
 
 
 def export(

@@ -69,7 +69,8 @@ def stage_changes(label: str, plan: Record, log: EventLog) -> Iterator[StageChan
             if len(of_task) < len(asked):
                 change.other_questions.append(task)
             change.scores[task] = _change([(event.step, event.scores[task]["score"]) for event in of_task], start)
-        if len(change.scores) > 1:
+        scored = [event for event in scored if not event.harness]  # the mean is of the tasks that the run asks
+        if len({task for event in scored for task in event.scores}) > 1:
             of_all = _alike(scored, [event.fingerprint for event in scored])
             change.score_fingerprints[ALL_TASKS] = scored[-1].fingerprint
             change.scores[ALL_TASKS] = _change([(event.step, event.overall) for event in of_all], start)

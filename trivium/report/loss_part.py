@@ -103,7 +103,8 @@ def _scores_of(run: ShownRun, events: list[Evaluated], scored: list[Scored], kin
     tasks = dict.fromkeys(name for event in scored for name in event.scores)
     for name in tasks:
         series += run.event_series(f"{name}{kind}", scored, _score_of(name), measured_on=_asked(name))
-    if len(tasks) > 1:
+    scored = [event for event in scored if not event.harness]  # whose tasks are asked now and then
+    if len({name for event in scored for name in event.scores}) > 1:
         mean, asked = (lambda event: event.overall), (lambda event: event.fingerprint)
         series += run.event_series(f"mean, centred{kind}", scored, mean, measured_on=asked)
     return series

@@ -148,6 +148,8 @@ def _occasion(event: Event) -> tuple[int, str, bool]:
     Figures of the weights and of their average are two.
     """
     match event:
+        case Scored() if event.harness:  # tasks that were asked later, once or more often, beside our own
+            return event.step, "\0".join([event.stage, event.harness, *event.scores]), event.averaged
         case Evaluated() | Scored():
             return event.step, event.stage, event.averaged
         case Sampled():

@@ -279,6 +279,8 @@ class Scored(Event):
     fingerprint_by_task: Mapping[str, str] = field(default_factory=dict)
     stage: str = ""  # the stage that the engine was in; "" where nobody kept it
     averaged: bool = False  # as of an evaluation
+    harness: str = ""  # who asked, such as lm-eval 0.4.13; "" where the tasks are our own
+    figures: Mapping[str, float] = field(default_factory=dict)  # metrics of a harness that are no fraction of right
 
     def fingerprint_of(self, task: str) -> str:
         """The questions that a task's score is of; "" where nobody kept it."""

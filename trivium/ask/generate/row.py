@@ -68,6 +68,7 @@ class Writing:
     samples: int = 1  # rows from each prompt
     calls: Calls | None = None  # None: a model's calls are not answered
     vocab: int | None = None  # ids from this one on are never chosen: a model may have more than its tokenizer
+    ends: Callable[[Sequence[int]], bool] | None = None  # whether what is written so far ends the row
 
 
 @dataclass(slots=True)
@@ -93,7 +94,8 @@ class GeneratedRow:
             token = chosen
             self._follow_call(token)
         self.tokens.append(token)
-        self.ended = len(self.tokens) >= self.writing.max_tokens
+        is_full, ends = len(self.tokens) >= self.writing.max_tokens, self.writing.ends
+        self.ended = is_full or (ends is not None and ends(self.tokens))
         return token
 
     def _follow_call(self, token: int) -> None:

@@ -38,7 +38,7 @@ def likeliest(engine: Engine, asked: Sequence[Choice], ranks: Ranks, batch_rows:
     long = any(len(each) != 1 for one in asked for each in one.choices)
     if not ranks.agree(long)[0]:
         return _by_next_token(engine, asked, ranks, batch_rows)
-    nats = iter(_summed_nats(engine, [(one.prompt, each) for one in asked for each in one.choices], ranks, batch_rows))
+    nats = iter(summed_nats(engine, [(one.prompt, each) for one in asked for each in one.choices], ranks, batch_rows))
     return [int(np.argmin([next(nats) for _ in one.choices])) for one in asked]
 
 
@@ -53,7 +53,7 @@ def _by_next_token(engine: Engine, asked: Sequence[Choice], ranks: Ranks, batch_
     return chosen
 
 
-def _summed_nats(engine: Engine, rows: Sequence[tuple[Tokens, Tokens]], ranks: Ranks, batch_rows: int) -> list[float]:
+def summed_nats(engine: Engine, rows: Sequence[tuple[Tokens, Tokens]], ranks: Ranks, batch_rows: int) -> list[float]:
     """Nats of each choice after its prompt; all ranks make the same number of passes, of the same shape."""
     own = max((len(prompt) + len(choice) - 1 for prompt, choice in rows), default=1)
     facts = ranks.gather([len(rows), own])

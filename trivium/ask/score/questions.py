@@ -59,7 +59,7 @@ def open_exams(
                 path=each.path,
                 split="test",
                 subset=each.subset,
-                columns=each.columns,
+                columns={**(each.columns or {})},
                 tokens=each.tokens,
                 tokenizer=tokenizer,
             )

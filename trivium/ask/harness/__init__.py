@@ -1,0 +1,1 @@
+"""Tasks of lm-evaluation-harness, asked of a model in its engine; needs the extra `eval`."""
