@@ -101,7 +101,7 @@ def fill(model: LanguageModel, folder: Path) -> None:
 
 
 def write_huggingface(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:
-    """The weights under Hugging Face names, and config.json with these rotary positions, for rows of up to `seq_len`."""
+    """Weights under Hugging Face names, and config.json with these rotary positions, for rows of up to `seq_len`."""
     if model.spec.foreign is not None:
         from trivium.engine.torch.transformers import files
         from trivium.engine.torch.transformers import model as foreign

@@ -49,7 +49,7 @@ class Balance:
     for_token: int  # experts that a token is sent to
 
     def of(self, router_logits: tuple[Tensor, ...], counts: Tensor | None) -> Tensor:
-        """The weighted loss of a micro-batch; `counts` (B, T) is 0 in padding, else 1; None where there is no padding."""
+        """The weighted loss of a micro-batch; `counts` (B, T) is 0 in padding, else 1; None: no slot is padding."""
         first = router_logits[0]
         slots = first.new_ones(len(first), dtype=torch.float32) if counts is None else counts.flatten().float()
         sent, likely = (slots.new_zeros(self.experts) for _ in range(2))
