@@ -20,6 +20,7 @@ END = "<!-- the commands end -->\n"
 
 # Where a command is explained: every command has a page.
 PAGES = {
+    "inspect-model": "models.md",
     "tokenizer train": "tokenizers.md#train-one",
     "prepare": "prepare.md",
     "verify": "token-files.md#what-is-checked-and-when",

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tests.support.command_line import trivium
 from tests.support.models import BYTES, SPEC, byte_model
 from trivium.ask.export import write_tokenizer
-from trivium.model.huggingface import CLASSES
+from trivium.model.families.table import BY_NAME
 
 FAMILY = "qwen3" if SPEC.qk_norm else "llama"
 INDEX = "model.safetensors.index.json"
@@ -47,7 +47,7 @@ def test_a_native_folder_is_described(folder: Path) -> None:
     assert found["tensors"] == len(found["tensor_list"])
     shown = lines(folder, "hf")
     assert shown[0] == "hf: Hugging Face folder"
-    assert shown[1] == f"family: {FAMILY} ({CLASSES[FAMILY]})"
+    assert shown[1] == f"family: {FAMILY} ({BY_NAME[FAMILY].architecture})"
     assert shown[-1] == 'native: yes, on both engines: model.init = "hf"'
 
 
@@ -70,7 +70,7 @@ def test_a_family_that_is_not_native_is_described_by_its_config_and_headers(fold
     config = folder / "hf" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "mamba2"}))
     shown = lines(folder, "hf")
-    assert f"family: mamba2 ({CLASSES[FAMILY]})" in shown
+    assert f"family: mamba2 ({BY_NAME[FAMILY].architecture})" in shown
     assert shown[-1].startswith("native: no.")
     assert 'model.family = "mamba2"' in shown[-1]
     assert any(line.startswith("parameters: ") and "tensors, 1 file: F32" in line for line in shown)

@@ -17,7 +17,8 @@ from trivium.ask.open import open_model
 from trivium.errors import UsageError
 from trivium.files import hash_json
 from trivium.model.huggingface import CONFIG_FILE
-from trivium.run.events import EventFile, Scored, ScoreFigures
+from trivium.run.event_file import EventFile
+from trivium.run.events import Scored, ScoreFigures
 from trivium.run.folder import find_checkpoint
 
 EVENTS = "events.jsonl"

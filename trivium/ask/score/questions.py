@@ -59,7 +59,7 @@ def open_exams(
                 path=each.path,
                 split="test",
                 subset=each.subset,
-                columns={**(each.columns or {})},
+                columns={str(key): name for key, name in (each.columns or {}).items()},
                 tokens=each.tokens,
                 tokenizer=tokenizer,
             )
