@@ -12,7 +12,8 @@ from rich.console import Console
 from trivium.errors import UsageError
 from trivium.report.changes import Change
 from trivium.report.compare import compare_runs, show_changes
-from trivium.run.events import Evaluated, EventFile, Scored, StageBegan, Started
+from trivium.run.event_file import EventFile
+from trivium.run.events import Evaluated, Scored, StageBegan, Started
 
 
 def started(step: int) -> Started:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.events import step, steps_taken
 from trivium.run import events
-from trivium.run.events import Evaluated, EventFile, Notice, Started, as_event, parse_event, read_events
+from trivium.run.event_file import EventFile
+from trivium.run.events import Evaluated, Notice, Started, as_event, parse_event, read_events
 from trivium.train.sinks import figures
 
 

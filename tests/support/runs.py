@@ -10,11 +10,11 @@ from typing import Any
 
 import tomli_w
 
+from trivium.run.event_file import EventFile
 from trivium.run.events import (
     Ended,
     Evaluated,
     Event,
-    EventFile,
     Notice,
     Sampled,
     Saved,

@@ -24,7 +24,7 @@ class StartingWeights:
     parameters: int
     tensors: int | None = None  # None of a checkpoint, whose engine reads all of its own
     kinds: Mapping[str, int] = field(default_factory=dict)  # parameters by the type that they are stored in
-    left_out: Mapping[str, str] = field(default_factory=dict)  # what is there and not read, with the reason
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what the files hold and nobody reads, with the reason
     added: Mapping[str, str] = field(default_factory=dict)  # what is not there, with what it is instead
 
     def words(self) -> str:

@@ -1,19 +1,13 @@
 """events.jsonl: everything that happened in a run, typed and append-only.
 
-This module owns them: the schema (a class for each kind), the writer, and the one reader. One line an event, flushed
-as it is written, by any thread. A run that was killed may leave a truncated last line: the next writer ends it, and
-readers skip what is not an event. A resume writes the step it starts from; readers keep a step's last record.
+This module owns the schema (a class for each kind) and the one reader; `event_file.py` is the writer. A run that was
+killed may leave a truncated last line: the next writer ends it, and readers skip what is not an event. A resume writes
+the step it starts from; readers keep a step's last record.
 """
 
-import json
-import os
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
-from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol
 
@@ -72,7 +66,7 @@ class WeightsRead(Event):
     parameters: int
     tensors: int | None = None  # None of a checkpoint, whose engine reads all of its own
     kinds: Mapping[str, int] = field(default_factory=dict)  # parameters by the type that they were stored in
-    left_out: Mapping[str, str] = field(default_factory=dict)  # what was there and not read, with the reason
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what the files hold and nobody reads, with the reason
     added: Mapping[str, str] = field(default_factory=dict)  # what was not there, with what it is instead
     text: str = ""
 
@@ -357,65 +351,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Nothing more will come."""
-
-
-class EventFile:
-    """The run's events.jsonl, open for appending by any thread; lines that find no room on the disk wait for it.
-
-    Where the file is deleted or moved under a run, a new one gets all that it held.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = self._open()
-        self._lock = threading.Lock()  # the loop writes, and so do the threads that save and copy
-        self._waiting = b""
-        if self._file.tell() and not _ends_a_line(path):
-            self._put(b"\n")
-
-    def _open(self) -> FileIO:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        return open(self._path, "a+b", buffering=0)
-
-    def write(self, event: Event) -> None:
-        line = {"event": event.kind, "time": round(time.time(), 3), **asdict(event)}
-        self._put(json.dumps(line).encode() + b"\n")
-
-    def _put(self, more: bytes) -> None:
-        with self._lock:
-            if self._file.closed:
-                return  # a launch that fails does not wait for what its threads still have to say
-            self._waiting += more
-            try:
-                self._follow_path()
-                while self._waiting:
-                    self._waiting = self._waiting[self._file.write(self._waiting) :]
-            except OSError:
-                pass  # a full disk ends no run; the next event tries again
-
-    def _follow_path(self) -> None:
-        """Where the open file no longer has its name, write what it holds to a new one."""
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-                return
-        new = self._open()
-        if new.tell() == 0:
-            self._file.seek(0)
-            self._waiting = self._file.read() + self._waiting
-        self._file.close()
-        self._file = new
-
-    def close(self) -> None:
-        """Flush to the disk."""
-        self._put(b"")
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-
-def _ends_a_line(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def event_lines(file: BinaryIO) -> Iterator[bytes]:

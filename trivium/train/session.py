@@ -15,7 +15,8 @@ from trivium.engine.base import Engine
 from trivium.engine.memory import device_memory
 from trivium.engine.ranks import Ranks
 from trivium.forecast.predicted import PredictedPeaks
-from trivium.run.events import Evaluated, Event, EventFile, Notice
+from trivium.run.event_file import EventFile
+from trivium.run.events import Evaluated, Event, Notice
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
 from trivium.run.saver import Cadence, Retention, Saver
