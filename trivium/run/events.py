@@ -67,7 +67,7 @@ class WeightsRead(Event):
     parameters: int
     tensors: int | None = None  # None of a checkpoint, whose engine reads all of its own
     kinds: Mapping[str, int] = field(default_factory=dict)  # parameters by the type that they were stored in
-    left_out: Mapping[str, str] = field(default_factory=dict)  # what was there and not read, with the reason
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what the files hold and nobody reads, with the reason
     added: Mapping[str, str] = field(default_factory=dict)  # what was not there, with what it is instead
     text: str = ""
 

@@ -28,7 +28,7 @@ BY_CHOICE = ("acc", "acc_norm", "acc_bytes")  # metrics that guessing gets right
 def score_by_harness(
     folder: Path, tasks: str, questions: int, step: int | None, tokenizer: str | None, *, averaged: bool = False
 ) -> dict[str, Any]:
-    """Ask at most so many questions of each task; a run's scores are written to its events too."""
+    """Ask at most this number of questions of each task; a run's scores are written to its events too."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with sandboxed():
         opened = open_tasks(tasks)
