@@ -33,6 +33,8 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 TYPES = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"rope_parameters": LLAMA3}),
+    "llama, other activation": ("LlamaConfig", {"hidden_act": "gelu", "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": WINDOW, "head_dim": 16}),
     "mistral, tied": ("MistralConfig", {"sliding_window": 3, "tie_word_embeddings": True, "rope_parameters": YARN}),
     "qwen2": ("Qwen2Config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
@@ -40,6 +42,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2Config",
         {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2, "tie_word_embeddings": True},
     ),
+    "qwen3": ("Qwen3Config", {"head_dim": 16, "rope_parameters": YARN}),
     "qwen3, sliding": (
         "Qwen3Config",
         {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": TYPES, "head_dim": 16},

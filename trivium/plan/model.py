@@ -2,7 +2,8 @@
 
 Rotary positions are the model's: a stage that asks for none keeps those that it was last trained with. A stage that
 scales them stretches the context that the model was trained with until then. Nothing that comes
-after a stage decides its positions, so that a longer stage may be appended to a run under way.
+after a stage decides its positions, so that a longer stage may be appended to a run under way. Sliding layers keep
+theirs where a stage does not give them others: what they see is near them in rows of any length.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trivium.config.schema import SIZES, Config, Model, Size
-from trivium.config.stages import Rope, Stage
+from trivium.config.stages import Rope, SlidingRope, Stage
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
 from trivium.model.folder import read_spec
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
+
+FORM_KEYS = (  # of `[model]`, which are the shape's too
+    *("qkv_bias", "norm", "activation", "gated", "rotary_dim", "attention_scale"),
+    *("attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         return PlannedModel(None)
     spec = _shape(config.model, stages, weights)
     ropes = stage_ropes(stages, config.model, spec)
-    _refuse_dropped(config.model, stages, spec)
+    _refuse_layers(config.model, stages, spec)
     vocab = vocab_of(config, largest_id)
     if isinstance(vocab, Problem):
         return PlannedModel(None, vocab, ropes)
@@ -47,14 +53,20 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     return PlannedModel(spec, None, ropes)
 
 
-def _refuse_dropped(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:
-    """ConfigError for every `drop_layers` that names a layer which the model does not have."""
+def _refuse_layers(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> None:
+    """ConfigError for every `drop_layers` beyond the model's last layer, and `sliding` where no layer slides."""
     asked = {"model.rope": model.rope} | {f"stages[{number}].rope": each.rope for number, each in enumerate(stages)}
     last = spec.layers - 1
+    ropes = {where: rope for where, rope in asked.items() if rope is not None}
     problems = [
         Problem(f"{where}.drop_layers", f"has {max(rope.drop_layers)}, and the model's last layer is {last}. Lower it.")
-        for where, rope in asked.items()
-        if rope is not None and rope.drop_layers and max(rope.drop_layers) > last
+        for where, rope in ropes.items()
+        if rope.drop_layers and max(rope.drop_layers) > last
+    ]
+    problems += [
+        Problem(f"{where}.sliding", "is given, but no layer of the model slides. Leave it out.")
+        for where, rope in ropes.items()
+        if rope.sliding is not None and not spec.sliding
     ]
     if problems:
         raise ConfigError(problems)
@@ -67,17 +79,29 @@ def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple
     # Where a stage stretches its positions, its rows are longer than the context that it stretches.
     trained = [spec.max_seq_len] if model.init is not None else []
     for stage in stages:
-        last = _rope(stage.rope, last, model.max_seq_len or max(trained, default=stages[0].seq_len))
+        context = model.max_seq_len or max(trained, default=stages[0].seq_len)
+        last = _rope(stage.rope, last, context, bool(spec.sliding))
         ropes.append(last)
         if last.scaling is None:
             trained.append(stage.seq_len)
     return tuple(ropes)
 
 
-def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
-    """Rotary positions as asked for; a base and an original context that are not given are those so far."""
+def _rope(asked: Rope | None, own: RopeSpec, context: int, slides: bool) -> RopeSpec:
+    """Rotary positions as asked for; a base and an original context that are not given are those so far.
+
+    Where layers slide and nothing is asked for them, they keep those so far.
+    """
     if asked is None:
         return own
+    so_far = own.sliding or replace(own, dropped=())
+    sliding = so_far if asked.sliding is None else _scaled(asked.sliding, so_far, context)
+    dropped = own.dropped if asked.drop_layers is None else tuple(sorted(set(asked.drop_layers)))
+    full = _scaled(asked, own, context)
+    return replace(full, dropped=dropped, sliding=sliding if slides and sliding != full else None)
+
+
+def _scaled(asked: SlidingRope, own: RopeSpec, context: int) -> RopeSpec:
     return RopeSpec(
         theta=own.theta if asked.theta is None else asked.theta,
         scaling=asked.scaling,
@@ -88,7 +112,6 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int) -> RopeSpec:
         beta_slow=asked.beta_slow,
         low_freq_factor=asked.low_freq_factor,
         high_freq_factor=asked.high_freq_factor,
-        dropped=own.dropped if asked.drop_layers is None else tuple(sorted(set(asked.drop_layers))),
     )
 
 
@@ -104,7 +127,10 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
             raise ConfigError([Problem("model.init", str(error))]) from error
         own = replace(own, max_seq_len=model.max_seq_len or own.max_seq_len)
         context = own.max_seq_len
-    return replace(own, rope=_rope(model.rope, own.rope, context))
+    rope = _rope(model.rope, own.rope, context, bool(own.sliding))
+    if weights is None and model.rope is not None and model.rope.sliding is None:
+        rope = replace(rope, sliding=None)  # nothing was trained yet that sliding layers could keep
+    return replace(own, rope=rope)
 
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
@@ -112,12 +138,18 @@ def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:
     size = _size(model)
     every = model.no_rope_every
     dropped = () if every is None else tuple(range(every - 1, size.layers, every))
+    pattern = model.layers_pattern or "S"
+    slides = [model.window is not None and pattern[layer % len(pattern)] == "S" for layer in range(size.layers)]
     return ModelSpec(
         **asdict(size),
         head_dim=model.head_dim or size.width // size.heads,
         vocab=vocab,
         max_seq_len=max_seq_len,
-        qk_norm=model.qk_norm,
+        qk_norm=bool(model.qk_norm),
+        qk_norm_joint=model.qk_norm == "joint",
+        window=model.window,
+        sliding=tuple(layer for layer in range(size.layers) if slides[layer]),
+        **{key: getattr(model, key) for key in FORM_KEYS},
         tied_embeddings=model.tied_embeddings,
         init_std=model.init_std,
         norm_eps=model.norm_eps,

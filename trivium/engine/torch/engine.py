@@ -62,7 +62,7 @@ from trivium.engine.torch.checkpoint.state import (
 from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
+from trivium.engine.torch.loss import Objective, Penalty, summed
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
 from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
@@ -317,7 +317,7 @@ class TorchEngine:
                 self.reference.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses, rows.targets))
+            sums.append(summed(losses, rows.targets))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -442,11 +442,3 @@ def _counts(batch: Batch) -> NDArray[np.float64]:
     weights = (None, counted)
     found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
     return np.array(found, np.float64)
-
-
-def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, by their weights, still on the device."""
-    if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()}
-    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: targets.total(part) for name, part in parts.items() if part is not None}
