@@ -97,7 +97,8 @@ def value(field: FieldInfo) -> str:
     within = list(parts(field.annotation))
     choices = [choice for part in within if get_origin(part) is Literal for choice in get_args(part)]
     if choices or bool in within:
-        return " ".join(f"`{show_value(choice)}`" for choice in choices or (True, False))
+        yes_or_no = [True, False] if bool in within else []
+        return " ".join(f"`{show_value(choice)}`" for choice in [*yes_or_no, *choices])
     if field.examples:
         return f"`{show_value(field.examples[0])}`"
     if models(field.annotation):

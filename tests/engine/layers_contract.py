@@ -110,6 +110,10 @@ class LayersContract(TinyEngines):
             assert normalised(generation.logits()) == pytest.approx(expected, abs=1e-3)
             if more < room:
                 generation.append(np.array([row[end] for row, end in zip(rows, ends, strict=True)]))
+        generation = engine.generation([rows[0][:3]], room)
+        generation.select(np.zeros(0, np.int64))
+        generation.append(np.zeros(0, np.int64))
+        assert generation.logits().shape == (0, VOCAB)
 
     @pytest.mark.parametrize("form", FORMS)
     def test_a_form_is_saved_and_continues_bit_for_bit(self, form: str, tmp_path: Path) -> None:

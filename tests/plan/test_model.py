@@ -13,8 +13,10 @@ from trivium.config.schema import SIZES, Model
 from trivium.errors import PlanError
 from trivium.model.folder import write_spec
 from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.plan.export import objective_lines, stage_json
 from trivium.plan.model import model_spec
 from trivium.plan.plan import Plan
+from trivium.plan.record import first_difference
 from trivium.run.folder import RunFolder
 
 MILLION = 1e6
@@ -40,6 +42,23 @@ def test_what_is_given_is_kept() -> None:
     other = model_spec(Model(layers=4, width=64, norm_eps=1e-5, no_rope_every=2), vocab=300, max_seq_len=99)
     assert other.norm_eps == 1e-5
     assert other.rope.dropped == (1, 3)
+
+
+def test_layers_are_what_the_config_says() -> None:
+    written: dict[str, Any] = {"norm": "both", "activation": "xielu", "gated": False, "qkv_bias": True, "rotary_dim": 8}
+    numbers: dict[str, Any] = {
+        "attention_scale": 0.5,
+        "attention_softcap": 2.0,
+        "logit_softcap": 3.0,
+        "logit_scale": 0.7,
+        "embedding_scale": 8.0,
+    }
+    model = Model(layers=6, width=64, heads=4, qk_norm="joint", window=99, layers_pattern="SSL", **written, **numbers)
+    spec = model_spec(model, vocab=300, max_seq_len=99)
+    assert (spec.window, spec.sliding, spec.qk_norm, spec.qk_norm_joint) == (99, (0, 1, 3, 4), True, True)
+    assert {key: getattr(spec, key) for key in written | numbers} == written | numbers
+    assert model_spec(Model(layers=3, width=64, window=9), vocab=300, max_seq_len=99).sliding == (0, 1, 2)
+    assert model_spec(Model(layers=5, width=64, window=9, layers_pattern="SL"), 300, 99).sliding == (0, 2, 4)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -189,6 +208,70 @@ def test_of_given_weights_their_own_context_is_stretched(tmp_path: Path, rows: i
     base = base_run(tmp_path / "scaled", replace(TINY, rope=scaled))
     plan = plan_of(*stages, model={"init": str(base)})
     assert ropes(plan) == [scaled, RopeSpec(5e5, "yarn", 4.0, original_seq_len=32)]
+
+
+WINDOW = {**VOCAB, "window": 8, "layers_pattern": "SL"}
+SLIDING: dict[str, Any] = {"steps": 5, "seq_len": 64}
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "expected"),
+    [
+        ({"rope": {"theta": 5e5}}, [{}], [RopeSpec(5e5)]),
+        ({"rope": {"theta": 5e5, "sliding": {"theta": 1e5}}}, [{}], [RopeSpec(5e5, sliding=RopeSpec(1e5))]),
+        (
+            {"rope": {"theta": 5e5}},
+            [{"seq_len": 16}, {"rope": YARN}, {}, {"rope": {"theta": 1e6}}],
+            [
+                RopeSpec(5e5),
+                *[RopeSpec(5e5, "yarn", 4.0, 16, sliding=RopeSpec(5e5))] * 2,
+                RopeSpec(1e6, original_seq_len=16, sliding=RopeSpec(5e5)),
+            ],
+        ),
+        (
+            {},
+            [{"seq_len": 16}, {"rope": {**YARN, "sliding": YARN}}],
+            [RopeSpec(), RopeSpec(1e4, "yarn", 4.0, 16)],
+        ),
+        (
+            {"rope": {"sliding": {"theta": 1e5}}},
+            [{"seq_len": 16}, {"rope": {**YARN, "sliding": {"scaling": "linear", "factor": 2.0}}}],
+            [
+                RopeSpec(sliding=RopeSpec(1e5)),
+                RopeSpec(1e4, "yarn", 4.0, 16, sliding=RopeSpec(1e5, "linear", 2.0, 16)),
+            ],
+        ),
+    ],
+    ids=["theta is for all", "of their own", "a stage keeps them", "the same for both", "key by key"],
+)
+def test_sliding_layers_keep_their_positions_unless_they_are_given_others(
+    model: dict[str, Any], stages: list[dict[str, Any]], expected: list[RopeSpec]
+) -> None:
+    assert ropes(plan_of(*({**SLIDING, **stage} for stage in stages), model=WINDOW | model)) == expected
+
+
+def test_of_given_weights_sliding_layers_keep_their_positions(tmp_path: Path) -> None:
+    sliding = replace(TINY, window=4, sliding=(0,))
+    base = base_run(tmp_path / "sliding", sliding)
+    (rope,) = ropes(plan_of({"steps": 5, "seq_len": 64, "rope": YARN}, model={"init": str(base)}))
+    assert rope == RopeSpec(1e4, "yarn", 4.0, 16, sliding=RopeSpec(1e4))
+    plan = plan_of({"steps": 5, "seq_len": 64, "rope": YARN}, model={"init": str(base)})
+    assert objective_lines([stage_json(plan, stage) for stage in plan.stages]) == [
+        "stage-0: rope theta 10,000, yarn by 4 of 16, sliding layers theta 10,000"
+    ]
+    plain = base_run(tmp_path / "plain", TINY)
+    stage = {"steps": 5, "rope": {"sliding": {"theta": 1e5}}}
+    with pytest.raises(PlanError, match=r"stages\[0\]\.rope\.sliding: is given, but no layer of the model slides"):
+        plan_of(stage, model={"init": str(plain)})
+
+
+def test_the_record_has_windows_and_the_positions_of_sliding_layers() -> None:
+    plan = plan_of({**SLIDING, "seq_len": 16}, {**SLIDING, "rope": YARN}, model=WINDOW)
+    record = plan.record(10)
+    assert (record["model.window"], record["model.sliding"]) == (8, [0])
+    assert record["stages[1].rope.sliding"] == {"theta": 1e4}
+    other = plan_of({**SLIDING, "seq_len": 16}, {**SLIDING, "rope": YARN}, model=WINDOW | {"window": 9})
+    assert str(first_difference(record, other.record(10))) == "model.window was 8 and is now 9"
 
 
 def test_llama3_scaling_is_asked_for_by_its_two_limits() -> None:

@@ -103,8 +103,32 @@ class Model(Table):
     """Vocabulary size; absent: the tokenizer's."""
     max_seq_len: Count | None = Field(None, examples=[8192])
     """The longest row the model allows; absent: the longest of the stages."""
-    qk_norm: bool = False
-    """Normalise queries and keys (RMSNorm) before attention."""
+    qk_norm: bool | Literal["joint"] = False
+    """Normalise queries and keys (RMSNorm) before attention: each head by itself, or "joint", all heads together."""
+    qkv_bias: bool = False
+    """Add a learnt vector to queries, keys and values, as in Qwen 2.5."""
+    norm: Literal["before", "after", "both"] = "before"
+    """Where a layer's norms are: before its sublayers, after them (OLMo 2), or both (Gemma)."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "xielu"] = "silu"
+    """Of the feed-forward layer; xielu has two numbers that are learnt, as in Apertus."""
+    gated: bool = True
+    """The feed-forward layer multiplies two projections, one of them activated; false: it activates one."""
+    window: Count | None = Field(None, examples=[4096])
+    """Tokens that a token sees in sliding layers, itself included; absent: no layer slides."""
+    layers_pattern: Annotated[str, Field(pattern="^[SL]{1,10000}$")] | None = Field(None, examples=["SSSL"])
+    """With `window`: S slides, L does not; repeated over all layers, the last one too. Absent: all layers slide."""
+    rotary_dim: Annotated[Count, Field(multiple_of=2)] | None = Field(None, examples=[64])
+    """Rotate the first channels of a head alone; absent: all of them."""
+    attention_scale: Positive | None = Field(None, examples=[0.0625])
+    """What queries times keys are multiplied by; absent: 1 / sqrt(head_dim)."""
+    attention_softcap: Positive | None = Field(None, examples=[50.0])
+    """Cap attention's scores s to c tanh(s / c), as in Gemma 2."""
+    logit_softcap: Positive | None = Field(None, examples=[30.0])
+    """The same of logits."""
+    logit_scale: Positive = Field(1.0, examples=[0.5])
+    """What logits are multiplied by, before a cap."""
+    embedding_scale: Positive = Field(1.0, examples=[45.25])
+    """What embeddings are multiplied by before the first layer; Gemma's is sqrt(width)."""
     tied_embeddings: bool = False
     """Share one weight matrix between embedding and unembedding."""
     init_std: Positive = Field(0.02, examples=[0.02])

@@ -122,8 +122,8 @@ class Fade(Table):
     """Center the fade on the stage's start: its first half is in the last rows of the stage before."""
 
 
-class Rope(Table):
-    """Rotary positions."""
+class SlidingRope(Table):
+    """Rotary positions of sliding layers."""
 
     theta: Annotated[float, Field(gt=1)] | None = Field(None, examples=[500_000])
     """Base of the rotary frequencies; absent: the model's own."""
@@ -143,8 +143,15 @@ class Rope(Table):
     """With scaling = "llama3": channels with fewer turns in the original context than this are stretched in full."""
     high_freq_factor: Positive = Field(4.0, examples=[4.0])
     """With scaling = "llama3": channels with more turns than this are not stretched."""
+
+
+class Rope(SlidingRope):
+    """Rotary positions."""
+
     drop_layers: Annotated[tuple[Whole, ...], Field(strict=False)] | None = Field(None, examples=[[3, 7, 11]])
     """Layers, counted from 0, without rotary positions; absent: those that had none before."""
+    sliding: SlidingRope | None = Field(None, examples=[{"theta": 10_000}])
+    """Those of sliding layers; absent: sliding layers keep theirs, and in `[model]` without `init` have the same."""
 
 
 class Reference(Table):

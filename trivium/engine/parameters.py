@@ -27,7 +27,7 @@ def parameter_group(name: str, no_decay: tuple[NoDecay, ...], dimensions: int = 
         return ParameterGroup("unembedding", True)
     if kind == "bias":
         return ParameterGroup("rest", "biases" not in no_decay)
-    if owner.endswith("norm") or dimensions < 2:
+    if owner.endswith("norm") or owner == "activation" or dimensions < 2:
         return ParameterGroup("rest", "norms" not in no_decay)
     return ParameterGroup("matrix" if dimensions == 2 else "rest", True)
 

@@ -7,6 +7,7 @@ are read elsewhere. What the engine counts on the model (parameters, FLOPs) is n
 """
 
 import json
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -138,7 +139,9 @@ def _made(family: str, table: Mapping[str, Any], where: str) -> ModelSpec:
     from transformers import CONFIG_MAPPING
 
     try:
-        made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys under older names, which it reads
+            made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
         plain = {key: value for key, value in made.to_dict().items() if key not in LEFT_OUT}
         sizes: dict[str, Any] = {key: getattr(made, name, None) for key, name in KEYS.items()}
     except Exception as error:  # whatever a family's own checks raise, the config is what it is about

@@ -10,7 +10,8 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.problems import show_value
 from trivium.config.sources import fim_of
-from trivium.model.spec import DEFAULT_THETA
+from trivium.model.spec import DEFAULT_THETA, ModelSpec, RopeSpec
+from trivium.model.words import export_line, layer_line
 from trivium.plan.average import average_words
 from trivium.plan.lr.curve import Curve
 from trivium.plan.lr.words import rate_lines
@@ -31,7 +32,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "total_steps": plan.total_steps,
         "total_tokens": None if plan.total_steps is None else plan.tokens_before(plan.total_steps),
         "fingerprint": plan.fingerprint(plan.known_steps),
-        "model": None if plan.model is None else asdict(plan.model) | {"parameters": plan.model.parameters},
+        "model": None if plan.model is None else _model_json(plan.model, plan.stages[-1].rope),
         "peak_lr": plan.peak_lr,
         "lr_curve": None if plan.learning_rate is None else _lr_curve(plan, plan.learning_rate),
         "group_lr_curves": {group: _lr_curve(plan, curve) for group, curve in plan.group_learning_rates.items()},
@@ -51,6 +52,12 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
         "warnings": [str(warning) for warning in (*warnings, *plan.warnings)],
         "unknown": [str(gap) for gap in plan.gaps],
     }
+
+
+def _model_json(spec: ModelSpec, rope: RopeSpec | None) -> dict[str, Any]:
+    """The shape, with words about layers that differ from Llama's, and about its export."""
+    words = {"layers_are": layer_line(spec), "export": export_line(spec, rope)}
+    return asdict(spec) | {"parameters": spec.parameters} | words
 
 
 def inherited_values(plan: Plan) -> dict[str, Any]:
@@ -148,11 +155,9 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         rope, kl, loss_on, engine = (stage.get(key) for key in ("rope", "kl", "loss_on", "engine"))
         parts = _batch_parts(stage)
         if rope is not None and rope != (before or {"theta": DEFAULT_THETA}):
-            theta = f"theta {rope['theta']:,g}"
-            scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
-            original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
             dropped = f", none in layers {', '.join(map(str, rope['dropped']))}" if "dropped" in rope else ""
-            parts.append(f"rope {theta}{scaling}{original}{dropped}")
+            sliding = f", sliding layers {_rope_words(rope['sliding'])}" if "sliding" in rope else ""
+            parts.append(f"rope {_rope_words(rope)}{dropped}{sliding}")
         if kl is not None:
             reference = kl.get("reference") or {}
             to = reference.get("path") or reference.get("stage") or "the model as the stage begins"
@@ -173,6 +178,12 @@ def objective_lines(stages: Sequence[Mapping[str, Any]]) -> list[str]:
         if parts:
             lines.append(f"{stage['name']}: {', '.join(parts)}")
     return lines
+
+
+def _rope_words(rope: Mapping[str, Any]) -> str:
+    scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
+    original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
+    return f"theta {rope['theta']:,g}{scaling}{original}"
 
 
 def _batch_parts(stage: Mapping[str, Any]) -> list[str]:

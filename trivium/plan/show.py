@@ -12,6 +12,7 @@ from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
 from trivium.config.sources import fim_of
 from trivium.config.stages import CROPPING
+from trivium.model.words import export_line, layer_line
 from trivium.plan.export import inherited_values, objective_lines, stage_json
 from trivium.plan.lr.words import rate_lines
 from trivium.plan.plan import Plan
@@ -65,7 +66,10 @@ def headline(plan: Plan) -> str:
 
 
 def model_line(plan: Plan) -> list[Text]:
-    """`model: 8 layers of 512, 8 heads, vocabulary 32,000, 58.7M parameters, 452M FLOPs a token`, where it is known."""
+    """`model: 8 layers of 512, 8 heads, vocabulary 32,000, 58.7M parameters, 452M FLOPs a token`, where it is known.
+
+    Layers that differ from Llama's have a line of their own.
+    """
     model = plan.model
     if model is None:
         return []
@@ -74,7 +78,9 @@ def model_line(plan: Plan) -> list[Text]:
     shape = f"{family}{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
     flops = show_count(work[0]) + (f" to {show_count(work[-1])}" if len(work) > 1 else "")
-    return [Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")]
+    line = Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")
+    layers = layer_line(model)
+    return [line] if layers is None else [line, Text(f"layers: {layers}; {export_line(model, plan.stages[-1].rope)}")]
 
 
 def rates_line(plan: Plan) -> list[Text]:

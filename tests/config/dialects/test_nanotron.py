@@ -111,15 +111,23 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
         ("model", "model_config", "sliding_window_size"),
         1024,
         (
-            "model.model_config.sliding_window_size: is 1024. Attention here has no window. "
-            "Write sliding_window_size: null."
+            "model.model_config.sliding_window_size: is 1024. Only flex_attention has one window in all versions of "
+            "theirs. Write sliding_window_size: null, or _attn_implementation: flex_attention."
+        ),
+    ),
+    (
+        ("model", "model_config", "attention_bias"),
+        True,
+        (
+            "model.model_config.attention_bias: is true. Only their Qwen 2 has biases (is_qwen2_config). "
+            "Write attention_bias: false."
         ),
     ),
     (
         ("model", "model_config", "flex_attention_mask"),
         "sliding_window_document",
         (
-            'model.model_config.flex_attention_mask: is "sliding_window_document". Attention here has no window. '
+            'model.model_config.flex_attention_mask: is "sliding_window_document". A window is sliding_window_size. '
             "Write flex_attention_mask: document, or causal."
         ),
     ),
@@ -332,6 +340,14 @@ def test_norms_and_layers_without_rotary_positions_are_theirs(file: Path) -> Non
     config = ("model", "model_config")
     model = load(written(file, {(*config, "rms_norm_eps"): 1e-5, (*config, "no_rope_layer"): 2})).config.model
     assert (model.norm_eps, model.no_rope_every) == (1e-5, 2)
+
+
+def test_windows_and_biases_are_theirs(file: Path) -> None:
+    keys = {"sliding_window_size": 1024, "_attn_implementation": "flex_attention", "attention_bias": True}
+    config = ("model", "model_config")
+    model = load(written(file, {(*config, key): each for key, each in (keys | {"is_qwen2_config": True}).items()}))
+    assert (model.config.model.window, model.config.model.qkv_bias) == (1025, True)
+    assert "model.model_config.sliding_window_size: is 1,024 tokens before one: 1,025 with itself." in notes(file)
 
 
 def test_rows_may_be_longer_than_their_table_of_positions(file: Path) -> None:

@@ -1,5 +1,6 @@
 """The torch engine keeps the contract; and what only it has: threads, compiled layers, exact mode."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.engine.contract import EngineContract
+from tests.engine.layers_contract import FORMS
 from tests.engine.tiny import STAGE, hash_of
 from tests.support.batches import SEQ_LEN, TINY, make_batch, settings_at
 from trivium.engine.base import Engine, EngineSettings, StageSettings
@@ -96,3 +98,18 @@ def test_rows_of_other_shapes_leave_what_is_compiled_for_training_alone() -> Non
         engine.nats(make_batch(((length,), (1,)), seq_len=length))
     engine.step(make_batch(), settings_at(2))
     assert dict(counters["frames"]) == compiled
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own ways
+@pytest.mark.parametrize("form", ["olmo", "xielu"])
+def test_compiled_layers_of_other_forms_learn_the_same(form: str) -> None:
+    settings = EngineSettings(FORMS[form], seed=1, device="cpu")
+    eager, compiled = TorchEngine(settings), TorchEngine(replace(settings, compile=True))
+    for layer in compiled.model.layers:
+        layer.compile(dynamic=False, backend="aot_eager")
+    for engine in (eager, compiled):
+        engine.enter(STAGE)
+    for step in range(2):
+        batch = make_batch(seed=step)
+        loss = eager.step(batch, settings_at(step)).loss
+        assert compiled.step(batch, settings_at(step)).loss == pytest.approx(loss, rel=1e-4)

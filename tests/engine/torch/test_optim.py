@@ -37,6 +37,20 @@ def test_a_parameter_has_its_group_by_name(name: str, group: str) -> None:
     assert parameter_group(name, DEFAULT) == ParameterGroup(group, group in ("matrix", "unembedding"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers.0.attention.query.bias",
+        "layers.0.attention.query_norm.weight",
+        "layers.0.attention_post_norm.weight",
+        "layers.0.feed_forward_post_norm.weight",
+        "layers.0.feed_forward.activation.alpha_p",
+    ],
+)
+def test_what_is_no_matrix_is_not_decayed_and_goes_with_adamw(name: str) -> None:
+    assert parameter_group(name, DEFAULT) == ParameterGroup("rest", False)
+
+
 def test_decay_spares_what_no_decay_names() -> None:
     assert parameter_group("norm.weight", ()) == ParameterGroup("rest", True)
     assert parameter_group("embedding.weight", ("norms",)) == ParameterGroup("embedding", True)

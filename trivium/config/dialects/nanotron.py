@@ -22,7 +22,7 @@ HALVES = (
     "A head's two halves are rotated here, as in Llama, not its neighbours. Write false: that is another model, "
     "and weights that were trained with true do not fit it."
 )
-NO_WINDOW = "Attention here has no window."
+NO_WINDOW = "Only flex_attention has one window in all versions of theirs."
 # Of their parameters, one of each kind; what is excluded from weight decay is told by their names.
 EMBEDDING = "model.token_position_embeddings.pp_block.token_embedding.weight"
 NORMS = (
@@ -57,7 +57,6 @@ HOLDS: dict[str, dict[str, Any]] = {
     "model.init_method": {"scaling_method": ("num_layers", "NUM_LAYERS")},
     "model.model_config": {
         "hidden_act": "silu",
-        "attention_bias": False,
         "rope_interleaved": False,
         "interleaved_rotary": False,
     },
@@ -71,9 +70,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     },
     "model.model_config": {
         "hidden_act": "The feed-forward layer here is a gated SiLU. Write hidden_act: silu.",
-        "attention_bias": "Attention here has no biases. Write attention_bias: false.",
         **dict.fromkeys(("rope_interleaved", "interleaved_rotary"), HALVES),
-        "sliding_window_size": f"{NO_WINDOW} Write sliding_window_size: null.",
     },
     "optimizer": {"accumulate_grad_in_fp32": "Gradients are summed in float32. Write accumulate_grad_in_fp32: true."},
     "tokenizer": {"tokenizer_revision": "Give the folder of that revision: tokenizer.path=FOLDER, and remove it here."},
@@ -256,8 +253,36 @@ def _shape(theirs: Theirs, data: NanotronData) -> dict[str, Any]:
         "init_std": theirs.take("model", "init_method", "std", default=0.02),
         "norm_eps": take("rms_norm_eps", 1e-6),
         "rope": {"theta": take("rope_theta", 10_000.0), **_scaling(theirs)},
+        **_biases(theirs),
+        **_window(theirs),
         **({} if without_rope is None else {"no_rope_every": without_rope}),
     }
+
+
+def _biases(theirs: Theirs) -> dict[str, Any]:
+    """Of queries, keys and values in their Qwen 2; their Llama passes the key over."""
+    config = ("model", "model_config")
+    if not theirs.take(*config, "attention_bias", default=False):
+        return {}
+    if not theirs.has(*config, "is_qwen2_config"):
+        rule = "Only their Qwen 2 has biases (is_qwen2_config). Write attention_bias: false."
+        theirs.refuse((*config, "attention_bias"), True, rule)
+    return {"qkv_bias": True}
+
+
+def _window(theirs: Theirs) -> dict[str, Any]:
+    """All of their layers slide. flex_attention sees as many tokens before one as the window has, and itself."""
+    config = ("model", "model_config")
+    window = theirs.take(*config, "sliding_window_size", default=None)
+    if window is None:
+        return {}
+    how = theirs.take(*config, "_attn_implementation", default="flash_attention_2")
+    if how != "flex_attention" or not isinstance(window, int):
+        rule = f"{NO_WINDOW} Write sliding_window_size: null, or _attn_implementation: flex_attention."
+        theirs.refuse((*config, "sliding_window_size"), window, rule)
+        return {}
+    theirs.differs((*config, "sliding_window_size"), f"is {window:,} tokens before one: {window + 1:,} with itself.")
+    return {"window": window + 1}
 
 
 def _max_seq_len(theirs: Theirs, data: NanotronData) -> Any:
@@ -390,7 +415,7 @@ def _defaults(theirs: Theirs, batch_size: int) -> dict[str, Any]:
     apart = theirs.take(*config, "_use_doc_masking", default=False)
     mask = str(theirs.take(*config, "flex_attention_mask", default=""))
     if mask not in ("", "causal", "document"):
-        why = f"{NO_WINDOW} " if "sliding_window" in mask else ""
+        why = "A window is sliding_window_size. " if "sliding_window" in mask else ""
         theirs.refuse((*config, "flex_attention_mask"), mask, f"{why}Write flex_attention_mask: document, or causal.")
     weight = theirs.take_number(*config, "z_loss_coefficient", default=1e-4)
     z_loss = {"z_loss": weight} if theirs.take(*config, "z_loss_enabled", default=False) else {}

@@ -47,7 +47,7 @@ OTHER_LAYERS = "Layers that read this key are not built here. Remove it to train
 NOT_HERE: dict[str, dict[str, str]] = {
     "architecture": {
         "bias": "Layers here have no biases. Write bias: false.",
-        "attention_bias": "Attention here has no biases. Write attention_bias: false.",
+        "attention_bias": "Their biases are not translated. Write attention_bias: false.",
         "dropout": "Nothing is dropped here. Write dropout: 0.0.",
         "attn_dropout": "Nothing is dropped here. Write attn_dropout: 0.0.",
         "rope": "Positions here are rotary. Write rope: true.",
@@ -55,7 +55,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "layer_norm_eps": "Norms here are RMSNorms. Remove it; their number is rms_norm_eps.",
         "partial_rotary_factor": "All channels of a head are rotated here. Write partial_rotary_factor: 1.0.",
         "use_parallel_residual": "Attention comes before the feed-forward layer here. Write false.",
-        "use_sliding_window": "Attention here has no window. Write use_sliding_window: false.",
+        "use_sliding_window": "Their windows are not translated. Write use_sliding_window: false.",
         **dict.fromkeys(("num_experts", "d_conv", "d_state", "expand", "n_groups", "n_heads"), OTHER_LAYERS),
         **dict.fromkeys(("mamba_layers", "fw_inter_size", "ttt_apply_then_update", "ttt_chunk_size"), OTHER_LAYERS),
         **dict.fromkeys(

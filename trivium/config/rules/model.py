@@ -7,11 +7,11 @@ from trivium.config.problems import show_value
 from trivium.config.rules.view import Finding, View
 from trivium.config.schema import ANY_FAMILY, SIZES, Model
 
-OWN_KEYS = (
-    "depth",
-    "qk_norm",
-    "no_rope_every",
-)  # of [model]: what a model of transformers has by its own config's keys
+FORM_KEYS = (
+    *("qkv_bias", "norm", "activation", "gated", "window", "layers_pattern", "rotary_dim"),
+    *("attention_scale", "attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
+)
+OWN_KEYS = ("depth", "qk_norm", "no_rope_every", *FORM_KEYS)  # a model of transformers has options instead
 TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
 
 
@@ -48,9 +48,7 @@ def model_rules(view: View) -> Iterator[Finding]:
     if model.size is not None and model.size not in SIZES:
         what = f"{show_value(model.size)} is not known. {nearest(model.size, SIZES)}"
         yield view.problem(("model", "size"), what)
-    if model.qk_norm and model.no_rope_every is not None:
-        what = "is given with qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
-        yield view.problem(("model", "no_rope_every"), what)
+    yield from _form_rules(view, model)
     for key in ("init_step", "init_optimizer"):
         if view.given("model", key) and view.absent("model", "init"):
             what = 'is given without init. Write init = "runs/base" too, or leave it out.'
@@ -82,7 +80,37 @@ def _family_rules(view: View, model: Model) -> Iterator[Finding]:
         yield view.problem(("model", "family"), what)
     if engine.parallel.tensor > 1:
         what = f"is {engine.parallel.tensor}, but only the decoder's matrices can be split, and family is {named}"
-        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Set it to 1, and share the model by shard.")
+        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Leave it out, and share the model by shard.")
+
+
+def _form_rules(view: View, model: Model) -> Iterator[Finding]:
+    """Windows and the layers that have them come together; weights that are given decide what layers are."""
+    if model.init is not None:
+        for key in (key for key in FORM_KEYS if view.given("model", key)):
+            what = "is given with init, whose weights decide it. Leave it out."
+            yield view.problem(("model", key), what)
+        return
+    if model.layers_pattern is not None and view.absent("model", "window"):
+        what = "is given without window. Write window = 4096 too, or leave it out."
+        yield view.problem(("model", "layers_pattern"), what)
+    elif model.layers_pattern is not None and "S" not in model.layers_pattern:
+        what = (
+            f"is {show_value(model.layers_pattern)}, in which no layer slides. Write an S in it, or leave out window."
+        )
+        yield view.problem(("model", "layers_pattern"), what)
+    head_dim = _head_dim(model)
+    if model.rotary_dim is not None and head_dim is not None and model.rotary_dim > head_dim:
+        what = f"is {model.rotary_dim}, over the {head_dim} channels of a head. Lower it."
+        yield view.problem(("model", "rotary_dim"), what)
+
+
+def _head_dim(model: Model) -> int | None:
+    """Channels of a head, where the sizes are known."""
+    size = SIZES.get(model.size or "")
+    width, heads = (size.width, size.heads) if size is not None else (model.width, model.heads)
+    if model.head_dim is not None or width is None:
+        return model.head_dim
+    return width // (heads or max(1, width // 64))
 
 
 def _depth_rules(view: View, model: Model) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from trivium.config.rules.rates import stage_lr_rules
 from trivium.config.rules.shares import known_rules, names_rules, shares_rules
 from trivium.config.rules.view import Finding, View, one_way
 from trivium.config.sources import StreamSource, ViewSource
-from trivium.config.stages import Fade, Rope, Stage
+from trivium.config.stages import Fade, Rope, SlidingRope, Stage
 
 BUDGETS = ("steps", "tokens", "epochs")
 WAYS = ("mixture", "weights", "sources")
@@ -277,11 +277,11 @@ def rope_rules(view: View) -> Iterator[Finding]:
     """Rows are no longer than the model allows; scaling and its factor come together."""
     model = view.config.model
     if model.rope is not None:
-        yield from _scaling_rules(view, ("model", "rope"), model.rope)
+        yield from _rope_rules(view, ("model", "rope"), model.rope)
     rope = model.rope
     for number, stage in enumerate(view.stages):
         if stage.rope is not None:
-            yield from _scaling_rules(view, view.stage_path(number, "rope"), stage.rope)
+            yield from _rope_rules(view, view.stage_path(number, "rope"), stage.rope)
         rope = stage.rope or rope
         if model.max_seq_len is None or view.unsound(number, "seq_len", "rope"):
             continue
@@ -296,7 +296,16 @@ def rope_rules(view: View) -> Iterator[Finding]:
             yield view.problem(view.stage_path(number, "seq_len"), what)
 
 
-def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
+def _rope_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
+    yield from _scaling_rules(view, path, rope)
+    if rope.sliding is not None:
+        yield from _scaling_rules(view, (*path, "sliding"), rope.sliding)
+        if view.absent("model", "window") and view.absent("model", "init"):
+            what = "is given, but no layer slides. Write model.window = 4096 too, or leave it out."
+            yield view.problem((*path, "sliding"), what)
+
+
+def _scaling_rules(view: View, path: Path, rope: SlidingRope) -> Iterator[Finding]:
     if rope.scaling is not None and view.absent(*path, "factor"):
         yield view.problem((*path, "factor"), "is missing: scaling needs it. Write factor = 4.")
     for key in ("factor", "original_seq_len"):
@@ -307,9 +316,6 @@ def _scaling_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
         if view.given(*path, key) and rope.scaling not in scalings:
             needed = " or ".join(f'"{each}"' for each in scalings)
             yield view.problem((*path, key), f"needs scaling = {needed}. Write that too, or leave it out.")
-    if rope.drop_layers and view.config.model.qk_norm:
-        what = "is given with model.qk_norm = true, and no Hugging Face family has both. Leave one of the two out."
-        yield view.problem((*path, "drop_layers"), what)
     for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
         if getattr(rope, low) >= getattr(rope, high):
             what = f"is {getattr(rope, low):g}, not under the {high} of {getattr(rope, high):g}. Lower it."

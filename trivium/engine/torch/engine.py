@@ -37,7 +37,6 @@ from trivium.engine.base import (
 )
 from trivium.engine.devices import peak_of
 from trivium.engine.generation import WholeRowGeneration, padded_rows
-from trivium.engine.torch import huggingface
 from trivium.engine.torch.average import (
     copy_of,
     fill_with_mean,
@@ -59,19 +58,26 @@ from trivium.engine.torch.checkpoint.state import (
     saved_tensors,
     under,
 )
-from trivium.engine.torch.checkpoint.weights import PRECISIONS, empty_model, engine_precision, fill, init_weights
+from trivium.engine.torch.checkpoint.weights import (
+    PRECISIONS,
+    empty_model,
+    engine_precision,
+    fill,
+    init_weights,
+    write_folder,
+)
 from trivium.engine.torch.generation import TorchGeneration
 from trivium.engine.torch.layers import Rotation
-from trivium.engine.torch.loss import Losses, LossTargets, Objective, Penalty
+from trivium.engine.torch.loss import Objective, Penalty, summed
 from trivium.engine.torch.measure.compiled import limit_notice, limits_hit
 from trivium.engine.torch.measure.profile import profiled
-from trivium.engine.torch.model import Decoder, DeviceBatch, uncompiled
+from trivium.engine.torch.model import DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import LocalModel, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
-from trivium.errors import ConfigError, Problem, UsageError
+from trivium.errors import ConfigError, Problem
 from trivium.model.folder import read_spec
 from trivium.model.foreign import with_rope
 from trivium.rows.batch import IGNORED, Batch
@@ -242,18 +248,8 @@ class TorchEngine:
         return profiled(folder, self.device)
 
     def export(self, folder: Path) -> None:
-        spec = self.settings.spec
-        seq_len = max(spec.max_seq_len, self.stage.seq_len)
-        if spec.foreign is not None:
-            from trivium.engine.torch.transformers import files
-            from trivium.engine.torch.transformers import model as foreign
-
-            assert isinstance(self.model, foreign.TransformersModel)
-            files.write_folder(self.model, self.trained_rope, seq_len, folder)
-            return
-        if not isinstance(self.model, Decoder):
-            raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {spec.own} made this model.")
-        huggingface.write_folder(self.model, self.trained_rope, seq_len, folder)
+        seq_len = max(self.settings.spec.max_seq_len, self.stage.seq_len)
+        write_folder(self.model, self.trained_rope, seq_len, folder)
 
     def _use(self, settings: OptimizerSettings, *, fresh: bool = False) -> None:
         """Update by these settings from now on; state is kept unless it is another optimizer's."""
@@ -331,7 +327,7 @@ class TorchEngine:
                 self.reference.let_go()
             losses.objective.backward()
             nats.append(self._by_source(losses.nats, rows))
-            sums.append(_sums(losses, rows.targets))
+            sums.append(summed(losses, rows.targets))
         return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
 
     def _notice(self) -> str | None:
@@ -457,12 +453,3 @@ def _counts(batch: Batch) -> NDArray[np.float64]:
     weights = (None, counted)
     found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
     return np.array(found, np.float64)
-
-
-def _sums(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
-    """Over a micro-batch's tokens, by their weights, still on the device."""
-    balance = {} if losses.balance is None else {"balance": losses.balance}
-    if losses.figures is not None:
-        return {name: figure.sum() for name, figure in losses.figures.items()} | balance
-    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
-    return {name: targets.total(part) for name, part in parts.items() if part is not None} | balance

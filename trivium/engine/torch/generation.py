@@ -241,97 +241,90 @@ class _Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Linear:
-    """A matrix in the precision that flows, and what is added to its products."""
-
-    matrix: Tensor
-    bias: Tensor | None
-
-    @classmethod
-    def of(cls, module: nn.Linear, precision: torch.dtype) -> "_Linear":
-        bias = None if module.bias is None else module.bias.detach().to(precision)
-        return cls(module.weight.detach().to(precision), bias)
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        return linear(vectors, self.matrix, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """A matrix whose products are added to the stream, transposed for `addmm`; through a norm where there is one."""
-
-    matrix: Tensor
-    norm: _Norm | None
-
-    @classmethod
-    def of(cls, module: nn.Linear, norm: RMSNorm | None, precision: torch.dtype) -> "_Sum":
-        return cls(module.weight.detach().to(precision).T, _norm(norm))
-
-    def __call__(self, x: Tensor, vectors: Tensor) -> Tensor:
-        if self.norm is None:
-            return torch.addmm(x, vectors, self.matrix)
-        return x + self.norm(vectors @ self.matrix)
-
-
-@dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer's weights, to be used token by token."""
+    """A layer's weights; matrices that are added to the stream are transposed for `addmm`."""
 
     how: AttentionSpec
     attention_norm: _Norm | None
-    query: _Linear
-    key: _Linear
-    value: _Linear
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None]
     joint: bool
     query_norm: _Norm | None
     key_norm: _Norm | None
-    output: _Sum
+    output: Tensor
+    attention_post_norm: _Norm | None
     feed_forward_norm: _Norm | None
-    gate: _Linear | None
-    up: _Linear
+    gate: Tensor | None
+    up: Tensor
     activation: Callable[[Tensor], Tensor]
-    down: _Sum
+    down: Tensor
+    feed_forward_post_norm: _Norm | None
 
     @classmethod
     def of(cls, layer: Layer, precision: torch.dtype) -> "_Layer":
         attention, feed_forward = layer.attention, layer.feed_forward
+
+        def cast(weight: Tensor) -> Tensor:
+            return weight.detach().to(precision)
+
+        def bias(module: nn.Linear) -> Tensor | None:
+            return None if module.bias is None else cast(module.bias)
+
         return cls(
             how=attention.how,
             attention_norm=_norm(layer.attention_norm),
-            query=_Linear.of(attention.query, precision),
-            key=_Linear.of(attention.key, precision),
-            value=_Linear.of(attention.value, precision),
+            query=cast(attention.query.weight),
+            key=cast(attention.key.weight),
+            value=cast(attention.value.weight),
+            biases=(bias(attention.query), bias(attention.key), bias(attention.value)),
             joint=attention.joint,
             query_norm=_norm(attention.query_norm),
             key_norm=_norm(attention.key_norm),
-            output=_Sum.of(attention.output, layer.attention_post_norm, precision),
+            output=cast(attention.output.weight).T,
+            attention_post_norm=_norm(layer.attention_post_norm),
             feed_forward_norm=_norm(layer.feed_forward_norm),
-            gate=None if feed_forward.gate is None else _Linear.of(feed_forward.gate, precision),
-            up=_Linear.of(feed_forward.up, precision),
+            gate=None if feed_forward.gate is None else cast(feed_forward.gate.weight),
+            up=cast(feed_forward.up.weight),
             activation=feed_forward.activation,
-            down=_Sum.of(feed_forward.down, layer.feed_forward_post_norm, precision),
+            down=cast(feed_forward.down.weight).T,
+            feed_forward_post_norm=_norm(layer.feed_forward_post_norm),
         )
 
     def forward(self, x: Tensor, head_dim: int, rotation: Rotation, layout: Layout) -> Tensor:
         """The stream (rows, width), one layer on."""
         read = x if self.attention_norm is None else self.attention_norm(x)
-        queries, keys, values = self.query(read), self.key(read), self.value(read)
+        queries, keys, values = (
+            linear(read, matrix, bias)
+            for matrix, bias in zip((self.query, self.key, self.value), self.biases, strict=True)
+        )
         if self.joint:
             queries, keys = self._normed(queries, keys)
-        queries, keys, values = (each.view(len(x), 1, -1, head_dim) for each in (queries, keys, values))
+        queries, keys, values = (
+            each.view(len(x), 1, each.shape[1] // head_dim, head_dim) for each in (queries, keys, values)
+        )
         if not self.joint:
             queries, keys = self._normed(queries, keys)
         gathered = layout.attend(rotation.rotated(queries), rotation.rotated(keys), values, self.how)
-        x = self.output(x, gathered.flatten(1))
+        x = _added(x, gathered.flatten(1), self.output, self.attention_post_norm)
         read = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
+        between = linear(read, self.up)
         if self.gate is None:
-            return self.down(x, self.activation(self.up(read)))
-        return self.down(x, self.activation(self.gate(read)).mul_(self.up(read)))
+            between = self.activation(between)
+        else:
+            between = self.activation(linear(read, self.gate)).mul_(between)
+        return _added(x, between, self.down, self.feed_forward_post_norm)
 
     def _normed(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         if self.query_norm is None or self.key_norm is None:
             return queries, keys
         return self.query_norm(queries), self.key_norm(keys)
+
+
+def _added(x: Tensor, vectors: Tensor, matrix: Tensor, norm: _Norm | None) -> Tensor:
+    """The stream and products with a transposed matrix, through a norm where there is one."""
+    return torch.addmm(x, vectors, matrix) if norm is None else x + norm(vectors @ matrix)
 
 
 def _norm(norm: RMSNorm | None) -> _Norm | None:

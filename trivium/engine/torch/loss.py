@@ -220,6 +220,15 @@ class LossTargets:
         return torch.dot(by_state if self.at is None else by_state[self.at], weights)
 
 
+def summed(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
+    """Over a micro-batch's tokens, by their weights, still on the device."""
+    balance = {} if losses.balance is None else {"balance": losses.balance}
+    if losses.figures is not None:
+        return {name: figure.sum() for name, figure in losses.figures.items()} | balance
+    parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}
+    return {name: targets.total(part) for name, part in parts.items() if part is not None} | balance
+
+
 def own_losses(
     hidden: Tensor,
     lm_head: Tensor,

@@ -203,8 +203,9 @@ def _mask(piece: Span, how: AttentionSpec, device: torch.device) -> Tensor:
 
 def explicit(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: AttentionSpec) -> Tensor:
     """Attention as it is written, of (rows, heads, slots, head_dim), with scores that exist all at once."""
-    groups = queries.view(len(queries), keys.shape[1], -1, *queries.shape[2:])
-    scale = queries.shape[-1] ** -0.5 if how.scale is None else how.scale
+    rows, heads, slots, head_dim = queries.shape
+    groups = queries.view(rows, keys.shape[1], heads // keys.shape[1], slots, head_dim)
+    scale = head_dim**-0.5 if how.scale is None else how.scale
     scores = (groups @ keys[:, :, None].transpose(-2, -1)).float() * scale
     if how.softcap is not None:
         scores = (scores / how.softcap).tanh() * how.softcap

@@ -23,9 +23,11 @@ from trivium.engine.make import join_ranks
 from trivium.engine.mesh import MeshShape
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.parallel import whole
+from trivium.model.spec import RopeSpec
 from trivium.rows.batch import Batch
 
 SPEC = replace(TINY, heads=8, kv_heads=4, qk_norm=True)
+SLIDING = replace(SPEC, window=6, sliding=(0,), rope=RopeSpec(sliding=RopeSpec(500.0)))
 LONG, SHORT = 27, 16  # slots of rows; neither of two nor of four ranks can share 27 evenly
 CROSSING = ((20, 7), (27,), (3, 20, 2), (10, 2, 1, 9))
 APART = ((4, 8, 4), (4, 5, 3, 4), (4, 8), (3, 1, 7, 1, 2))  # between slots 4 and 12 no document of 16 goes on
@@ -54,6 +56,10 @@ KINDS: Mapping[str, EngineSettings] = {
     "selective": EngineSettings(SPEC, ADAMW, seed=1, recompute="selective"),
     "full": EngineSettings(SPEC, ADAMW, seed=1, recompute="full", context_method="ulysses"),
     "own loss": EngineSettings(SPEC, ADAMW, seed=1, token_losses=squared),
+    "windows": EngineSettings(SLIDING, ADAMW, seed=1, recompute="selective"),
+    "windows by heads": EngineSettings(
+        replace(SLIDING, attention_softcap=2.0), ADAMW, seed=1, context_method="ulysses"
+    ),
 }
 ON_EIGHT = ("gather", "ulysses", "muon")  # a launch of eight takes its time
 
@@ -74,7 +80,8 @@ def measure(folder: Path) -> None:
     (name,) = [name for name, mesh in LAYOUTS.items() if mesh.size == ranks.size]
     mesh = LAYOUTS[name]
     if name == "one":
-        make("gather", mesh).save(folder / "reference").wait()
+        for kind in KINDS:
+            make(kind, mesh).save(folder / f"reference of {kind}").wait()
     kinds = ON_EIGHT if mesh.size == 8 else KINDS
     figures: dict[str, Any] = {kind: learn(kind, mesh, folder) for kind in kinds}
     figures["generated"] = generate(make("gather", mesh))
@@ -98,7 +105,7 @@ def learn(kind: str, mesh: MeshShape, folder: Path) -> dict[str, Any]:
     """Rows of two lengths, of documents that are kept apart and that are joined, with and without a reference."""
     engine = make(kind, mesh)
     has_own = engine.settings.token_losses is not None
-    kl = KlSettings(0.5, folder / "reference")
+    kl = KlSettings(0.5, folder / f"reference of {kind}")
     long = StageSettings(LONG, z_loss=None if has_own else 1e-3)
     short = StageSettings(SHORT, document_mask=False, kl=kl)
     figures: dict[str, Any] = {"gradients": {}, "steps": [], "evaluated": []}

@@ -65,6 +65,35 @@ def test_recomputing_selectively_keeps_attention_and_every_second_product() -> N
     assert kept < kept_of_a_layer(measured(rows=1)) / 2
 
 
+FORM = replace(
+    SPEC, qk_norm=True, norm="both", qkv_bias=True, activation="xielu", gated=False, window=64, sliding=(0, 1, 3, 4)
+)
+
+
+def of_form(step: Measured) -> Measured:
+    return replace(step, settings=replace(step.settings, spec=FORM))
+
+
+def test_other_layers_are_measured_by_few_of_them() -> None:
+    step = of_form(measured(recompute="selective"))
+    with fake_rank(0, 1):
+        peaks = peaks_of(step)
+        assert peak_parts(step) == max(peaks.values(), key=lambda parts: sum(parts.values()))
+        plain = peaks_of(replace(step, settings=replace(step.settings, spec=replace(FORM, sliding=()))))
+    assert peaks["update"]["weights"] == 4 * FORM.parameters
+    assert peaks["loss 1"]["mask"] == pytest.approx(2 * plain["loss 1"]["mask"], rel=0.1)  # one for each window
+
+
+def test_recomputing_selectively_without_a_gate_keeps_key_and_output() -> None:
+    ungated = replace(SPEC, gated=False, qkv_bias=True)
+    step = measured(rows=1, recompute="selective")
+    heads, kv_heads = (count * SPEC.head_dim for count in (SPEC.heads, SPEC.kv_heads))
+    attention = 2 * SLOTS * heads + 4 * SLOTS * SPEC.heads
+    products = 2 * SLOTS * (kv_heads + SPEC.width)
+    kept = kept_of_a_layer(replace(step, settings=replace(step.settings, spec=ungated)))
+    assert kept == 2 * SLOTS * SPEC.width + attention + products
+
+
 def test_a_stages_own_settings_are_measured() -> None:
     step = measured(rows=1)
     own = replace(step, stage=replace(step.stage, recompute="full"))

@@ -52,10 +52,24 @@ def nats(hidden: Tensor, lm_head: Tensor, batch: LossBatch) -> Tensor:
     return plain + pull
 
 
+FORM = replace(
+    SPEC,
+    qk_norm_joint=True,
+    norm="both",
+    qkv_bias=True,
+    activation="xielu",
+    gated=False,
+    window=4,
+    sliding=(1,),
+    embedding_scale=2.0,
+    logit_scale=0.7,
+    logit_softcap=6.0,
+)
 KINDS = {
     "adamw": EngineSettings(SPEC, ADAMW, seed=1),
     "muon": EngineSettings(SPEC, MUON, seed=1, recompute="selective"),
     "tied": EngineSettings(replace(SPEC, tied_embeddings=True), ADAMW, seed=1, micro_batch_size=1),
+    "other layers": EngineSettings(FORM, ADAMW, seed=1, recompute="selective"),
     "own loss": EngineSettings(SPEC, ADAMW, seed=1, token_losses=nats, recompute="full"),
 }
 SLOTS = 15  # no layout's ranks share them evenly

@@ -17,8 +17,9 @@ from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.numerics.float8 import use_float8
 from trivium.engine.torch.own import OwnModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
+from trivium.errors import UsageError
 from trivium.model.folder import is_saved, refuse_other_model
-from trivium.model.spec import ModelSpec
+from trivium.model.spec import ModelSpec, RopeSpec
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DRAWN_AT_ONCE = 1 << 24  # elements
@@ -80,6 +81,20 @@ def fill(model: LanguageModel, folder: Path) -> None:
             return
         assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
         huggingface.read_weights(model, folder)
+
+
+def write_folder(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:
+    """The weights in Hugging Face form, with these rotary positions; all ranks take part."""
+    if model.spec.foreign is not None:
+        from trivium.engine.torch.transformers import files
+        from trivium.engine.torch.transformers import model as foreign
+
+        assert isinstance(model, foreign.TransformersModel)
+        files.write_folder(model, rope, seq_len, folder)
+        return
+    if not isinstance(model, Decoder):
+        raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {model.spec.own} made this model.")
+    huggingface.write_folder(model, rope, seq_len, folder)
 
 
 @torch.no_grad()
