@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.torch.transformers.families import tiny
+from tests.engine.torch.transformers.families import SIZES
 from tests.support.training import FOUR_STAGES, write_sources
 from trivium.config.load import load_config
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.errors import ConfigError
+from trivium.model.foreign import keys_spec
 from trivium.plan.make import make_plan
 
 ROOT = Path(__file__).parents[2]
-OLMOE = [
-    "model.family=olmoe",
-    "model.options={ num_experts = 4, num_experts_per_tok = 2, router_aux_loss_coef = 0.02 }",
-]
+EXPERTS = "{ num_experts = 4, num_experts_per_tok = 2, router_aux_loss_coef = 0.02 }"
+OLMOE = ["model.family=olmoe", f"model.options={EXPERTS}"]
 
 
 @pytest.fixture
@@ -55,8 +54,19 @@ def test_a_plan_counts_what_our_own_formula_finds_of_the_same_shape(folder: Path
     assert theirs.flops(64) == ours.flops(64)
 
 
+def test_rotary_positions_of_the_model_and_of_stages_reach_transformers_config(folder: Path) -> None:
+    plan = make_plan(load_config("run.toml", ["model.family=llama", "model.rope={ theta = 700.0 }"]))
+    assert plan.model is not None
+    assert plan.model.foreign is not None
+    assert plan.model.foreign.table["rope_parameters"]["rope_theta"] == 700.0
+    dropout = "{ attn_pdrop = 0.0, resid_pdrop = 0.0, embd_pdrop = 0.0, summary_first_dropout = 0.0 }"
+    with pytest.raises(ConfigError, match=r'rope: cannot be set: the family "gpt2" has no rope_parameters'):
+        make_plan(load_config("run.toml", ["model.family=gpt2", f"model.options={dropout}"]))
+
+
 def test_a_folder_of_a_family_that_the_decoder_lacks_is_transformers(folder: Path) -> None:
-    TorchEngine(EngineSettings(tiny("phi3"))).export(folder / "phi3")
+    spec = keys_spec("phi3", {**SIZES, "vocab": 512}, {"pad_token_id": None})
+    TorchEngine(EngineSettings(spec)).export(folder / "phi3")
     plan = make_plan(load_config("run.toml", ["model={ init = 'phi3' }"]))
     assert plan.model is not None
     assert plan.model.foreign is not None

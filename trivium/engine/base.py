@@ -166,7 +166,7 @@ class StageSettings:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
         The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
-        (the squared log of the softmax's sum), kl, reference_nats and balance, the loss that keeps experts balanced.
+        (the squared log of the softmax's sum), kl, reference_nats and balance_loss, which keeps experts balanced.
         """
         extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, loss
         if self.z_loss is not None:
@@ -175,8 +175,8 @@ class StageSettings:
         if self.kl is not None:
             extra |= {"kl": terms["kl"], "reference_loss": terms["reference_nats"]}
             objective += self.kl.beta * terms["kl"]
-        if "balance" in terms:
-            extra["balance_loss"] = terms["balance"]
+        if "balance_loss" in terms:
+            extra["balance_loss"] = terms["balance_loss"]
             objective += extra["balance_loss"]
         return {**extra, "objective": objective} if extra else {}
 

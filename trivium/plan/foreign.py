@@ -61,9 +61,9 @@ def refuse_foreign(config: Config, stages: Sequence[Stage], spec: ModelSpec, rop
     positions = spec.foreign.table.get("rope_parameters")
     for number, (stage, rope) in enumerate(zip(stages, ropes, strict=True)):
         try:
-            with_rope(spec, rope)
+            with_rope(spec, rope, where=f"stages[{number}].rope")
         except ConfigError as error:
-            problems += [Problem(f"stages[{number}].{each.where}", each.what) for each in error.problems]
+            problems += error.problems
         if not positions and stage.seq_len > spec.max_seq_len:
             what = (
                 f"is {stage.seq_len:,}, and {spec.foreign.family} has {spec.max_seq_len:,} learnt positions. Lower it."

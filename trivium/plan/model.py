@@ -14,6 +14,7 @@ from trivium.config.schema import SIZES, Config, Model, Size
 from trivium.config.stages import Rope, SlidingRope, Stage
 from trivium.engine.make import counted_spec
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError
+from trivium.model.foreign import with_rope
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.plan.foreign import foreign_spec, given_spec, refuse_foreign
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
@@ -137,7 +138,7 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
     rope = _rope(model.rope, own.rope, context, bool(own.sliding))
     if weights is None and model.rope is not None and model.rope.sliding is None:
         rope = replace(rope, sliding=None)  # nothing was trained yet that sliding layers could keep
-    return replace(own, rope=rope)
+    return with_rope(own, rope, where="model.rope")
 
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:

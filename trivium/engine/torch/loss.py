@@ -222,7 +222,7 @@ class LossTargets:
 
 def summed(losses: Losses, targets: LossTargets) -> dict[str, Tensor]:
     """Over a micro-batch's tokens, by their weights, still on the device."""
-    balance = {} if losses.balance is None else {"balance": losses.balance}
+    balance = {} if losses.balance is None else {"balance_loss": losses.balance}
     if losses.figures is not None:
         return {name: figure.sum() for name, figure in losses.figures.items()} | balance
     parts = {"z": losses.z, "kl": losses.kl, "reference_nats": losses.reference_nats}

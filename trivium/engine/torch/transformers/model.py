@@ -5,7 +5,7 @@ layouts, its lm_head is used by our sliced loss, its experts' balancing loss joi
 replaced. It is called in evaluation mode: dropout is refused, so that both modes are the same pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -112,6 +112,11 @@ class TransformersModel(LanguageModel):
         finally:
             self.inner.set_attn_implementation(before)
         return self._logits(self._with_ones(found.last_hidden_state[:, -1]))
+
+    def cached_generation(self, held: Any, prompts: Sequence[NDArray[np.integer]], device: torch.device) -> Any:
+        from trivium.engine.torch.transformers.generation import CachedGeneration  # which imports this module
+
+        return CachedGeneration(held, prompts, device)
 
     def weights(self) -> dict[str, nn.Parameter]:
         return dict(self.inner.named_parameters())
