@@ -185,7 +185,7 @@ class StageSettings:
         """What the objective has beside the plain loss, and their weighted sum; nothing where it has nothing.
 
         The loss and all terms are means over loss tokens, by the weights that the stage gives to sources. Terms are z
-        (the squared log of the softmax's sum), of each reference its term by name and `NAME_nats`, and balance, of
+        (the squared log of the softmax's sum), of each reference its term by name and `NAME_nats`, and balance_loss, of
         experts.
         """
         extra, objective = {"weighted_loss": loss} if self.loss_weight else {}, self.cross_entropy * loss
@@ -195,8 +195,8 @@ class StageSettings:
         for name, term in self.references.items():
             extra |= {name: terms[name], REFERENCES[name]: terms[f"{name}_nats"]}
             objective += term.beta * terms[name]
-        if "balance" in terms:
-            extra["balance_loss"] = terms["balance"]
+        if "balance_loss" in terms:
+            extra["balance_loss"] = terms["balance_loss"]
             objective += extra["balance_loss"]
         return {**extra, "objective": objective} if extra else {}
 

@@ -7,6 +7,7 @@ are read elsewhere. What the engine counts on the model (parameters, FLOPs) is n
 """
 
 import json
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -138,7 +139,9 @@ def _made(family: str, table: Mapping[str, Any], where: str) -> ModelSpec:
     from transformers import CONFIG_MAPPING
 
     try:
-        made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys under older names, which it reads
+            made = CONFIG_MAPPING[family](**{key: value for key, value in table.items() if key not in LEFT_OUT})
         plain = {key: value for key, value in made.to_dict().items() if key not in LEFT_OUT}
         sizes: dict[str, Any] = {key: getattr(made, name, None) for key, name in KEYS.items()}
     except Exception as error:  # whatever a family's own checks raise, the config is what it is about
@@ -231,14 +234,15 @@ def _by_kind(parameters: Mapping[str, Any]) -> bool:
     return bool(parameters) and all(value is None or isinstance(value, dict) for value in parameters.values())
 
 
-def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None) -> ModelSpec:
-    """The spec with other rotary positions in its config; ConfigError where the family has none to set.
+def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None, where: str = "rope") -> ModelSpec:
+    """The spec with other rotary positions, of a foreign one in its config too; ConfigError where it has none to set.
 
     Where kinds of layers have their own, those of layers that see whole rows become these, and sliding layers keep
     theirs, unless `rope.sliding` has some.
     """
     foreign = spec.foreign
-    assert foreign is not None, "a model of transformers"
+    if foreign is None:
+        return replace(spec, rope=rope)
     changed: dict[str, Any] = {}
     if seq_len is not None and "max_position_embeddings" in foreign.table:
         changed["max_position_embeddings"] = seq_len
@@ -248,7 +252,7 @@ def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None) -> Mo
             what = f'cannot be set: the family "{foreign.family}" has no rope_parameters'
             if rope.dropped:
                 what = f'has drop_layers, which the family "{foreign.family}" cannot do'
-            raise ConfigError([Problem("rope", f"{what}. Leave it out.")])
+            raise ConfigError([Problem(where, f"{what}. Leave it out.")])
         if _by_kind(parameters):
             table = parameters | {"full_attention": _written(parameters.get("full_attention") or {}, rope)}
             if rope.sliding is not None and "sliding_attention" in parameters:

@@ -16,23 +16,22 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from trivium.config.schema import ANY_FAMILY, OWN_FAMILY, SIZES, Config, Model, Size, Tokenizer
+from trivium.config.schema import SIZES, Config, Model, Size, Tokenizer
 from trivium.config.stages import Rope, SlidingRope, Stage
 from trivium.engine.make import counted_spec, foreign_files, own_parameters, weight_shapes
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.files import read_json
 from trivium.model.folder import is_saved, read_spec
-from trivium.model.foreign import KEYS, folder_spec, keys_spec, table_spec, with_rope
-from trivium.model.huggingface import CONFIG_FILE, read_table
+from trivium.model.foreign import with_rope
 from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, shortest_names
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.model.starting import StartingWeights, from_checkpoint, from_files, from_huggingface
+from trivium.plan.foreign import foreign_problems, foreign_spec, foreign_vocab, given_spec
 from trivium.plan.settings import family_model
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
 
-FOREIGN_KEYS = ("vocab", "tied_embeddings", "init_std", "norm_eps")  # beside sizes: absent, they are the family's
 FORM_KEYS = (  # of `[model]`, which are the shape's too
     *("qkv_bias", "norm", "activation", "gated", "rotary_dim", "attention_scale"),
     *("attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
@@ -77,8 +76,8 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         return PlannedModel(None, (vocab,), ropes, freezes=freezes)
     warnings = []
     if spec.foreign is not None:
-        problems += _foreign_problems(config, stages, spec, ropes)
-        spec = _foreign_vocab(spec, vocab, is_given=weights is not None or config.model.config is not None)
+        problems += foreign_problems(config, stages, spec, ropes)
+        spec = foreign_vocab(spec, vocab, is_given=weights is not None or config.model.config is not None)
     elif weights is not None and spec.vocab < vocab and config.model.vocab is None:
         warnings.append(_grown_by_tokenizer(spec.vocab, vocab))
     if spec.foreign is None:
@@ -93,44 +92,6 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     warnings += [each.warning for each in found if each.warning is not None]
     spec = spec if spec.foreign is None else counted_spec(spec)
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
-
-
-def _foreign_vocab(spec: ModelSpec, vocab: int, *, is_given: bool) -> ModelSpec:
-    """A model of transformers with the tokenizer's vocabulary; one whose config or weights are given has its own."""
-    assert spec.foreign is not None
-    if not is_given:
-        return replace(spec, vocab=vocab, foreign=spec.foreign.changed(vocab_size=vocab))
-    if spec.vocab < vocab:
-        what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
-        raise ConfigError([Problem("model.vocab", what)])
-    return spec
-
-
-def _foreign_problems(
-    config: Config, stages: Sequence[Stage], spec: ModelSpec, ropes: Sequence[RopeSpec]
-) -> list[Problem]:
-    """What a model of transformers cannot do here, of all stages."""
-    assert spec.foreign is not None
-    problems = []
-    if config.engine.name == "jax":
-        what = f'is "jax", which trains trivium\'s own decoder alone, and the model is a {spec.foreign.family}'
-        problems.append(Problem("engine.name", f'{what}. Write name = "torch".'))
-    positions = spec.foreign.table.get("rope_parameters")
-    for number, (stage, rope) in enumerate(zip(stages, ropes, strict=True)):
-        try:
-            with_rope(spec, rope)
-        except ConfigError as error:
-            problems += [Problem(f"stages[{number}].{each.where}", each.what) for each in error.problems]
-        if not positions and stage.seq_len > spec.max_seq_len:
-            what = (
-                f"is {stage.seq_len:,}, and {spec.foreign.family} has {spec.max_seq_len:,} trained positions. Lower it."
-            )
-            problems.append(Problem(f"stages[{number}].seq_len", what))
-        for key in ("freeze", "vocab"):
-            if getattr(stage, key):
-                what = f"is given, and is for trivium's own decoder, but the model is a {spec.foreign.family}"
-                problems.append(Problem(f"stages[{number}].{key}", f"{what}. Leave it out."))
-    return problems
 
 
 def starting_weights(config: Config, spec: ModelSpec, weights: Path) -> StartingWeights:
@@ -328,14 +289,15 @@ def _scaled(asked: SlidingRope, own: RopeSpec, context: int) -> RopeSpec:
 def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> ModelSpec:
     """All but the vocabulary as `[model]` asks for it; of weights that are given all but limits and positions."""
     if weights is None and model.is_foreign:
-        own = _foreign_spec(model, max(stage.seq_len for stage in stages))
+        size = asdict(_size(model)) if model.config is None else {}
+        own = foreign_spec(model, size, max(stage.seq_len for stage in stages))
         context = own.max_seq_len
     elif weights is None:
         longest = model.max_seq_len or max(stage.seq_len for stage in stages)
         own, context = model_spec(model, 0, longest), model.max_seq_len or stages[0].seq_len
     else:
         try:
-            own = _folder_spec(model, weights)
+            own = given_spec(model, weights)
         except ResumeError as error:
             raise ConfigError([Problem("model.init", str(error))]) from error
         own = replace(own, max_seq_len=model.max_seq_len or own.max_seq_len)
@@ -343,45 +305,7 @@ def _shape(model: Model, stages: Sequence[Stage], weights: Path | None) -> Model
     rope = _rope(model.rope, own.rope, context, bool(own.sliding))
     if weights is None and model.rope is not None and model.rope.sliding is None:
         rope = replace(rope, sliding=None)  # nothing was trained yet that sliding layers could keep
-    return replace(own, rope=rope)
-
-
-def _folder_spec(model: Model, weights: Path) -> ModelSpec:
-    """The shape of the weights that are given, as the family that is asked for reads them."""
-    if not model.is_foreign or is_saved(weights):
-        own = read_spec(weights)
-        if model.family == OWN_FAMILY and own.foreign is not None:
-            what = f'is "{OWN_FAMILY}", but the weights are of the family {own.foreign.family}, which the decoder lacks'
-            raise ConfigError([Problem("model.family", f"{what}. Leave family out.")])
-    else:
-        own = folder_spec(weights, dict(model.options))
-    _refuse_other_family(model, own, str(weights))
-    return own
-
-
-def _foreign_spec(model: Model, longest: int) -> ModelSpec:
-    """The shape that a config.json has, or that keys describe; the vocabulary of keys is known later."""
-    assert model.family is not None
-    if model.config is not None:
-        path = Path(model.config)
-        path = path / CONFIG_FILE if path.is_dir() else path
-        given = {KEYS[key]: getattr(model, key) for key in FOREIGN_KEYS if key in model.model_fields_set}
-        spec = table_spec(read_table(path), str(path), {**given, **model.options})
-        _refuse_other_family(model, spec, str(path))
-        return spec
-    size = asdict(_size(model))
-    given = {key: getattr(model, key) for key in (*FOREIGN_KEYS, "head_dim") if key in model.model_fields_set}
-    keys = {**size, **given, "max_seq_len": model.max_seq_len or longest, "vocab": model.vocab or 1}
-    # What stands for a default here may be a key that a family does not have.
-    optional = [key for key in ("kv_heads", "ffn") if key not in model.model_fields_set]
-    return keys_spec(model.family, keys, dict(model.options), optional)
-
-
-def _refuse_other_family(model: Model, found: ModelSpec, where: str) -> None:
-    family = None if found.foreign is None else found.foreign.family
-    if model.is_foreign and model.family != ANY_FAMILY and model.family != family:
-        what = f'is "{model.family}", but {where} has a model of the family {family or OWN_FAMILY}'
-        raise ConfigError([Problem("model.family", f"{what}. Leave family out, or give another folder.")])
+    return with_rope(own, rope, where="model.rope")
 
 
 def model_spec(model: Model, vocab: int, max_seq_len: int) -> ModelSpec:

@@ -12,10 +12,7 @@ FORM_KEYS = (
     *("qkv_bias", "norm", "activation", "gated", "window", "layers_pattern", "rotary_dim"),
     *("attention_scale", "attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
 )
-OWN_KEYS = (  # of [model]: what a model of transformers has by its own config's keys
-    *("depth", "qk_norm", "no_rope_every"),
-    *FORM_KEYS,
-)
+OWN_KEYS = ("depth", "qk_norm", "no_rope_every", *FORM_KEYS)  # a model of transformers has options instead
 TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
 
 
@@ -104,7 +101,7 @@ def _family_rules(view: View, model: Model) -> Iterator[Finding]:
         yield view.problem(("model", "family"), what)
     if engine.parallel.tensor > 1:
         what = f"is {engine.parallel.tensor}, but only the decoder's matrices can be split, and family is {named}"
-        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Set it to 1, and share the model by shard.")
+        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Leave it out, and share the model by shard.")
 
 
 def _form_rules(view: View, model: Model) -> Iterator[Finding]:

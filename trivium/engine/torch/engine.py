@@ -64,7 +64,7 @@ from trivium.engine.torch.checkpoint.weights import (
     engine_precision,
     fill,
     init_weights,
-    write_huggingface,
+    write_folder,
 )
 from trivium.engine.torch.compare import Penalty
 from trivium.engine.torch.generation import TorchGeneration
@@ -196,10 +196,8 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         if self.settings.make_model is not None:
             return WholeRowGeneration(prompts, self._next_logits)
-        if self.settings.spec.foreign is not None:
-            from trivium.engine.torch.transformers.generation import CachedGeneration
-
-            return CachedGeneration(self.held, prompts, self.device)
+        if (cached := self.model.cached_generation(self.held, prompts, self.device)) is not None:
+            return cached
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
         return TorchGeneration(self.held, table, prompts, room)
@@ -207,8 +205,7 @@ class TorchEngine:
     def save(self, folder: Path, *, background: bool = True) -> SaveHandle:
         state = under(WEIGHTS, self._weights()) | under(OPTIMIZER, dict(self.optimizers.state()))
         state |= saved_copies(self.copies)
-        spec = self.model.spec
-        spec = replace(spec, rope=self.trained_rope) if spec.foreign is None else with_rope(spec, self.trained_rope)
+        spec = with_rope(self.model.spec, self.trained_rope)
         return self.writer.save(folder, spec, state, random_state(), background=background)
 
     def load(self, folder: Path, optimizer: OptimizerSettings | None = None) -> None:
@@ -254,9 +251,7 @@ class TorchEngine:
         return profiled(folder, self.device)
 
     def export(self, folder: Path) -> None:
-        write_huggingface(
-            self.model, self.trained_rope, max(self.settings.spec.max_seq_len, self.stage.seq_len), folder
-        )
+        write_folder(self.model, self.trained_rope, max(self.settings.spec.max_seq_len, self.stage.seq_len), folder)
 
     def _use(self, settings: OptimizerSettings, *, fresh: bool = False) -> None:
         """Update by these settings from now on; state is kept unless it is another optimizer's."""
@@ -446,8 +441,7 @@ class TorchEngine:
     def _extra(self, nats: Mapping[str, float], terms: Mapping[str, float], weight: float) -> dict[str, float]:
         """Beside the loss, from nats by source; a loss of the user's own has its own figures."""
         if self.stage.token_losses is not None:
-            own = dict(terms)
-            return own | {"balance_loss": own.pop("balance")} if "balance" in own else own
+            return dict(terms)
         return self.stage.extra(self.stage.loss_weight.total(nats) / weight, terms)
 
     def _rotation(self, seq_len: int) -> Rotation:

@@ -159,7 +159,7 @@ class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
 
     def sums(self, targets: "LossTargets", references: Sequence[str]) -> dict[str, Tensor]:
         """Over tokens, by their weights, still on the device; of each reference by its term's name."""
-        balance = {} if self.balance is None else {"balance": self.balance}
+        balance = {} if self.balance is None else {"balance_loss": self.balance}
         if self.figures is not None:
             return {name: figure.sum() for name, figure in self.figures.items()} | balance
         parts = {"z": self.z, **dict(zip(references, self.kl, strict=True))}

@@ -195,6 +195,10 @@ class LanguageModel(nn.Module):
         """All that a checkpoint has of a model, by name."""
         return {**{name: parameter.detach() for name, parameter in self.weights().items()}, **self.constants()}
 
+    def cached_generation(self, held: Any, prompts: Sequence[NDArray[np.integer]], device: torch.device) -> Any:
+        """A `Generation` by a cache of the model's own; None where the engine has one for it."""
+        return None
+
     def fill_constants(self) -> None:
         """Give values to what has them without a seed or a folder; called once the model has memory."""
 

@@ -100,8 +100,13 @@ def fill(model: LanguageModel, folder: Path) -> None:
         lay_rows(weights[name], rows[: spec.vocab], model.spec.vocab, averaged=True)
 
 
-def write_huggingface(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:
-    """Weights under Hugging Face names, and config.json with these rotary positions, for rows of up to `seq_len`."""
+def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[int]:
+    """A parameter's shape inside an engine, of a model with this vocabulary."""
+    return shape if spec.own is not None or name not in VOCAB_MATRICES else (spec.padded_vocab, *shape[1:])
+
+
+def write_folder(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:
+    """The weights in Hugging Face form, with these rotary positions; all ranks take part."""
     if model.spec.foreign is not None:
         from trivium.engine.torch.transformers import files
         from trivium.engine.torch.transformers import model as foreign
@@ -112,11 +117,6 @@ def write_huggingface(model: LanguageModel, rope: RopeSpec, seq_len: int, folder
     if not isinstance(model, Decoder):
         raise UsageError(f"{folder}: Hugging Face's form is for decoders, and {model.spec.own} made this model.")
     huggingface.write_folder(model, rope, seq_len, folder)
-
-
-def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[int]:
-    """A parameter's shape inside an engine, of a model with this vocabulary."""
-    return shape if spec.own is not None or name not in VOCAB_MATRICES else (spec.padded_vocab, *shape[1:])
 
 
 @torch.no_grad()

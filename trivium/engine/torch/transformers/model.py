@@ -113,6 +113,11 @@ class TransformersModel(LanguageModel):
             self.inner.set_attn_implementation(before)
         return self._logits(self._with_ones(found.last_hidden_state[:, -1]))
 
+    def cached_generation(self, held: Any, prompts: Sequence[NDArray[np.integer]], device: torch.device) -> Any:
+        from trivium.engine.torch.transformers.generation import CachedGeneration  # which imports this module
+
+        return CachedGeneration(held, prompts, device)
+
     def weights(self) -> dict[str, nn.Parameter]:
         return dict(self.inner.named_parameters())
 
