@@ -183,8 +183,13 @@ ELSEWHERE = {
     ("Guard", "spike_deviations"): "train/guard.py",
     ("Model", "init_step"): "train/setup.py",
     ("Skip", "deviations"): "train/guard.py",
-    ("Reference", "path"): "train/references.py",
     ("Reference", "step"): "train/references.py",
+    ("Distill", "path"): "train/references.py",
+    ("Distill", "step"): "train/references.py",
+    ("Distill", "beta"): "plan/settings.py",
+    ("Distill", "temperature"): "plan/settings.py",
+    ("Distill", "top_k"): "plan/settings.py",
+    ("Distill", "precision"): "plan/settings.py",
 }
 
 
