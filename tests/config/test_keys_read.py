@@ -231,6 +231,12 @@ ELSEWHERE = {
     ("Model", "init_step"): "train/setup.py",
     ("Skip", "deviations"): "train/guard.py",
     ("Reference", "step"): "train/references.py",
+    ("Distill", "path"): "train/references.py",
+    ("Distill", "step"): "train/references.py",
+    ("Distill", "beta"): "plan/settings.py",
+    ("Distill", "temperature"): "plan/settings.py",
+    ("Distill", "top_k"): "plan/settings.py",
+    ("Distill", "precision"): "plan/settings.py",
 }
 
 

@@ -79,7 +79,8 @@ def test_an_id_below_0_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_a_stream_whose_tokenizer_has_more_ids_than_the_model_names_lane_and_example(tmp_path: Path) -> None:
     plan = make_plan(stream_config(tmp_path, [{"steps": 2, "seq_len": 32, "batch_size": 2, "mixture": {"web": 1.0}}]))
     assert plan.model is not None
-    with pytest.raises(SourceError) as error, Loader(replace(plan, model=replace(plan.model, vocab=100))) as loader:
+    smaller = tuple(replace(stage, vocab=100) for stage in plan.stages)
+    with pytest.raises(SourceError) as error, Loader(replace(plan, stages=smaller)) as loader:
         loader.batch(0)
     assert str(error.value) == (
         "step 0: source web: lane 0, window 0 (file 0, example 10): document 5 has the token id 120 (its token 8), "

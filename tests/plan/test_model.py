@@ -337,13 +337,9 @@ def test_a_dropped_layer_that_the_model_does_not_have_is_refused() -> None:
 
 
 def test_what_is_frozen_stays_frozen_until_it_is_thawed() -> None:
-    stages: list[dict[str, Any]] = [
-        {"freeze": ["layers.0", "layers.1.attention", "layers.1.feed_forward"]},
-        {},
-        {"freeze": []},
-        {},
-    ]
-    plan = plan_of(*({"steps": 5} | each for each in stages), model={"size": "tiny", "vocab": 300})
+    both = ["layers.0", "layers.1.attention", "layers.1.feed_forward"]
+    stages: list[dict[str, Any]] = [{"freeze": both}, {}, {"freeze": []}, {}]
+    plan = plan_of(*({"steps": 5, **each} for each in stages), model={"size": "tiny", "vocab": 300})
     assert [stage.freeze for stage in plan.stages] == [("attention", "feed_forward")] * 2 + [()] * 2
     recorded = plan.record(20)
     assert recorded["stages[1].freeze"] == ["attention", "feed_forward"]

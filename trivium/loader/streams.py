@@ -28,8 +28,8 @@ class Streams:
             if tokenizer is None:
                 what = 'is a stream of text, and the config names no tokenizer. Write [tokenizer] with kind = "bytes"'
                 raise PlanError([Problem(f"sources.{name}", f"{what} or a path.")])
-            reading = [stage.vocab for stage in plan.stages if name in stage.uses and stage.uses[name].rows]
-            _check_vocab(name, tokenizer.vocab, min((each for each in reading if each is not None), default=None))
+            written = plan.config.model.vocab  # which ids a stage reads is known when they are gathered
+            _check_vocab(name, tokenizer.vocab, None if written is None else max(written, plan.largest_vocab))
             try:
                 stream = StreamDataset(name, source, tokenizer, config=plan.config.tokenizer)
             except SourceError as error:

@@ -196,7 +196,8 @@ class TorchEngine:
         refuse_too_long(prompts, room, max(self.settings.spec.max_seq_len, self.stage.seq_len))
         if self.settings.make_model is not None:
             return WholeRowGeneration(prompts, self._next_logits)
-        if (cached := self.model.cached_generation(self.held, prompts, self.device)) is not None:
+        cached: Generation | None = self.model.cached_generation(self.held, prompts, self.device)
+        if cached is not None:
             return cached
         longest = max((len(prompt) for prompt in prompts), default=1) + room
         table = self.rotation if longest <= self.stage.seq_len else self._rotation(longest)
