@@ -219,24 +219,18 @@ until = { score = "spelling", at_least = 1.0, at_most = 400 }
 # Keys that these runs do not come to, and the modules that read them.
 ELSEWHERE = {
     ("Distill", "beta"): "plan/settings.py",
-    ("Distill", "path"): "plan/model.py",
+    ("Distill", "path"): "plan/shape/model.py",
     ("Distill", "precision"): "plan/settings.py",
-    ("Distill", "step"): "plan/model.py",
+    ("Distill", "step"): "plan/shape/model.py",
     ("Distill", "temperature"): "plan/settings.py",
     ("Distill", "top_k"): "plan/settings.py",
-    ("Model", "config"): "plan/model.py",
-    ("Model", "options"): "plan/model.py",
+    ("Model", "config"): "plan/shape/foreign.py",
+    ("Model", "options"): "plan/shape/foreign.py",
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",
     ("Model", "init_step"): "train/setup.py",
     ("Skip", "deviations"): "train/guard.py",
     ("Reference", "step"): "train/references.py",
-    ("Distill", "path"): "train/references.py",
-    ("Distill", "step"): "train/references.py",
-    ("Distill", "beta"): "plan/settings.py",
-    ("Distill", "temperature"): "plan/settings.py",
-    ("Distill", "top_k"): "plan/settings.py",
-    ("Distill", "precision"): "plan/settings.py",
 }
 
 

@@ -30,18 +30,18 @@ from trivium.plan.budget import (
     unmeasured,
     with_parameters_counted,
 )
-from trivium.plan.depth import dialed
 from trivium.plan.epochs import epoch_problems
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
 from trivium.plan.lr.shapes import Lengths
-from trivium.plan.model import PlannedModel, plan_model, starting_weights
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
 from trivium.plan.settings import unknown_losses
+from trivium.plan.shape.depth import dialed
+from trivium.plan.shape.model import PlannedModel, plan_model, starting_weights
 from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.rows.mixture import StageMixture
 from trivium.rows.reading import RowSettings

@@ -22,7 +22,7 @@ from trivium.config.schema import Config, Model
 from trivium.config.stages import BatchTokens, TokenBudget, merged_stages
 from trivium.errors import PlanError, Problem
 from trivium.plan.inherit import Inherited
-from trivium.plan.model import model_spec, vocab_of
+from trivium.plan.shape.model import model_spec, vocab_of
 
 TOKENS_PER_PARAMETER = 12
 BASE_DEPTH, BASE_BATCH, BATCH_POWER = 12, 2**19, 0.383

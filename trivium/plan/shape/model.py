@@ -26,8 +26,8 @@ from trivium.model.foreign import with_rope
 from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, shortest_names
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.model.starting import StartingWeights, from_checkpoint, from_files, from_huggingface
-from trivium.plan.foreign import foreign_problems, foreign_spec, foreign_vocab, given_spec
 from trivium.plan.settings import family_model
+from trivium.plan.shape.foreign import foreign_problems, foreign_spec, foreign_vocab, given_spec
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem

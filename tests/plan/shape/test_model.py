@@ -14,9 +14,9 @@ from trivium.errors import PlanError
 from trivium.model.folder import write_spec
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.plan.export import objective_lines, stage_json
-from trivium.plan.model import model_spec
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
+from trivium.plan.shape.model import model_spec
 from trivium.run.folder import RunFolder
 
 MILLION = 1e6
