@@ -12,7 +12,7 @@ from trivium.engine.make import weight_shapes
 from trivium.errors import ConfigError
 from trivium.model.families.table import BY_NAME
 from trivium.model.huggingface import write_config
-from trivium.model.huggingface_files import PICKLE, files_by_tensor
+from trivium.model.huggingface_files import PICKLE, files_by_tensor, open_tensors
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.model.starting import from_checkpoint, from_huggingface
 
@@ -78,3 +78,12 @@ def test_pickles_are_refused_by_name_and_by_their_first_bytes(tmp_path: Path) ->
         with pytest.raises(ConfigError) as refused:
             files_by_tensor(folder)
         assert str(refused.value) == f"{folder}/model.safetensors: {PICKLE}"
+
+
+@pytest.mark.parametrize("size", [0x0280, 0x0580])
+def test_a_header_whose_length_begins_as_a_pickle_does_is_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "model.safetensors"
+    header = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    path.write_bytes(size.to_bytes(8, "little") + header.ljust(size) + bytes(4))
+    with open_tensors(path, "np") as file:
+        assert list(file.keys()) == ["a"]

@@ -124,7 +124,7 @@ def open_tensors(path: Path, framework: str) -> Iterator[Any]:
         os.close(open_regular(path))
     except ValueError as reason:
         raise ConfigError([Problem(str(path), f"cannot be read: {reason}. Put the file itself there.")]) from None
-    if _begins(path).startswith(PICKLE_STARTS):
+    if _is_pickle(path):
         raise ConfigError([Problem(str(path), PICKLE)])
     try:
         with safe_open(path, framework=framework) as file:
@@ -134,9 +134,11 @@ def open_tensors(path: Path, framework: str) -> Iterator[Any]:
         raise ConfigError([Problem(str(path), what)]) from error
 
 
-def _begins(path: Path) -> bytes:
+def _is_pickle(path: Path) -> bool:
+    """By its first bytes; safetensors have their header's length there, which may look the same, and then a brace."""
     with open(path, "rb") as file:
-        return file.read(8)
+        begins = file.read(9)
+    return begins.startswith(PICKLE_STARTS) and not begins.endswith(b"{")
 
 
 def fitting_files(folder: Path, shapes: Mapping[str, Shape], family: Family, spec: ModelSpec) -> dict[str, Path]:
