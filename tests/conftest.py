@@ -5,8 +5,10 @@ run of the tests says something about the code and not about chance: `--hypothes
 for new ones, and `fast` tries fewer, where a test does not say how many it wants.
 """
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -24,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets this for a
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # JAX compiles in half the time, to slower code with the same meaning.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+MOST_MAPPED_REGIONS = 20_000
 settings.register_profile("trivium", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("random", settings.get_profile("trivium"), derandomize=False)
 settings.register_profile("fast", settings.get_profile("trivium"), max_examples=20)
@@ -53,6 +56,28 @@ def own_cache(all_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Pa
     folder.mkdir()
     monkeypatch.setenv("TRIVIUM_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def few_compiled_programs() -> Iterator[None]:
+    """Let go of what JAX has compiled before the process has as many mapped regions as Linux allows (65,530).
+
+    Every compiled program has some, and a compilation that gets no more of them ends the process.
+    """
+    yield
+    if "trivium.engine.jax.step" in sys.modules and _mapped_regions() > MOST_MAPPED_REGIONS:
+        import jax
+
+        from trivium.engine.jax.step import program
+
+        program.cache_clear()
+        jax.clear_caches()
+        gc.collect()
+
+
+def _mapped_regions() -> int:
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 @pytest.fixture(scope="session")
