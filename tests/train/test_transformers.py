@@ -13,7 +13,7 @@ from tests.support.training import FOUR_STAGES, write_sources
 from trivium.config.load import load_config
 from trivium.engine.base import EngineSettings
 from trivium.engine.torch.engine import TorchEngine
-from trivium.errors import ConfigError
+from trivium.errors import PlanError
 from trivium.model.foreign import keys_spec
 from trivium.plan.make import make_plan
 
@@ -60,7 +60,7 @@ def test_rotary_positions_of_the_model_and_of_stages_reach_transformers_config(f
     assert plan.model.foreign is not None
     assert plan.model.foreign.table["rope_parameters"]["rope_theta"] == 700.0
     dropout = "{ attn_pdrop = 0.0, resid_pdrop = 0.0, embd_pdrop = 0.0, summary_first_dropout = 0.0 }"
-    with pytest.raises(ConfigError, match=r'rope: cannot be set: the family "gpt2" has no rope_parameters'):
+    with pytest.raises(PlanError, match=r'rope: cannot be set: the family "gpt2" has no rope_parameters'):
         make_plan(load_config("run.toml", ["model.family=gpt2", f"model.options={dropout}"]))
 
 
@@ -71,7 +71,7 @@ def test_a_folder_of_a_family_that_the_decoder_lacks_is_transformers(folder: Pat
     assert plan.model is not None
     assert plan.model.foreign is not None
     assert plan.model.foreign.family == "phi3"
-    with pytest.raises(ConfigError, match=r'model\.family: is "olmo3", but phi3 has a model of the family phi3'):
+    with pytest.raises(PlanError, match=r'model\.family: is "olmo3", but phi3 has a model of the family phi3'):
         make_plan(load_config("run.toml", ["model={ init = 'phi3', family = 'olmo3' }"]))
-    with pytest.raises(ConfigError, match="which the decoder lacks"):
+    with pytest.raises(PlanError, match="which the decoder lacks"):
         make_plan(load_config("run.toml", ["model={ init = 'phi3', family = 'trivium' }"]))

@@ -329,7 +329,7 @@ class TorchEngine:
         return self.model.tensors()
 
     def _shapes(self) -> dict[str, torch.Size]:
-        return {name: parameter.shape for name, parameter in self.model.weights().items()}
+        return {name: tensor.shape for name, tensor in self._weights().items()}
 
     def _hold_references(self, stage: StageSettings) -> None:
         """Those that the stage asks for; one that is held already is not loaded again, any other is let go first."""

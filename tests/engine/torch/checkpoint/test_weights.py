@@ -10,6 +10,7 @@ import torch
 from tests.support.batches import TINY
 from trivium.engine.base import EngineSettings
 from trivium.engine.draw import first_values
+from trivium.engine.torch import model as model_module
 from trivium.engine.torch.checkpoint import weights
 from trivium.engine.torch.checkpoint.weights import init_weights
 from trivium.engine.torch.engine import TorchEngine
@@ -55,7 +56,7 @@ def test_nothing_is_drawn_before_a_load(tmp_path: Path, monkeypatch: pytest.Monk
         drawn.append(name)
         return first_values(name, *rest)
 
-    monkeypatch.setattr(weights, "first_values", counted)
+    monkeypatch.setattr(model_module, "first_values", counted)
     loaded = TorchEngine(replace(settings, draw=False))
     loaded.load(tmp_path / "saved")
     started = TorchEngine(replace(settings, draw=False))

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from tests.engine.contract import GENERATED, EngineContract
+from tests.engine.distill_contract import DistillContract
+from tests.engine.freeze_contract import FreezeContract
+from tests.engine.grow_contract import GrowContract
 from tests.engine.layers_contract import LayersContract
 from tests.engine.tiny import STAGE, hash_of
 from tests.engine.torch.transformers.families import tiny
@@ -31,7 +34,8 @@ SIZES = (
     "head_dim",
     "tied_embeddings",
 )
-OF_THE_DECODER = [name for name in vars(LayersContract) if name.startswith("test_")]
+DECODERS_OWN = (LayersContract, FreezeContract, GrowContract, DistillContract)  # of its shapes, names and vocabulary
+OF_THE_DECODER = [name for each in DECODERS_OWN for name in vars(each) if name.startswith("test_")]
 IN_OTHER_WORDS = (
     "test_another_model_is_refused_as_a_reference",
     "test_another_model_is_refused_by_name",

@@ -112,7 +112,7 @@ def peaks_of(step: Measured) -> dict[str, Parts]:
     spec = step.settings.spec
     with (
         replaced_in_engine(fill, lambda *_: None),  # the reference's folder may not be there yet
-        replaced_in_engine(read_spec, lambda _: spec),
+        replaced_in_engine(read_spec, lambda _, **__: spec),
         replaced_in_engine(layout_of, partial(_layout, storages)),
         replaced_in_engine(stretch_layout, partial(_stretches, storages)),
         replaced_in_engine(slice_tokens, lambda _, vocab: slice_tokens("cuda", vocab)),
