@@ -94,7 +94,7 @@ def test_a_decision_on_another_rule_ends_nothing() -> None:
     config = config_of([{"steps": 20, "until": UNTIL}, {"steps": 5}], evaluate=EVALUATE)
     assert make_plan(config, decisions=[ended(6, "validation loss below 2.4")]).total_steps == 25
     assert make_plan(config, decisions=[ended(6)]).total_steps == 11
-    assert make_plan(config, decisions=[ended(20)]).stages[0].ended is None  # which is no earlier end
+    assert make_plan(config, decisions=[ended(20)]).stages[0].ended is None  # step 20 is the planned end
 
 
 def test_at_most_is_the_length_in_either_unit() -> None:
