@@ -32,20 +32,20 @@ times do not; on a busy machine look at their spread too.
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from bench_run import SMALL, Size, Stretches, make_config
 from fresh import MARK, in_fresh_process, peak_memory
 from plain_loops import GPT, bare_decoder, nanogpt, transformers_llama
+from rounds_table import in_turn, line, print_columns, ratios, title
 
 from trivium.config.schema import Config
 from trivium.engine.make import make_engine
@@ -54,8 +54,6 @@ from trivium.model.spec import ModelSpec
 from trivium.plan.make import make_plan
 from trivium.plan.settings import engine_settings, stage_settings
 from trivium.train.trainer import Trainer
-
-Item = TypeVar("Item")
 
 THREADS = 2
 WARM_STEPS = 2
@@ -76,36 +74,6 @@ def matmul_rate(size: int) -> float:
         one @ other
         count += 1
     return float(count * 2 * size**3 / seconds)
-
-
-def in_turn(each: Sequence[Item], turn: int) -> list[Item]:
-    """Forwards in even rounds, backwards in odd ones."""
-    return list(each if turn % 2 == 0 else reversed(each))
-
-
-def shown(values: Sequence[float], form: str = ".2f") -> tuple[str, str]:
-    """The median, and the lowest to the highest."""
-    return f"{statistics.median(values):{form}}", f"{min(values):{form}} to {max(values):{form}}"
-
-
-def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Of what was taken in the same rounds."""
-    return [value / other for value, other in zip(values, others, strict=True)]
-
-
-def title(text: str) -> None:
-    """Of a part of the table."""
-    print(f"\n{text}")
-
-
-def print_columns(name: str, columns: tuple[str, str, str]) -> None:
-    """Wide enough for the longest name."""
-    print(f"{name:<42}" + "".join(f"{column:>20}" for column in columns), flush=True)
-
-
-def line(name: str, values: Sequence[float], form: str, target: str = "") -> None:
-    """A line of the table."""
-    print_columns(f"  {name}", (*shown(values, form), target))
 
 
 def flops_of_token(spec: ModelSpec, size: Size) -> dict[str, float]:
