@@ -9,22 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.configs import BASE, base
+from trivium.config import rules
 from trivium.config.load import load, validate
-from trivium.config.rules import (
-    average,
-    batches,
-    evaluate,
-    model,
-    objective,
-    optimizer,
-    rates,
-    shares,
-    sources,
-    stages,
-    until,
-    view,
-)
-from trivium.config.rules.view import Finding
+from trivium.config.rules.view import Finding, View
 from trivium.errors import ConfigError
 
 MESSAGES = Path(__file__).with_name("messages.txt").read_text(encoding="utf-8")
@@ -71,22 +58,9 @@ def test_a_message_has_a_place_and_says_what_to_write(said: str) -> None:
 def places_that_report() -> set[tuple[str, int]]:
     """Where the rules call `view.problem`, `view.warning` or `self.problem`: file and line."""
     return {
-        (str(module.__file__), node.lineno)
-        for module in (
-            average,
-            batches,
-            evaluate,
-            model,
-            objective,
-            optimizer,
-            rates,
-            shares,
-            sources,
-            stages,
-            until,
-            view,
-        )
-        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
+        (str(path), node.lineno)
+        for path in Path(str(rules.__file__)).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("view.problem", "view.warning", "self.problem")
     }
 
@@ -94,14 +68,14 @@ def places_that_report() -> set[tuple[str, int]]:
 def test_every_place_that_reports_is_reached_by_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = set()
     for name in ("problem", "warning"):
-        report = getattr(view.View, name)
+        report = getattr(View, name)
 
-        def noted(self: view.View, path: Path, what: str, report: Callable[..., Finding] = report) -> Finding:
+        def noted(self: View, path: Path, what: str, report: Callable[..., Finding] = report) -> Finding:
             caller = sys._getframe(1)
             reached.add((caller.f_code.co_filename, caller.f_lineno))
             return report(self, path, what)
 
-        monkeypatch.setattr(view.View, name, noted)
+        monkeypatch.setattr(View, name, noted)
     for changes, _ in CASES:
         said_of(changes)
     assert places_that_report() - reached == set()
