@@ -71,7 +71,7 @@ def few_compiled_programs() -> Iterator[None]:
         from trivium.engine.jax.step import program
 
         program.cache_clear()
-        jax.clear_caches()
+        jax.clear_caches()  # type: ignore[no-untyped-call]
         gc.collect()
 
 
