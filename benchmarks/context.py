@@ -18,7 +18,7 @@ import time
 
 import torch
 from plain_loops import random_batch
-from step import in_turn, line, print_columns, ratios, title
+from rounds_table import in_turn, line, print_columns, ratios, title
 
 from trivium.engine.base import ContextMethod, EngineSettings, StageSettings, StepSettings
 from trivium.engine.make import join_ranks

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from bench_run import SMALL, Size, Stretches, make_config
 from plain_loops import PlainLoop, random_batch
-from step import in_turn, line, print_columns, ratios, title
+from rounds_table import in_turn, line, print_columns, ratios, title
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
