@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tests.support.training import SMALL_MODEL, write_sources
+from tests.support.events import steps_taken
+from tests.support.training import SMALL_MODEL, train, write_sources
 from trivium.config.load import load_config
 from trivium.loader.loader import Loader
 from trivium.plan.make import make_plan
@@ -95,3 +96,31 @@ def hash_rows(tokens: Iterable[Any]) -> list[str]:
 def target_hashes(batches: Iterable[Batch]) -> list[str]:
     """The hash of each batch's targets and positions."""
     return [digest(batch.targets, batch.positions) for batch in batches]
+
+
+def write_tiny_llama(folder: Path) -> None:
+    """A Llama of transformers with random weights, in the shape of the run's model: `model.init` for both loops."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        bos_token_id=None,
+        eos_token_id=None,
+        use_cache=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def own_losses(*overrides: str) -> list[float]:
+    """What our own Trainer minimises, step by step, from the weights in `base`; in stage three the loss of web alone."""
+    train("model={ init = 'base' }", "checkpoint.every=100", *overrides)
+    taken = steps_taken(Path("runs/run/events.jsonl")).values()
+    return [event["loss_by_source"]["web"] if event["step"] > 9 else event["loss"] for event in taken]

@@ -77,10 +77,29 @@ def _changed(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem]
                 yield _problem(stage, part, loop, why)
 
 
+def refuse_micro_batches(plan: Plan, count: int, world_size: int, key: str) -> None:
+    """Every step must have a row for each of a loop's micro-batches; `key` is how the loop calls their number."""
+    problems = []
+    for stage in plan.stages:
+        fewest = min(piece.size for piece in stage.batch_pieces)
+        if fewest < count * world_size:
+            most = fewest // world_size
+            what = f"is {fewest:,} rows, which {count:,} micro-batches on {world_size:,} ranks cannot share."
+            fix = f"Write {key} = {most:,} or less." if most else f"Use at most {fewest:,} ranks."
+            problems.append(Problem(f"stages[{stage.index}].batch_size", f"{what} {fix}"))
+    if problems:
+        raise PlanError(problems)
+
+
 def _by_group(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem]:
+    if "lr" in able:
+        return
+    if len(set(plan.peak_lr.values())) > 1:
+        what = f"{loop} has one learning rate for all parameters. Write one number, or train with `trivium train`."
+        yield Problem("optimizer.lr", what)
     for stage in plan.stages:
         lr = stage.config.lr
-        if "lr" not in able and lr is not None and lr.scale.model_fields_set - {"rest"}:
+        if lr is not None and lr.scale.model_fields_set - {"rest"}:
             yield _problem(stage, "lr", loop, "multiplies the learning rates of all parameters alike")
 
 
