@@ -120,7 +120,7 @@ def write_tiny_llama(folder: Path) -> None:
 
 
 def own_losses(*overrides: str) -> list[float]:
-    """What our own Trainer minimises, step by step, from the weights in `base`; in stage three the loss of web alone."""
+    """What our Trainer minimises, step by step, from the weights in `base`; in stage three the loss of web alone."""
     train("model={ init = 'base' }", "checkpoint.every=100", *overrides)
     taken = steps_taken(Path("runs/run/events.jsonl")).values()
     return [event["loss_by_source"]["web"] if event["step"] > 9 else event["loss"] for event in taken]
