@@ -60,18 +60,18 @@ def megatron(batch: Batch) -> Arrays:
 
 
 def olmo_core(batch: Batch) -> Arrays:
-    """`input_ids`, `labels`, and the documents' lengths in `doc_lens`, as OLMo-core's train module takes them."""
+    """`input_ids`, `labels`, and the documents' lengths in `doc_lens`, as OLMo-core's train module takes them.
+
+    Where no row has a second document there are no lengths: their attention then needs no kernel for documents.
+    """
+    arrays = {"input_ids": batch.tokens.astype(np.int64), "labels": batch.targets.astype(np.int64)}
+    if batch.segments.max() < 1:
+        return arrays
     lengths = [_lengths(segments) for segments in batch.segments]
-    most = max(map(len, lengths))
-    doc_lens = np.zeros((batch.num_rows, most), np.int32)
+    doc_lens = np.zeros((batch.num_rows, max(map(len, lengths))), np.int32)
     for row, found in enumerate(lengths):
         doc_lens[row, : len(found)] = found
-    return {
-        "input_ids": batch.tokens.astype(np.int64),
-        "labels": batch.targets.astype(np.int64),
-        "doc_lens": doc_lens,
-        "max_doc_lens": doc_lens.max(axis=1),
-    }
+    return arrays | {"doc_lens": doc_lens, "max_doc_lens": doc_lens.max(axis=1)}
 
 
 def _lengths(segments: NDArray[np.int32]) -> NDArray[np.int64]:

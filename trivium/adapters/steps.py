@@ -69,6 +69,10 @@ class Steps:
         """A step's rows before they are given names."""
         return self._with_stage(step, self.loader.batch(step))
 
+    def rows(self, step: int, start: int, stop: int) -> Batch:
+        """Some of a step's rows before they are given names."""
+        return self._with_stage(step, self.loader.rows(step, start, stop))
+
     def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
         """Every step from `start` on (by default from the current one), before its arrays are given names."""
         for step, batch in self.loader.batches(start):
