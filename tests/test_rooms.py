@@ -33,11 +33,11 @@ ROOMS = (
     "forecast",
     "ask",
     "train",
-    "adapters",
     "report",
     "demo",
     "prove",
     "cli",
+    "adapters",
 )
 OUTSIDE = ("__init__", "__main__")  # the public names, and `python -m trivium`
 MOST_FILES = 16  # in a room
