@@ -7,9 +7,9 @@ Vectors stay float32, as llama.cpp computes with them. What llama.cpp would comp
 """
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trivium.ask.export import export_checkpoint
 from trivium.errors import UsageError
 from trivium.files import draft
 from trivium.model.families.family import Family
@@ -25,24 +26,15 @@ from trivium.model.huggingface_files import StoredTensor, open_tensors, tensors_
 from trivium.model.rotary import rotary_frequencies
 from trivium.model.spec import ModelSpec, RopeSpec
 from trivium.publish.gguf_tokenizer import add_tokenizer
+from trivium.publish.gguf_type import GgufType
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-SUFFIX = ".gguf"
 NO_ROPE_EVERY = 4  # llama.cpp's SmolLM3: every fourth layer has no rotary positions, whatever the file says
 Q8_BLOCK = 32  # weights that share a scale
 XIELU_PARTS = ("alpha_n", "alpha_p", "beta", "eps")  # numbers of a layer, which a GGUF has among its keys
 FACTORS = "rope_freqs.weight"  # what llama.cpp divides the frequencies of rotary positions by
-
-
-class GgufType(StrEnum):
-    """How matrices are stored."""
-
-    F32 = "f32"
-    F16 = "f16"
-    BF16 = "bf16"
-    Q8_0 = "q8_0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +61,19 @@ def refuse_without_gguf() -> None:
     """UsageError where the package is not installed."""
     if find_spec("gguf") is None:
         raise UsageError("a GGUF file needs the package gguf: pip install 'trivium[gguf]'.")
+
+
+def export_gguf(run: Path, out: Path, step: int | None, stored: GgufType, *, averaged: bool = False) -> str:
+    """Write a checkpoint to a new GGUF file; gives a sentence about it."""
+    refuse_without_gguf()
+    if out.exists():
+        raise UsageError(f"{out}: exists. Name a file that does not exist yet.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trivium-", dir=out.parent) as temporary:
+        folder = Path(temporary, "model")
+        done = export_checkpoint(run, folder, step, averaged=averaged)
+        write_gguf(folder, out, stored, run.resolve().name)
+    return done.replace(str(folder), str(out), 1)
 
 
 def write_gguf(folder: Path, out: Path, stored: GgufType, name: str) -> None:
