@@ -119,7 +119,7 @@ def _misfits(family: Family, spec: ModelSpec, stored: GgufType) -> Iterator[str]
         yield f"layers without rotary positions other than every {NO_ROPE_EVERY}th"
     narrow = sorted({size for size in (spec.width, spec.ffn, spec.heads * spec.head_dim) if size % Q8_BLOCK})
     if stored is GgufType.Q8_0 and narrow:
-        yield f"q8_0 of matrices of {narrow[0]} columns, which is no multiple of {Q8_BLOCK}"
+        yield f"q8_0 of matrices of {narrow[0]} columns, and {narrow[0]} is not a multiple of {Q8_BLOCK}"
 
 
 def _add_shape(writer: "GGUFWriter", spec: ModelSpec, config: Mapping[str, Any]) -> None:
