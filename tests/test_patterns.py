@@ -143,7 +143,9 @@ def test_fim(train: Train) -> None:
     train_on_texts(["examples/data/texts"], Path("examples/data/fim-tokenizer"), 400, fim=True)
     trainer = train("fim")
     config = Tokenizer(path="examples/data/fim-tokenizer")
-    found = find_fim(Fim(), open_tokenizer(config), config)
+    tokenizer = open_tokenizer(config)
+    assert tokenizer is not None
+    found = find_fim(Fim(), tokenizer, config)
     assert found is not None
     read = [trainer.loader.batch(step).tokens for step in range(12)]
     assert set(found.ids) <= set(np.concatenate(read, axis=None).tolist())
