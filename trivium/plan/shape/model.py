@@ -235,12 +235,11 @@ def _layer_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> l
         for where, rope in ropes.items()
         if rope.drop_layers and max(rope.drop_layers) > last
     ]
-    problems += [
-        Problem(f"{where}.sliding", "is given, but no layer of the model slides. Leave it out.")
-        for where, rope in ropes.items()
-        if rope.sliding is not None and not spec.sliding
-    ]
-    return problems
+    what = "is given, but no layer of the model slides. Leave it out."
+    if spec.foreign is not None:
+        what = "is given, but sliding layers of a model of transformers keep theirs. Leave it out."
+    asked_of_sliding = [where for where, rope in ropes.items() if rope.sliding is not None and not spec.sliding]
+    return [*problems, *(Problem(f"{where}.sliding", what) for where in asked_of_sliding)]
 
 
 def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:
