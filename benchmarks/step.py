@@ -134,8 +134,8 @@ def compare_loops(folder: Path, size: Size, rounds: int) -> None:
 def compare_families(folder: Path, size: Size, rounds: int) -> None:
     """(g): one shape three times: our decoder, transformers' model in the Trainer, and the same in a bare loop."""
     steps = WARM_STEPS + rounds * size.stretch + 64
-    native = {**size.model, "heads": max(1, size.width // 64), "max_seq_len": size.seq_len}
-    foreign = {**native, "family": "llama"}
+    native: dict[str, Any] = {**size.model, "heads": max(1, size.width // 64), "max_seq_len": size.seq_len}
+    foreign: dict[str, Any] = {**native, "family": "llama"}
     with ExitStack() as stack:
         trainers = {
             name: Stretches(make_config(folder, size, name=f"families-{at}", steps=steps, model=keys), show=False)
