@@ -253,14 +253,18 @@ def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None, where
             if rope.dropped:
                 what = f'has drop_layers, which the family "{foreign.family}" cannot do'
             raise ConfigError([Problem(where, f"{what}. Leave it out.")])
-        if _by_kind(parameters):
-            table = parameters | {"full_attention": _written(parameters.get("full_attention") or {}, rope)}
-            if rope.sliding is not None and "sliding_attention" in parameters:
-                table["sliding_attention"] = _written(parameters["sliding_attention"] or {}, rope.sliding)
-        else:
-            table = _written(parameters, rope)
-        changed["rope_parameters"] = table
+        changed["rope_parameters"] = rope_parameters(parameters, rope)
     return replace(spec, rope=rope, foreign=foreign.changed(**changed)) if changed else spec
+
+
+def rope_parameters(before: Mapping[str, Any], rope: RopeSpec) -> dict[str, Any]:
+    """A config's rope_parameters with other rotary positions."""
+    if not _by_kind(before):
+        return _written(before, rope)
+    table = {**before, "full_attention": _written(before.get("full_attention") or {}, rope)}
+    if rope.sliding is not None and "sliding_attention" in before:
+        table["sliding_attention"] = _written(before["sliding_attention"] or {}, rope.sliding)
+    return table
 
 
 def _written(before: Mapping[str, Any], rope: RopeSpec) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from trivium.engine.draw import first_values
 from trivium.engine.torch.attention import PLAIN, Layout, WholeRows
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
-from trivium.engine.torch.context_parallel.slots import joined
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import (
     LogitForm,
@@ -90,7 +89,7 @@ class DeviceBatch:
         what the losses of rows are multiplied by.
         """
         device = table.cos.device
-        batch = batch if document_mask else joined(batch)
+        batch = batch if document_mask else batch.joined()
         layout = shared_layout(context, batch.segments, document_mask, device, kinds) if attends else WholeRows()
         if context.size > 1:
             batch = context.share(batch.seq_len).of_batch(batch)
