@@ -9,6 +9,7 @@ from trivium.errors import ConfigError, Problem
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.foreign import KEYS, folder_spec, keys_spec, table_spec, with_rope
 from trivium.model.huggingface import CONFIG_FILE, read_table
+from trivium.model.parts import all_parts, parts_of
 from trivium.model.spec import ModelSpec, RopeSpec
 
 FOREIGN_KEYS = ("vocab", "tied_embeddings", "init_std", "norm_eps")  # beside sizes: absent, they are the family's
@@ -73,3 +74,19 @@ def foreign_problems(
             known = f"{spec.foreign.family} has {spec.max_seq_len:,} trained positions"
             problems.append(Problem(f"stages[{number}].seq_len", f"is {stage.seq_len:,}, and {known}. Lower it."))
     return problems
+
+
+def refuse_empty_freezes(freezes: Sequence[Sequence[str]], spec: ModelSpec) -> None:
+    """Some families have norms without parameters, which cannot be frozen, and are nothing that is left to train."""
+    assert spec.foreign is not None
+    empty, problems = set(spec.foreign.empty_parts), []
+    for number, parts in enumerate(parts_of(names, spec) for names in freezes):
+        where = f"stages[{number}].freeze"
+        if parts & empty:
+            what = f"transformers' {spec.foreign.family} has no parameters in {', '.join(sorted(parts & empty))}"
+            problems.append(Problem(where, f"{what}. Leave it out."))
+        elif parts and parts >= all_parts(spec) - empty:
+            what = "freezes the whole model, so that nothing would be trained"
+            problems.append(Problem(where, f"{what}. Leave out a part."))
+    if problems:
+        raise ConfigError(problems)

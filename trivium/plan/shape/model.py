@@ -28,7 +28,7 @@ from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, s
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.model.starting import StartingWeights, from_checkpoint, from_files, from_huggingface
 from trivium.plan.settings import family_model
-from trivium.plan.shape.foreign import foreign_problems, foreign_spec, given_spec
+from trivium.plan.shape.foreign import foreign_problems, foreign_spec, given_spec, refuse_empty_freezes
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
@@ -91,7 +91,9 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         raise ConfigError(problems)
     gaps = tuple(each.gap for each in found if each.gap is not None)
     warnings += [each.warning for each in found if each.warning is not None]
-    spec = spec if spec.foreign is None else counted_spec(spec)
+    if spec.foreign is not None:
+        spec = counted_spec(spec)
+        refuse_empty_freezes(freezes, spec)
     refuse_uneven_matrices(MeshShape(tensor=config.engine.parallel.tensor), spec)
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
 

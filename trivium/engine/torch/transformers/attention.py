@@ -42,7 +42,7 @@ def attend(
     if isinstance(layout, Recorder):
         return layout.record(module, query, key, value, how, attention_mask, others), None
     if isinstance(query, DTensor):  # of ranks that share the model's matrices, each attends by its own heads
-        own = (_own_heads(each) for each in (query, key, value))
+        own = (own_heads(each) for each in (query, key, value))
         found, _ = attend(module, *own, None, scaling, sliding_window, softcap, layout)
         return DTensor.from_local(found, query.device_mesh, [Shard(2)]), None
     queries, keys, values = (
@@ -51,7 +51,7 @@ def attend(
     return layout.attend(queries, keys, values, how)[..., :width], None
 
 
-def _own_heads(every: DTensor) -> Tensor:
+def own_heads(every: DTensor) -> Tensor:
     """The heads (B, heads, T, head_dim) of this rank, of which it may have all, or its own alone."""
     if every.placements != (Shard(1),):
         # Gathered, gradients are laid out by heads last: torch's view needs them so, and does not look.

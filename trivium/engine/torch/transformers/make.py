@@ -12,8 +12,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel, logging
 
 from trivium.engine.torch.transformers import attention, experts
+from trivium.engine.torch.transformers.parts import parts_by_parameter
 from trivium.engine.torch.transformers.probe import probe, refusal
 from trivium.engine.torch.transformers.tensor import why_undivided
+from trivium.model.parts import all_parts
 from trivium.model.spec import ForeignSpec, ModelSpec
 
 
@@ -66,14 +68,24 @@ def counted(spec: ModelSpec) -> ModelSpec:
 def _looked_at(spec: ModelSpec) -> ForeignSpec:
     assert spec.foreign is not None
     inner, _ = make_inner(spec)
-    probed = probe(inner, layers_of(inner, spec), spec)
+    layers = layers_of(inner, spec)
+    probed = probe(inner, layers, spec)
+    empty = all_parts(spec) - set(parts_by_parameter(inner, layers, spec).values())
     return replace(
         spec.foreign,
         parameters=sum(each.numel() for each in inner.parameters()),
         token_weights=probed.token_weights,
         attention=probed.attention,
         undivided=why_undivided(inner) or "",
+        empty_parts=tuple(sorted(empty)),
     )
+
+
+@cache
+def parts_of_model(spec: ModelSpec) -> dict[str, str]:
+    """The part that every parameter belongs to, by name."""
+    inner, _ = make_inner(spec)
+    return parts_by_parameter(inner, layers_of(inner, spec), spec)
 
 
 @contextmanager

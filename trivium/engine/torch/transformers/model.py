@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.experimental import implicit_replication
 
 from trivium.engine.torch.loss import Losses, Objective, ReferenceStates
 from trivium.engine.torch.model import DeviceBatch, LanguageModel, own_rows, recomputed
 from trivium.engine.torch.tensor_parallel.axis import TensorAxis
 from trivium.engine.torch.transformers.experts import balance_of
 from trivium.engine.torch.transformers.first_values import rules_of
-from trivium.engine.torch.transformers.make import counted, layers_of, make_inner
-from trivium.engine.torch.transformers.parts import parts_by_parameter
+from trivium.engine.torch.transformers.make import counted, layers_of, make_inner, parts_of_model
 from trivium.engine.torch.transformers.tensor import split_matrices, to_be_divided
 from trivium.model.foreign import with_rope
 from trivium.model.spec import ModelSpec, RopeSpec
@@ -117,9 +117,10 @@ class TransformersModel(LanguageModel):
         before = self.inner.config._attn_implementation
         self.inner.set_attn_implementation("eager")
         try:
-            found = self._base(
-                input_ids=tokens, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True
-            )
+            with implicit_replication():  # of masks, which all ranks of a tensor axis have whole
+                found = self._base(
+                    input_ids=tokens, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True
+                )
         finally:
             self.inner.set_attn_implementation(before)
         return self._logits(self._with_ones(found.last_hidden_state[:, -1]))
@@ -138,7 +139,7 @@ class TransformersModel(LanguageModel):
         return tuple(f"{names[id(each)]}.{key}" for each in owners for key, _ in each.named_parameters(recurse=False))
 
     def part_of(self, name: str) -> str:
-        return parts_by_parameter(self.spec)[name]
+        return parts_of_model(self.spec)[name]
 
     def constants(self) -> dict[str, Tensor]:
         """Buffers that files have too: numbers of a family that nothing trains."""

@@ -10,24 +10,18 @@ attention's in OLMo 2. A pass without values tells the order in which a layer ca
 attention and feed-forward each has one; a single one is the feed-forward's where another came before attention.
 """
 
-from functools import cache
 from typing import Any
 
 from torch import nn
 
-from trivium.engine.torch.transformers.make import layers_of, make_inner
 from trivium.engine.torch.transformers.probe import meta_pass
 from trivium.model.spec import ModelSpec
 
 ATTENTION, FEED_FORWARD = "attention", "feed_forward"
 
 
-@cache
-def parts_by_parameter(spec: ModelSpec) -> dict[str, str]:
-    """The part of every parameter, by name."""
-    inner: Any
-    inner, _ = make_inner(spec)
-    layers = layers_of(inner, spec)
+def parts_by_parameter(inner: Any, layers: nn.ModuleList, spec: ModelSpec) -> dict[str, str]:
+    """The part of every parameter of a model on the meta device, by name."""
     of_layers = _of_layers(inner, layers, spec)
     head = inner.get_output_embeddings()
     found = {}
