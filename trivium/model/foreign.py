@@ -208,7 +208,7 @@ def read_rope(table: Mapping[str, Any]) -> RopeSpec:
     found = table.get("rope_parameters")
     found = found if isinstance(found, dict) else {}
     by_kind = _by_kind(found)
-    found = found.get("full_attention", {}) if by_kind else found
+    found = (found.get("full_attention") or {}) if by_kind else found
     theta = _number(found.get("rope_theta")) or DEFAULT_THETA
     kind = found.get("rope_type", "default")
     if kind not in ("linear", "yarn", "llama3"):

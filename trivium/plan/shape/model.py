@@ -18,8 +18,7 @@ from typing import Any
 
 from trivium.config.schema import SIZES, Config, Model, Size, Tokenizer
 from trivium.config.stages import Rope, SlidingRope, Stage
-from trivium.engine.make import counted_spec, foreign_files, own_parameters, weight_shapes
-from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
+from trivium.engine.make import counted_spec, foreign_files, own_parameters, refuse_undivided, weight_shapes
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.files import read_json
 from trivium.model.folder import is_saved, read_spec
@@ -94,7 +93,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     if spec.foreign is not None:
         spec = counted_spec(spec)
         refuse_empty_freezes(freezes, spec)
-    refuse_uneven_matrices(MeshShape(tensor=config.engine.parallel.tensor), spec)
+    refuse_undivided(spec, config.engine.parallel.tensor)
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
 
 
