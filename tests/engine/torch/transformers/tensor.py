@@ -6,7 +6,7 @@ its gradients as NPZ.
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from trivium.errors import ConfigError
 from trivium.model.foreign import with_vocab
 from trivium.model.spec import ModelSpec
 
-SLOTS, STEPS = 16, 2
+SLOTS = 16
 STAGE = StageSettings(SLOTS)
 TIED = with_vocab(tiny("gemma3_text"), 130)
 KINDS = {
@@ -42,6 +42,16 @@ LAYOUTS = {
     "shard 2 x tensor 2": MeshShape(shard=2, tensor=2),
     "context 2 x tensor 2": MeshShape(context=2, tensor=2),
 }
+ON_FOUR = ("muon", "tied")
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """How far two ranks are from one process, or why they cannot share a family's matrices."""
+
+    refused: str | None = None
+    gradient_error: float = 0.0  # by the model's largest
+    loss_error: float = 0.0  # by the loss
 
 
 def main() -> None:
@@ -59,16 +69,22 @@ def measure(folder: Path) -> None:
     for name, mesh in LAYOUTS.items():
         if mesh.size != ranks.size:
             continue
-        found = {kind: learn(kind, mesh, ranks.rank, folder) for kind in KINDS}
+        found = {kind: learn(kind, mesh, ranks.rank, folder) for kind in (KINDS if mesh.size < 4 else ON_FOUR)}
         if ranks.is_main:
             (folder / f"{name}.json").write_text(json.dumps(found))
     if ranks.size <= 2:
-        families = {family: compared(tiny(family), MeshShape(tensor=ranks.size)) for family in FAMILIES}
-        if ranks.is_main:
-            figures = {family: figures for family, (figures, _) in families.items()}
-            (folder / f"families {ranks.size}.json").write_text(json.dumps(figures))
-            gradients = {f"{family} {name}": each for family in families for name, each in families[family][1].items()}
-            np.savez(folder / f"families {ranks.size}.npz", **gradients)
+        write_families(folder)
+
+
+def write_families(folder: Path) -> None:
+    """On one rank of a launch of one or two: figures and gradients of every family."""
+    ranks = join_ranks()
+    families = {family: compared(tiny(family), MeshShape(tensor=ranks.size)) for family in FAMILIES}
+    if ranks.is_main:
+        figures = {family: figures for family, (figures, _) in families.items()}
+        (folder / f"families {ranks.size}.json").write_text(json.dumps(figures))
+        gradients = {f"{family} {name}": each for family in families for name, each in families[family][1].items()}
+        np.savez(folder / f"families {ranks.size}.npz", **gradients)
 
 
 def end(folder: Path) -> None:
@@ -96,7 +112,7 @@ def learn(kind: str, mesh: MeshShape, rank: int, folder: Path) -> dict[str, Any]
     found = []
     for number, stage in enumerate(stages(folder, kind)):
         engine.enter(replace(stage, context=mesh.context))
-        found += [step(engine, 2 * number + each, rank) for each in range(STEPS)]
+        found += [step(engine, 2 * number + each, rank) for each in range(2)]
     rows = engine.generation([np.array([1, 2, 3]), np.array([7, 5])], 3)
     greedy = []
     for _ in range(3):
@@ -120,7 +136,7 @@ def step(engine: TorchEngine, seed: int, rank: int) -> dict[str, float]:
 
 
 def compared(spec: ModelSpec, mesh: MeshShape) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Losses of two steps, and the gradients of the first weights; a refusal in their place where there is one."""
+    """A step's figures, and the gradients of the first weights; a refusal in their place where there is one."""
     try:
         engine = TorchEngine(EngineSettings(spec, seed=1, mesh=mesh, device="cpu"))
     except ConfigError as error:
@@ -130,7 +146,25 @@ def compared(spec: ModelSpec, mesh: MeshShape) -> tuple[dict[str, Any], dict[str
     known = {name: parameter.grad for name, parameter in engine.model.weights().items()}
     gradients = {name: whole(each).numpy().copy() for name, each in known.items() if each is not None}
     engine.optimizers.zero_grad()
-    return {"steps": [step(engine, number, 0) for number in range(STEPS)]}, gradients
+    return step(engine, 1, 0), gradients
+
+
+def found_of_families(folder: Path) -> dict[str, Divided]:
+    """What launches of one rank and of two have written of every family."""
+    one, two = (json.loads((folder / f"families {size}.json").read_text()) for size in (1, 2))
+    found = {}
+    with np.load(folder / "families 1.npz") as whole, np.load(folder / "families 2.npz") as shared:
+        for family, figures in two.items():
+            if "refused" in figures:
+                found[family] = Divided(figures["refused"])
+                continue
+            names = [name for name in whole.files if name.startswith(f"{family} ")]
+            assert names == [name for name in shared.files if name.startswith(f"{family} ")]
+            largest = max(float(abs(whole[name]).max()) for name in names)
+            apart = max(float(abs(shared[name] - whole[name]).max()) for name in names)
+            loss_error = abs(figures["loss"] / one[family]["loss"] - 1)
+            found[family] = Divided(None, apart / largest, loss_error)
+    return found
 
 
 if __name__ == "__main__":

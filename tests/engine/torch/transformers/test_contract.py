@@ -217,3 +217,18 @@ def test_a_model_that_cannot_be_held_rightly_is_refused_by_name(family: str, why
         TorchEngine(EngineSettings(spec))
     assert f'model.family: "{family}" cannot be trained here: ' in str(refusal.value)
     assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize("student", ["decoder", "transformers"])
+def test_a_teacher_may_be_of_the_other_kind_which_pads_its_vocabulary_otherwise(student: str, tmp_path: Path) -> None:
+    ours, theirs = replace(TINY, vocab=300), llama(replace(TINY, vocab=300, layers=1))
+    spec, of_teacher = (ours, theirs) if student == "decoder" else (theirs, ours)
+    teacher = TorchEngine(EngineSettings(of_teacher, seed=9, device="cpu"))
+    teacher.save(tmp_path).wait()
+    batch = make_batch()
+    engine = TorchEngine(EngineSettings(spec, seed=1, device="cpu"))
+    engine.enter(replace(STAGE, distill=KlSettings(1.0, tmp_path, spec=of_teacher)))
+    steps = [engine.step(batch, settings_at(step)) for step in range(8)]
+    expected = teacher.evaluate(batch).nats / batch.loss_tokens()
+    assert steps[0].extra["teacher_loss"] == pytest.approx(expected, rel=1e-5)
+    assert steps[-1].extra["distill"] < steps[0].extra["distill"]
