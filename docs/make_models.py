@@ -73,7 +73,9 @@ def differences(name: str, folder: Path) -> tuple[float, ...]:
         folder / "ours", dtype=torch.float32, attn_implementation="eager"
     ).eval()
     written = ours(row) - their_logits(again, row.tokens)
-    return tuple(float(each.abs().max()) for each in (read, _read_by_jax(folder / "theirs", row, theirs), apart, written))
+    return tuple(
+        float(each.abs().max()) for each in (read, _read_by_jax(folder / "theirs", row, theirs), apart, written)
+    )
 
 
 def _read_by_jax(folder: Path, row: Batch, theirs: object) -> Tensor:

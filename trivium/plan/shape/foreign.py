@@ -63,7 +63,9 @@ def foreign_problems(
         problems.append(Problem("engine.name", f'{what}. Write name = "torch".'))
     if config.model.config is not None and spec.vocab < vocab:
         what = f"{config.model.config} has {spec.vocab:,} tokens, and the tokenizer {vocab:,}"
-        problems.append(Problem("model.vocab", f"{what}. Write model.vocab = {vocab}, or take the model's own tokenizer."))
+        problems.append(
+            Problem("model.vocab", f"{what}. Write model.vocab = {vocab}, or take the model's own tokenizer.")
+        )
     positions = spec.foreign.table.get("rope_parameters")
     for number, (stage, rope) in enumerate(zip(stages, ropes, strict=True)):
         try:

@@ -240,8 +240,8 @@ def _layer_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> l
     ]
     why = "no layer of the model slides. Leave it out"
     if spec.foreign is not None:
-        why = f"sliding layers of transformers' {spec.foreign.family} keep their own positions. Leave it out"
-        why += " here; model.options.rope_parameters sets all of them, for the whole run"
+        why = "sliding layers of a model of transformers keep their own positions. Leave it out here; "
+        why += "model.options = { rope_parameters = ... } sets those of all layers, for the whole run"
     problems += [
         Problem(f"{where}.sliding", f"is given, but {why}.")
         for where, rope in ropes.items()

@@ -89,7 +89,9 @@ def fill(model: LanguageModel, folder: Path) -> None:
         huggingface.read_weights(model, folder, spec.vocab)
         return
     saved = saved_tensors(folder, spec)  # refuses another model's
-    shapes = {name: (spec.padded_vocab, *each.shape[1:]) if name in apart else each.shape for name, each in weights.items()}
+    shapes = {
+        name: (spec.padded_vocab, *each.shape[1:]) if name in apart else each.shape for name, each in weights.items()
+    }
     refuse_other_weights(folder, shapes, saved)
     read_into(folder, saved, under(WEIGHTS, {name: each for name, each in weights.items() if name not in apart}))
     for name in apart:
