@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from trivium.engine.base import Recompute
 from trivium.engine.draw import first_values
+from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch.attention import PLAIN, Layout, WholeRows
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
