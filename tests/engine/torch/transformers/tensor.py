@@ -33,7 +33,7 @@ KINDS = {
     "muon": EngineSettings(tiny("olmo3"), OptimizerSettings("muon", grad_clip=1.0), seed=1, recompute="selective"),
     "tied": EngineSettings(TIED, OptimizerSettings(grad_clip=1.0), seed=1, micro_batch_size=1),
     "head bias": EngineSettings(tiny("phi"), seed=1, recompute="full"),
-    "learnt activation": EngineSettings(tiny("apertus"), OptimizerSettings("ademamix"), seed=1),
+    "trained activation": EngineSettings(tiny("apertus"), OptimizerSettings("ademamix"), seed=1),
     "bfloat16": EngineSettings(tiny("qwen3"), seed=1, precision="bfloat16"),
 }
 LAYOUTS = {

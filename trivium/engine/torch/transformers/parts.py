@@ -1,6 +1,6 @@
 """A parameter of a model of transformers -> the part of the model that it belongs to, by our names (`model/parts.py`).
 
-    embedding, unembedding     the input embeddings and those of learnt positions; the lm_head
+    embedding, unembedding     the input embeddings and those of trained positions; the lm_head
     layers.3.attention         what asks for attention, with its norms; all of a layer that is called before it
     layers.3.feed_forward      the rest of a layer
     norm                       whatever else stands outside of the layers, which is the last norm

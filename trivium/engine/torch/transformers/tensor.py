@@ -3,7 +3,7 @@
 transformers says by module how a family's matrices divide (`_tp_plan`): by their outputs (`colwise`) or by their inputs
 (`rowwise`). That is all that is taken from it. Inside a layer every tensor is a DTensor, which knows what each rank
 holds of it: torch finds what follows from divided matrices (heads, norms over all heads together, activations with
-learnt numbers) and sends what has to be sent. What it cannot find raises.
+trained numbers) and sends what has to be sent. What it cannot find raises.
 
     embedding, lm_head      rows of the vocabulary
     colwise                 outputs; with `_gather_output` they are gathered at once, unless they are whole heads
