@@ -42,8 +42,8 @@ def attend(
     if isinstance(layout, Recorder):
         return layout.record(module, query, key, value, how, attention_mask, others), None
     if isinstance(query, DTensor):  # of ranks that share the model's matrices, each attends by its own heads
-        own = (own_heads(each) for each in (query, key, value))
-        found, _ = attend(module, *own, None, scaling, sliding_window, softcap, layout)
+        queries, keys, values = map(own_heads, (query, key, value))
+        found, _ = attend(module, queries, keys, values, None, scaling, sliding_window, softcap, layout)
         return DTensor.from_local(found, query.device_mesh, [Shard(2)]), None
     queries, keys, values = (
         pad(each.to(value.dtype), (0, widest - each.shape[-1])).transpose(1, 2) for each in (query, key, value)
@@ -51,12 +51,13 @@ def attend(
     return layout.attend(queries, keys, values, how)[..., :width], None
 
 
-def own_heads(every: DTensor) -> Tensor:
+def own_heads(every: Any) -> Tensor:
     """The heads (B, heads, T, head_dim) of this rank, of which it may have all, or its own alone."""
     if every.placements != (Shard(1),):
         # Gathered, gradients are laid out by heads last: torch's view needs them so, and does not look.
         every = every.transpose(1, 2).contiguous().redistribute(placements=[Shard(2)]).transpose(1, 2)
-    return every.to_local()
+    own: Tensor = every.to_local()
+    return own
 
 
 class Recorder:

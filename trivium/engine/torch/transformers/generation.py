@@ -28,8 +28,8 @@ class OwnHeads(DynamicCache):
             plain: tuple[Tensor, Tensor] = super().update(key_states, value_states, *others, **named)
             return plain
         mesh = key_states.device_mesh
-        own = (own_heads(each) for each in (key_states, value_states))
-        keys, values = (DTensor.from_local(each, mesh, [Shard(1)]) for each in super().update(*own, *others, **named))
+        both = super().update(own_heads(key_states), own_heads(value_states), *others, **named)
+        keys, values = (DTensor.from_local(each, mesh, [Shard(1)]) for each in both)
         return keys, values
 
 
