@@ -123,3 +123,12 @@ def test_micro_batches_have_nearly_equal_rows() -> None:
     assert np.concatenate([part.source for part in parts(batch, 4)]).tolist() == list(range(10))
     with pytest.raises(PlanError, match="a step has 10 rows on this rank, which 11 micro-batches cannot share"):
         parts(batch, 11)
+
+
+def test_some_rows_of_a_step_are_those_of_the_whole(folder: Path) -> None:
+    steps = Steps(three_stages())
+    whole, some = steps.batch(10), steps.rows(10, 3, 5)
+    for name in ("tokens", "targets", "segments", "positions", "source"):
+        assert (getattr(some, name) == getattr(whole, name)[3:5]).all()
+    with pytest.raises(PlanError, match="step 10 has rows 0 to 11 here, and 12 to 12 were asked for"):
+        steps.rows(10, 12, 13)
