@@ -1,0 +1,90 @@
+"""A plan's batches -> what torchtitan's trainer calls a dataloader: passes of a step, one after another.
+
+The state is that of our loader, as one JSON text: torchtitan's checkpoints (DCP) load into the keys that are there, and
+a record of a plan has others at every step. It is the same on all ranks and on any number of them.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.components.tokenizer import BaseTokenizer
+
+from trivium.adapters.torchtitan.passes import Passes
+from trivium.errors import ResumeError
+from trivium.loader.loader import Loader
+from trivium.rows.batch import Batch
+
+STATE = "trivium"
+
+
+class StagedDataLoader(BaseDataLoader):
+    """Passes of every step from the current one on."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        passes: Passes | None = None
+
+        def to_dict(self) -> dict[str, Any]:
+            """For torchtitan's logs: the plan is not a setting."""
+            return {}
+
+    def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
+        assert config.passes is not None
+        self.passes = config.passes
+        self.loader = Loader(self.passes.plan, dp_rank, dp_world_size)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        for step, batch in self.loader.batches():
+            yield from passes_of(batch, self.passes.rows(step), self._masked(step))
+
+    def _masked(self, step: int) -> bool:
+        return self.passes.plan.stage_at(step).config.document_mask
+
+    def state_dict(self) -> dict[str, str]:
+        """The step that comes next, and what decided the steps before it."""
+        return {STATE: json.dumps(self.loader.state_dict())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved step; refuses the state of another plan by its first difference."""
+        saved = state_dict.get(STATE)
+        if not isinstance(saved, str):
+            raise ResumeError("the checkpoint has no stages: torchtitan wrote it with another dataloader.")
+        self.loader.load_state_dict(json.loads(saved))
+
+
+class NoTokenizer(BaseTokenizer):
+    """In the place of torchtitan's, which would look for files: rows come as tokens."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseTokenizer.Config):
+        pass
+
+    def __init__(self, config: Config, **_: Any) -> None:
+        super().__init__()
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, *_: Any, **__: Any) -> str:
+        raise NotImplementedError
+
+    def get_vocab_size(self) -> int:
+        raise NotImplementedError
+
+
+def passes_of(batch: Batch, rows: int, document_mask: bool) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """A batch in passes of some rows: tokens, positions and targets.
+
+    torchtitan sees where a document begins by its position 0. Without a mask, positions count through the row.
+    """
+    for first in range(0, batch.num_rows, rows):
+        part = batch.rows(first, first + rows)
+        through = torch.arange(part.seq_len).expand(part.num_rows, -1)
+        positions = torch.from_numpy(part.positions).long() if document_mask else through
+        inputs = {"input": torch.from_numpy(part.tokens).long(), "positions": positions}
+        yield inputs, torch.from_numpy(part.targets).long()

@@ -1,0 +1,84 @@
+"""A config's path and torchtitan's model -> the run's plan, the same on all ranks; or all that cannot be.
+
+Rank 0 opens the sources and plans. The others wait for what it found out, in the store that they have met by, and make
+the same plan of it without looking at a file. Text must be prepared before (`trivium prepare`): ranks that wait for
+hours end by torchtitan's timeouts.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from trivium.adapters.torchtitan import shape
+from trivium.adapters.torchtitan.refusals import refused
+from trivium.config.load import load, read_tables
+from trivium.errors import ConfigError, Problem, RankError, SilentRankError, TriviumError
+from trivium.plan.make import make_plan
+from trivium.plan.plan import CompletePlan, Plan
+from trivium.plan.share import found_out, known_sources
+
+FOUND, WAIT = "trivium/found", timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run's plan, and whether its rotary positions take the place of torchtitan's."""
+
+    plan: CompletePlan
+    has_rope: bool
+
+
+def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: Any, rank: int, size: int) -> Planned:
+    """The plan of a launch; rank 0 raises what is wrong with it, and the others end without a word."""
+    tables = read_tables(Path(path))
+    loaded = load(path, [*shape.added(model, tables), *overrides], world_size=size)
+    has_rope = shape.writes_rope(loaded.raw) and (shape.writes_rope(tables) or _overrides_rope(overrides))
+    with loaded.places.named():
+        if rank == 0:
+            try:
+                plan = make_plan(loaded.config)
+                complete = checked(plan, model, has_rope=has_rope)
+            except TriviumError as error:
+                store.set(FOUND, json.dumps({"error": str(error)}))
+                raise
+            if size > 1:
+                store.set(FOUND, json.dumps({"found": found_out(plan)}))
+            return Planned(complete, has_rope)
+        told = _told(store)
+        known = known_sources(loaded.config, told["found"])
+        return Planned(make_plan(loaded.config, known).complete(), has_rope)
+
+
+def _overrides_rope(overrides: Sequence[str]) -> bool:
+    return any("rope" in each.partition("=")[0].split(".") for each in overrides)
+
+
+def _told(store: Any) -> Mapping[str, Any]:
+    """What rank 0 has found out, or a silent end where it failed."""
+    store.wait([FOUND], WAIT)
+    told: Mapping[str, Any] = json.loads(store.get(FOUND))
+    if "error" in told:
+        raise SilentRankError(f"rank 0: {told['error']}")
+    if "found" not in told:
+        raise RankError("rank 0 sent what this rank does not know.")
+    return told
+
+
+def checked(plan: Plan, model: Any, *, has_rope: bool) -> CompletePlan:
+    """The plan, if torchtitan can train by it; raises everything that is in the way."""
+    complete = plan.complete()
+    problems = [*shape.differences(model, complete.model), *refused(complete)]
+    if has_rope:
+        own = {stage.index: stage.rope for stage in complete.stages if stage.config.rope is not None}
+        problems += shape.rope_problems(model, own)
+    longest = max(stage.seq_len for stage in complete.stages)
+    if longest > model.max_seq_len:
+        index = next(stage.index for stage in complete.stages if stage.seq_len == longest)
+        what = f"is {longest:,}, and torchtitan's model reads rows of {model.max_seq_len:,}. Write that or less"
+        problems.append(Problem(f"stages[{index}].seq_len", f"{what}."))
+    if problems:
+        raise ConfigError(problems)
+    return complete
