@@ -1,9 +1,13 @@
-"""A config for torchtitan's `--module` and `--config`: a llama of 2 layers on a CPU, and metrics that keep every digit.
+"""A config for torchtitan's `--module` and `--config`: a llama of 2 layers on a CPU.
+
+Beside it metrics that keep every digit, and a hash of every row that a rank is given, both in files of the dump folder.
 
 Imported in the environment of torchtitan 0.3 alone.
 """
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,9 @@ from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.llama3 import _build_llama3_layers, model_registry
 from torchtitan.models.llama3.model import Llama3Model
 from torchtitan.trainer import Trainer
+
+from tests.support.titan_runs import hash_row
+from trivium.adapters.torchtitan.data import StagedDataLoader
 
 LAYERS, WIDTH, HEADS, FFN, VOCAB = 2, 64, 4, 128, 512
 
@@ -47,8 +54,20 @@ class WrittenMetrics(MetricsProcessor):
             self.logger = Lines(dump_folder)
 
 
+def _written_rows(self: StagedDataLoader) -> Iterator[Any]:
+    with Path(f"rows-{os.environ['RANK']}.txt").open("a") as file:
+        for inputs, targets in _passes(self):
+            for row in zip(inputs["input"], targets, inputs["positions"], strict=True):
+                file.write(hash_row(*(each.numpy() for each in row)) + "\n")
+            yield inputs, targets
+
+
+_passes = StagedDataLoader.__iter__
+StagedDataLoader.__iter__ = _written_rows  # type: ignore[method-assign]
+
+
 def tiny() -> Trainer.Config:
-    """2 layers of width 64; 512 tokens in one pass; a checkpoint after every fourth step."""
+    """2 layers of width 64; 512 tokens in one pass; a checkpoint at the end of a launch."""
     spec = model_registry("debugmodel")
     layers = _build_llama3_layers(
         n_layers=LAYERS,

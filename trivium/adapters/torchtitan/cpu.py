@@ -1,7 +1,7 @@
 """A CPU in the place of the accelerator that torchtitan asks for: to try a run out, and for tests.
 
 torch's flex attention has no backward pass on a CPU. There the same mask is made dense, so that a pass costs memory in
-the square of the row length.
+the square of the row length. Gloo, which connects CPUs, has no sums that are multiplied on the way.
 """
 
 import os
@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 from torch.nn.functional import scaled_dot_product_attention
 from torchtitan.models.common.attention import FlexAttention
@@ -69,3 +70,9 @@ def dense_attention(
     rows, slots = query.shape[0], query.shape[-2]
     mask = create_mask(block_mask.mask_mod, rows, None, slots, key.shape[-2], device=query.device)
     return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=enable_gqa), None
+
+
+def sum_gradients(parts: list[nn.Module]) -> None:
+    """Let sharded gradients be plain sums, which is what torchtitan wants of them: its loss is divided beforehand."""
+    for module in (each for part in parts for each in part.modules() if isinstance(each, FSDPModule)):
+        module.set_force_sum_reduction_for_comms(True)

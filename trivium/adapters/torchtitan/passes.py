@@ -43,7 +43,9 @@ class Passes:
                 continue
             where = f"stages[{stage.index}]"
             if stage.seq_len % self.divisor:
-                what = f"is {stage.seq_len:,}, and torchtitan's ranks share rows of a multiple of {self.divisor:,} slots"
+                what = (
+                    f"is {stage.seq_len:,}, and torchtitan's ranks share rows of a multiple of {self.divisor:,} slots"
+                )
                 yield Problem(f"{where}.seq_len", f"{what}. Write {_multiples(stage.seq_len, self.divisor)}.")
             unit = self.readers * self.at_once
             odd = [piece.size for piece in stage.batch_pieces if piece.size % unit]

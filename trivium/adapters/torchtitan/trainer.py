@@ -20,6 +20,7 @@ from torchtitan.tools.logging import logger
 from torchtitan.trainer import Trainer
 
 from trivium.adapters.torchtitan import pipeline, versions
+from trivium.adapters.torchtitan.cpu import sum_gradients
 from trivium.adapters.torchtitan.data import NoTokenizer, StagedDataLoader
 from trivium.adapters.torchtitan.optimizer import PlannedOptimizers, PlannedRates
 from trivium.adapters.torchtitan.passes import Passes
@@ -53,9 +54,9 @@ def staged(config: Trainer.Config, path: str | Path, overrides: Sequence[str] = 
     if type(config) is not Trainer.Config:
         raise UsageError(f"{type(config).__qualname__} has a trainer of its own, and stages need torchtitan's Trainer.")
     theirs = {each.name: getattr(config, each.name) for each in fields(config)}
-    return StagedTrainer.Config(
-        **theirs, stages=Stages(config=str(path), overrides=list(overrides), until=str(until))
-    )
+    # Graphs of CUDA have one shape, and stages several.
+    theirs["training"] = replace(config.training, disable_cuda_graphs=True)
+    return StagedTrainer.Config(**theirs, stages=Stages(config=str(path), overrides=list(overrides), until=str(until)))
 
 
 class StagedTrainer(Trainer):
@@ -69,6 +70,11 @@ class StagedTrainer(Trainer):
     passes: Passes
     entered: CompleteStage | None = None
     shape: tuple[int, int] | None = None  # of the last step's passes
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if self.device.type == "cpu":
+            sum_gradients(self.model_parts)
 
     def init_distributed(self) -> ParallelDims:
         """Meet the other ranks, plan, and fill torchtitan's config with it."""
@@ -121,10 +127,7 @@ class StagedTrainer(Trainer):
         evaluates = evaluate.every is not None or evaluate.at_start or any(each.config.evaluate for each in plan.stages)
         if evaluates:
             lengths.append(evaluate.seq_len or plan.stages[0].seq_len)
-        # Graphs of CUDA have one shape, and stages several.
-        config.training = replace(
-            config.training, steps=end, seq_len=max(lengths), global_batch_size=-1, disable_cuda_graphs=True
-        )
+        config.training = replace(config.training, steps=end, seq_len=max(lengths), global_batch_size=-1)
         config.tokenizer, config.dataloader = NoTokenizer.Config(), StagedDataLoader.Config(passes=self.passes)
         is_ours = "optimizer" in plan.config.model_fields_set
         if is_ours:
@@ -190,5 +193,3 @@ class StagedTrainer(Trainer):
         if hasattr(self, "dataloader") and isinstance(self.dataloader, StagedDataLoader):
             self.dataloader.loader.close()
         super().close()
-
-

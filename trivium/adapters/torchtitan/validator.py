@@ -86,7 +86,9 @@ class SourceValidator(Validator):
     def _batches(self) -> Iterator[Batch]:
         """Batches of one source each, with the same number of passes on every rank."""
         at_once = self.passes.at_once
-        for batch in self.rows.batches(at_once * self.passes.rows_of(self.rows.seq_len), self.dp_rank, self.dp_world_size):
+        for batch in self.rows.batches(
+            at_once * self.passes.rows_of(self.rows.seq_len), self.dp_rank, self.dp_world_size
+        ):
             yield _padded(batch, -batch.num_rows % at_once)
 
     def _measure(self, batch: Batch, parts: list[nn.Module]) -> tuple[float, int]:
@@ -108,7 +110,7 @@ class SourceValidator(Validator):
 
     def _nats(self, made: list[tuple[Tensor, Tensor, dict[str, Any]]], parts: list[nn.Module]) -> Tensor:
         if not self.parallel_dims.pp_enabled:
-            (inputs, labels, options), = made
+            ((inputs, labels, options),) = made
             total, _ = self.loss_fn(parts[0](inputs, **options), labels)
             return total
         losses: list[Tensor] | None = [] if self.pp_has_last_stage else None
