@@ -90,7 +90,7 @@ def launch(ranks: int, *runs: tuple[Path, Sequence[str]], code: int = 0) -> str:
         mine = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": ROOT}
         mine |= {"TORCH_COMPILE_DISABLE": 1, "PYTHONWARNINGS": "ignore"}
         environment = os.environ | {key: str(value) for key, value in mine.items()}
-        command = [titan_python(), "-m", "tests.support.titan_chain", json.dumps(chain)]
+        command = [str(titan_python()), "-m", "tests.support.titan_chain", json.dumps(chain)]
         with log.open("w") as file:
             started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
     codes = [process.wait() for process in started]

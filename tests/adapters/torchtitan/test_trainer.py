@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import titan_runs
 from tests.support.events import steps_taken
+from tests.support.titan_env import titan_python
 from tests.support.titan_runs import STAGES, figures, hash_row, launch, losses, rows_read, validation
 from tests.support.training import write_sources
 from trivium.config.load import load_config
@@ -36,7 +36,7 @@ TINY = ModelSpec(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources, a config, and weights as others publish them; the test works there."""
-    titan_runs.titan_python()  # before our own run: where it is not there, nothing is tested
+    titan_python()  # before our own run: where it is not there, nothing is tested
     write_sources(tmp_path)
     text = STAGES.replace('path = "', f'path = "{tmp_path}/')
     (tmp_path / "run.toml").write_text(text)
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned_rows(first: int, end: int, rank: int, ranks: int) -> list[str]:
     """Hashes of the rows that our loader gives a rank; without a mask, positions count through the row."""
     plan = make_plan(load_config("run.toml", ["model.init=weights"])).complete()
-    found = []
+    found: list[str] = []
     with Loader(plan, rank, ranks) as loader:
         for step in range(first, end):
             batch = loader.batch(step)

@@ -48,9 +48,9 @@ def use_cpu() -> None:
     theirs = [module for name, module in sys.modules.items() if name.startswith("torchtitan.")]
     for module in (utils, *theirs):
         if getattr(module, "device_type", None) == "cuda":
-            module.device_type = "cpu"  # type: ignore[attr-defined]
+            module.device_type = "cpu"
         if getattr(module, "device_module", None) is torch.cuda:
-            module.device_module = Cpu  # type: ignore[attr-defined]
+            module.device_module = Cpu
     FlexAttention.compiled_flex_attn = staticmethod(dense_attention)
 
 

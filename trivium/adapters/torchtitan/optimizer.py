@@ -41,7 +41,7 @@ class PlannedOptimizers(OptimizersContainer):
         self.settings = config.settings
         super().__init__(config, model_parts=model_parts)
 
-    def _build_param_groups(  # type: ignore[override]
+    def _build_param_groups(
         self, model: nn.Module, _: Sequence[ParamGroupConfig], options: dict[str, Any]
     ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[str]]]:
         found: dict[ParameterGroup, dict[str, list[Any]]] = {}
@@ -73,7 +73,7 @@ class PlannedRates(LRSchedulersContainer):
 
     def __init__(self, optimizers: OptimizersContainer, plan: CompletePlan, *, is_ours: bool) -> None:
         self.optimizers, self.plan, self.is_ours = optimizers, plan, is_ours
-        self.schedulers = []
+        self.schedulers: list[Any] = []  # torchtitan's own; none is needed
         self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self.taken = 0
         self.set(0)

@@ -14,8 +14,9 @@ from typing import Any
 
 from trivium.adapters.torchtitan import shape
 from trivium.adapters.torchtitan.refusals import refused
+from trivium.config.lines import KeyPlaces
 from trivium.config.load import load, read_tables
-from trivium.errors import ConfigError, Problem, RankError, SilentRankError, TriviumError
+from trivium.errors import ConfigError, RankError, SilentRankError, TriviumError
 from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.share import found_out, known_sources
@@ -25,31 +26,32 @@ FOUND, WAIT = "trivium/found", timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run's plan, and whether its rotary positions take the place of torchtitan's."""
+    """A run's plan, whether its rotary positions take the place of torchtitan's, and where its keys are written."""
 
     plan: CompletePlan
     has_rope: bool
+    places: KeyPlaces  # for messages about keys
 
 
 def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: Any, rank: int, size: int) -> Planned:
     """The plan of a launch; rank 0 raises what is wrong with it, and the others end without a word."""
     tables = read_tables(Path(path))
     loaded = load(path, [*shape.added(model, tables), *overrides], world_size=size)
-    has_rope = shape.writes_rope(loaded.raw) and (shape.writes_rope(tables) or _overrides_rope(overrides))
+    has_rope = shape.writes_rope(tables) or _overrides_rope(overrides)
     with loaded.places.named():
         if rank == 0:
             try:
                 plan = make_plan(loaded.config)
-                complete = checked(plan, model, has_rope=has_rope)
+                complete = checked(plan, model)
             except TriviumError as error:
                 store.set(FOUND, json.dumps({"error": str(error)}))
                 raise
             if size > 1:
                 store.set(FOUND, json.dumps({"found": found_out(plan)}))
-            return Planned(complete, has_rope)
+            return Planned(complete, has_rope, loaded.places)
         told = _told(store)
         known = known_sources(loaded.config, told["found"])
-        return Planned(make_plan(loaded.config, known).complete(), has_rope)
+        return Planned(make_plan(loaded.config, known).complete(), has_rope, loaded.places)
 
 
 def _overrides_rope(overrides: Sequence[str]) -> bool:
@@ -67,18 +69,12 @@ def _told(store: Any) -> Mapping[str, Any]:
     return told
 
 
-def checked(plan: Plan, model: Any, *, has_rope: bool) -> CompletePlan:
+def checked(plan: Plan, model: Any) -> CompletePlan:
     """The plan, if torchtitan can train by it; raises everything that is in the way."""
     complete = plan.complete()
     problems = [*shape.differences(model, complete.model), *refused(complete)]
-    if has_rope:
-        own = {stage.index: stage.rope for stage in complete.stages if stage.config.rope is not None}
-        problems += shape.rope_problems(model, own)
-    longest = max(stage.seq_len for stage in complete.stages)
-    if longest > model.max_seq_len:
-        index = next(stage.index for stage in complete.stages if stage.seq_len == longest)
-        what = f"is {longest:,}, and torchtitan's model reads rows of {model.max_seq_len:,}. Write that or less"
-        problems.append(Problem(f"stages[{index}].seq_len", f"{what}."))
+    for find in (shape.experts_problems, shape.rope_problems, shape.length_problems):
+        problems += find(model, complete.stages)
     if problems:
         raise ConfigError(problems)
     return complete

@@ -84,7 +84,7 @@ def _refused_optimizer(plan: CompletePlan) -> Iterator[Problem]:
 
 
 def _without_optimizer(plan: CompletePlan) -> Iterator[Problem]:
-    """Without `[optimizer]` the optimizer is torchtitan's, of which a stage changes nothing but the rate, as a whole."""
+    """Without `[optimizer]` the optimizer is torchtitan's: a stage changes its rate as a whole, and nothing else."""
     said = "Write [optimizer] too: it takes the place of torchtitan's"
     for stage in plan.stages:
         where = f"stages[{stage.index}]"

@@ -1,4 +1,4 @@
-"""A stage's rotary positions -> the tables of torchtitan's layers, written in place, so that nothing is compiled anew."""
+"""A stage's rotary positions -> the tables of torchtitan's layers, in place, so that no pass is compiled again."""
 
 from collections.abc import Iterable
 

@@ -4,11 +4,12 @@ The model is torchtitan's. A config that has no shape is given that of torchtita
 one that has a shape must have the same one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trivium.errors import Problem
-from trivium.model.spec import ModelSpec, RopeSpec
+from trivium.model.spec import ModelSpec
+from trivium.plan.stage import CompleteStage
 
 WAYS = ("size", "depth", "layers", "width", "init", "config")  # in which a config gives a model's shape
 
@@ -84,10 +85,29 @@ def writes_rope(tables: Mapping[str, Any]) -> bool:
     return any("rope" in part for part in parts if isinstance(part, dict))
 
 
-def rope_problems(model: Any, stage_ropes: Mapping[int, RopeSpec | None]) -> Iterator[Problem]:
-    """Rotary positions by stage need layers that all have torchtitan's tables, of a kind that ours can say."""
+def experts_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+    """A length in tokens for each parameter counts a decoder's matrices, and not experts."""
+    if all(getattr(layer, "moe", None) is None for layer in model.layers):
+        return
+    for stage in stages:
+        if stage.config.tokens is not None and stage.config.tokens.per_parameter is not None:
+            what = "counts the matrices of a decoder without experts. Write a number of tokens."
+            yield Problem(f"stages[{stage.index}].tokens", what)
+
+
+def rope_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+    """Rotary positions by stage need layers that have torchtitan's tables, of a kind that ours can say."""
     if rope_of(model) is not None:
         return
-    for index in stage_ropes:
-        what = "is given, but torchtitan's model has rotary positions that stages cannot change: YaRN's, or none"
-        yield Problem(f"stages[{index}].rope", f"{what}. Leave it out, and change the model in torchtitan's config.")
+    for stage in stages:
+        if stage.config.rope is not None:
+            what = "is given, but torchtitan's model has rotary positions that stages cannot change: YaRN's, or none"
+            yield Problem(f"stages[{stage.index}].rope", f"{what}. Leave it out.")
+
+
+def length_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+    """Rows are not longer than what torchtitan's model was made for."""
+    for stage in stages:
+        if stage.seq_len > model.max_seq_len:
+            what = f"is {stage.seq_len:,}, and torchtitan's model reads rows of {model.max_seq_len:,}"
+            yield Problem(f"stages[{stage.index}].seq_len", f"{what}. Write that or less.")

@@ -86,7 +86,8 @@ class StagedTrainer(Trainer):
         store, rank, size = _get_default_store(), distributed.get_rank(), distributed.get_world_size()
         self.planned = make_planned(config.stages.config, config.stages.overrides, model, store, rank, size)
         self.passes = self._passes(dims)
-        self._refuse()
+        with self.planned.places.named():
+            self._refuse()
         self._fill()
         return dims
 
@@ -116,7 +117,8 @@ class StagedTrainer(Trainer):
             raise ConfigError(problems)
         refuse_impossible(plan, has_evaluator=False)
         if tables := not_heeded(plan):
-            logger.info(f"torchtitan's config decides how it runs: the config's {', '.join(tables)} are not read")
+            names = ", ".join(f"[{table}]" for table in tables)
+            logger.info(f"torchtitan's config decides how the run is computed and kept: {names} of ours is not read")
 
     def _fill(self) -> None:
         """torchtitan's config of this launch, with what the plan decides."""
@@ -179,14 +181,10 @@ class StagedTrainer(Trainer):
     ) -> Tensor:
         """As torchtitan's, by the methods that this torch has."""
         made = [self.post_dataloading_process(*each) for each in zip(input_dict_mbs, label_mbs, strict=True)]
-        losses: list[Tensor] | None = [] if self.pp_has_last_stage else None
-        first = [(inputs,) for inputs, _, _ in made] if self.pp_has_first_stage else None
-        targets = [labels for _, labels, _ in made] if self.pp_has_last_stage else None
-        options = [options for _, _, options in made]
-        count = {"global_valid_tokens": global_valid_tokens}
+        ends = self.pp_has_first_stage, self.pp_has_last_stage
         with self.train_context():
-            pipeline.run(self.pp_schedule, first, options, targets, losses, count, learns=True)
-        return torch.tensor([-1.0], device=self.device) if losses is None else torch.stack(losses).sum().to(self.device)
+            loss = pipeline.run(self.pp_schedule, made, *ends, learns=True, global_valid_tokens=global_valid_tokens)
+        return torch.tensor([-1.0], device=self.device) if loss is None else loss.to(self.device)
 
     def close(self) -> None:
         """Let the threads of streams end too."""

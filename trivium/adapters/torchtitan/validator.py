@@ -5,7 +5,7 @@ beside that of all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,8 +38,7 @@ class SourceValidator(Validator):
 
     def __init__(self, config: Config, **parts: Any) -> None:
         assert config.passes is not None
-        # Its own loader is never built: it takes the one of the config for a dataset's.
-        super().__init__(replace(config, steps=1), **parts)
+        super().__init__(config, **parts)  # its own loader is never built
         self.passes = config.passes
         self.rows: ValidationSet = validation_set(config.passes.plan)
         self.document_mask = True  # the stage's
@@ -113,13 +112,10 @@ class SourceValidator(Validator):
             ((inputs, labels, options),) = made
             total, _ = self.loss_fn(parts[0](inputs, **options), labels)
             return total
-        losses: list[Tensor] | None = [] if self.pp_has_last_stage else None
-        first = [(inputs,) for inputs, _, _ in made] if self.pp_has_first_stage else None
-        targets = [labels for _, labels, _ in made] if self.pp_has_last_stage else None
-        options = [options for _, _, options in made]
-        pipeline.run(self.pp_schedule, first, options, targets, losses, {}, learns=False)
+        ends = self.pp_has_first_stage, self.pp_has_last_stage
+        total = pipeline.run(self.pp_schedule, made, *ends, learns=False)
         pipeline.forget_shapes(self.pp_schedule)
-        return torch.zeros((), device=utils.device_type) if losses is None else torch.stack(losses).sum()
+        return torch.zeros((), device=utils.device_type) if total is None else total
 
 
 def _padded(batch: Batch, rows: int) -> Batch:
