@@ -71,10 +71,10 @@ def hash_row(tokens: NDArray[Any], targets: NDArray[Any], positions: NDArray[Any
     return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
-def launch(ranks: int, *runs: tuple[Path, Sequence[str]], code: int = 0) -> str:
+def launch(ranks: int, *runs: tuple[Path, Sequence[str]], code: int = 0) -> list[str]:
     """Train in folders, one after another, with the environment that torchrun would give each rank.
 
-    A folder comes with overrides of the config, and then options of torchtitan. Gives what rank 0 printed.
+    A folder comes with overrides of the config, and then options of torchtitan. Gives what each rank printed.
     """
     chain = []
     for folder, options in runs:
@@ -96,7 +96,7 @@ def launch(ranks: int, *runs: tuple[Path, Sequence[str]], code: int = 0) -> str:
     codes = [process.wait() for process in started]
     printed = [log.read_text() for log in logs]
     assert codes == [code] * ranks, "\n".join(printed)
-    return printed[0]
+    return printed
 
 
 def figures(folder: Path) -> dict[int, dict[str, float]]:

@@ -43,6 +43,13 @@ def test_what_ranks_cannot_share_is_said_of_every_stage(stages: Path) -> None:
     ]
 
 
+def test_stages_that_a_launch_does_not_reach_may_need_other_ranks(stages: Path) -> None:
+    plan = planned("stages.0.batch_size=9", "stages.2.batch_size=15")
+    assert list(Passes(plan, readers=2, tokens=128, start=4, end=8).problems()) == []
+    (problem,) = Passes(plan, readers=2, tokens=128, start=3, end=8).problems()
+    assert str(problem) == "stages[0].batch_size: is 9, but 2 ranks read rows of their own. Write 8 or 10."
+
+
 @pytest.mark.parametrize("step", [0, 5, 11])
 def test_all_rows_of_a_step_are_passed(stages: Path, step: int) -> None:
     plan = planned("stages.1.batch_size={ from = 4, to = 16, by = 4, over = 1024 }")

@@ -22,6 +22,19 @@ def test_a_config_without_a_shape_has_that_of_torchtitans_model(stages: Path) ->
     assert [stage.rope for stage in plan.stages] == [RopeSpec(), RopeSpec(theta=50_000), RopeSpec(theta=50_000)]
 
 
+def test_a_shape_by_name_on_the_command_line_is_compared_too(stages: Path) -> None:
+    overrides = ["model.size=tiny", "model.vocab=512"]
+    tables = read_tables(stages / "run.toml")
+    plan = make_plan(load("run.toml", [*shape.added(their_model(), tables, overrides), *overrides]).config).complete()
+    assert [problem.where for problem in shape.differences(their_model(), plan.model)] == [
+        "model.norm_eps",
+        "model.heads",
+        "model.kv_heads",
+        "model.head_dim",
+        "model.ffn",
+    ]
+
+
 def test_llamas_stretched_positions_are_ours_of_the_same_name(stages: Path) -> None:
     keys = {"scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     rope = SimpleNamespace(theta=500_000, scaling="llama", original_max_position_embeddings=8192, **keys)

@@ -64,11 +64,13 @@ def test_a_run_is_ours_and_goes_on_anywhere_on_any_layout(folder: Path) -> None:
     launch(1, (folder / "whole", weights), (part, [*weights, "--stages.until", "6"]))
     for name in ("same", "two", "tensor", "pipeline"):
         shutil.copytree(part, folder / name, ignore=shutil.ignore_patterns("rows-*"))
-    launch(
+    refused = launch(
         2,
         (folder / "two", ["--stages.until", "10"]),
         (folder / "tensor", ["--parallelism.tensor-parallel-degree", "2"]),
         (folder / "pipeline", ["--parallelism.pipeline-parallel-degree", "2"]),
+        (folder / "refused", ["stages.1.kl={ beta = 0.1 }", "model.layers=3"]),
+        code=2,
     )
     read_by_two = [rows_read(folder / "two", rank) for rank in range(2)]
     reads_otherwise = "stages.0.mixture={ web = 0.5, code = 0.5 }"
@@ -102,8 +104,22 @@ def test_a_run_is_ours_and_goes_on_anywhere_on_any_layout(folder: Path) -> None:
         assert losses(folder / name) == pytest.approx(losses(folder / "whole"), abs=2e-5)
         assert validation(folder / name)[12] == pytest.approx(validation(folder / "whole")[12], abs=2e-5)
 
+    # What it cannot do is said before the first step, by rank 0 alone.
+    assert refused[0].splitlines()[-2:] == [
+        (
+            "run.toml: model.layers (set on the command line): is 3, and torchtitan's model has 2. "
+            "Leave the shape out of [model], or write the same."
+        ),
+        (
+            "run.toml: stages[1].kl (set on the command line): is given, but torchtitan holds no frozen reference "
+            "model. Leave it out, or train with trivium's own engine: trivium train."
+        ),
+    ]
+    assert "stages[1].kl" not in refused[1]
+    assert not (folder / "refused" / "figures.jsonl").exists()
+
     # A checkpoint of another plan is refused by its first difference.
-    assert printed.splitlines()[-1] == (
+    assert printed[0].splitlines()[-1] == (
         'cannot resume at step 6: stages[0].mixture.code was "0.25" and is now "0.5", and steps 0 to 5 have been '
         "taken. Put it back, or start a new run."
     )

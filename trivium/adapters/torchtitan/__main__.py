@@ -4,6 +4,7 @@ The config and its overrides come first, as in `trivium train`; everything from 
 of which `--stages.until STAGE` or a step ends this launch before that.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
@@ -11,7 +12,7 @@ from typing import Any
 
 from trivium.adapters.torchtitan import versions
 from trivium.engine.ranks import end_process
-from trivium.errors import ProblemsError, SilentRankError, TriviumError, UsageError, exit_code
+from trivium.errors import ProblemsError, ResumeError, SilentRankError, TriviumError, UsageError, exit_code
 from trivium.screen import echo_line
 
 USAGE = "torchrun --nproc_per_node 8 -m trivium.adapters.torchtitan run.toml --module llama3 --config llama3_8b"
@@ -22,10 +23,18 @@ def main(arguments: Sequence[str]) -> None:
     try:
         train(arguments)
     except TriviumError as error:
-        messages = error.problems if isinstance(error, ProblemsError) else (error,)
-        for message in () if isinstance(error, SilentRankError) else messages:
-            echo_line(message, err=True)
+        if speaks(error):
+            for message in error.problems if isinstance(error, ProblemsError) else (error,):
+                echo_line(message, err=True)
         end_process(exit_code(error))
+
+
+def speaks(error: TriviumError) -> bool:
+    """Whether this rank reports an error: rank 0, and of what a rank alone may meet, that one."""
+    if isinstance(error, SilentRankError):
+        return False
+    is_shared = isinstance(error, ProblemsError | ResumeError | UsageError)  # all ranks find the same
+    return not is_shared or os.environ.get("RANK", "0") == "0"
 
 
 def train(arguments: Sequence[str]) -> None:

@@ -36,7 +36,8 @@ class StagedDataLoader(BaseDataLoader):
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
         assert config.passes is not None
         self.passes = config.passes
-        self.loader = Loader(self.passes.plan, dp_rank, dp_world_size)
+        start, end = self.passes.start, self.passes.end
+        self.loader = Loader(self.passes.plan, dp_rank, dp_world_size, start=start, end=end)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         for step, batch in self.loader.batches():

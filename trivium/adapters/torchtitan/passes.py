@@ -22,6 +22,8 @@ class Passes:
     tokens: int  # that a rank takes in one pass at the most, unless one row has more
     at_once: int = 1  # passes that a pipeline takes together
     divisor: int = 1  # of row lengths: ranks that share a row's slots
+    start: int = 0  # the launch's first step
+    end: int | None = None  # and the step before which it ends; None: the run's end
 
     def rows(self, step: int) -> int:
         """Rows of each pass of a step, on one rank."""
@@ -36,30 +38,39 @@ class Passes:
         """Rows of a pass of this length, where no step's rows are divided."""
         return max(1, self.tokens // seq_len)
 
-    def problems(self, start: int = 0) -> Iterator[Problem]:
-        """Sizes and lengths of stages that these ranks cannot share, from a step on."""
-        for stage in self.plan.stages:
-            if stage.end <= start:
-                continue
-            where = f"stages[{stage.index}]"
-            if stage.seq_len % self.divisor:
-                what = (
-                    f"is {stage.seq_len:,}, and torchtitan's ranks share rows of a multiple of {self.divisor:,} slots"
-                )
-                yield Problem(f"{where}.seq_len", f"{what}. Write {_multiples(stage.seq_len, self.divisor)}.")
+    def problems(self) -> Iterator[Problem]:
+        """Sizes and lengths that these ranks cannot share, of steps that the launch may take."""
+        for stage in self.plan.stages_between(self.start, self.end):
+            yield from self._lengths(f"stages[{stage.index}].seq_len", stage.seq_len)
             unit = self.readers * self.at_once
-            odd = [piece.size for piece in stage.batch_pieces if piece.size % unit]
+            pieces = stage.batches.since(max(0, self.start - (stage.start or 0)))
+            odd = [piece.size for piece in pieces if piece.step < (stage.steps or 0) and piece.size % unit]
             if odd:
-                ranks = f"{self.readers} rank{'' if self.readers == 1 else 's'} read rows"
+                ranks = f"{self.readers} rank{' reads' if self.readers == 1 else 's read'} rows"
                 pipeline = "" if self.at_once == 1 else f", and a pipeline takes {self.at_once} micro-batches at once"
                 what = f"is {odd[0]:,}, but {ranks} of their own{pipeline}"
-                yield Problem(f"{where}.batch_size", f"{what}. Write {_multiples(odd[0], unit)}.")
+                yield Problem(f"stages[{stage.index}].batch_size", f"{what}. Write {_multiples(odd[0], unit)}.")
+        evaluated = evaluated_length(self.plan)
+        if evaluated is not None and self.plan.config.evaluate.seq_len is not None:
+            yield from self._lengths("evaluate.seq_len", evaluated)
+
+    def _lengths(self, where: str, seq_len: int) -> Iterator[Problem]:
+        if seq_len % self.divisor:
+            what = f"is {seq_len:,}, and torchtitan's ranks share rows of a multiple of {self.divisor:,} slots"
+            yield Problem(where, f"{what}. Write {_multiples(seq_len, self.divisor)}.")
 
     def _rows(self, stage: CompleteStage, size: int) -> int:
         asked = stage.config.engine.micro_batch_size or self.plan.config.engine.micro_batch_size
         most = asked or self.rows_of(stage.seq_len)
         own = size // (self.readers * self.at_once)
         return next(rows for rows in range(min(most, own), 0, -1) if own % rows == 0)
+
+
+def evaluated_length(plan: CompletePlan) -> int | None:
+    """The row length of evaluations; None where there are none."""
+    evaluate = plan.config.evaluate
+    evaluates = evaluate.every is not None or evaluate.at_start or any(stage.config.evaluate for stage in plan.stages)
+    return evaluate.seq_len or plan.stages[0].seq_len if evaluates else None
 
 
 def _multiples(number: int, unit: int) -> str:

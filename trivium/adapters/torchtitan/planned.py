@@ -36,7 +36,7 @@ class Planned:
 def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: Any, rank: int, size: int) -> Planned:
     """The plan of a launch; rank 0 raises what is wrong with it, and the others end without a word."""
     tables = read_tables(Path(path))
-    loaded = load(path, [*shape.added(model, tables), *overrides], world_size=size)
+    loaded = load(path, [*shape.added(model, tables, overrides), *overrides], world_size=size)
     has_rope = shape.writes_rope(tables) or _overrides_rope(overrides)
     with loaded.places.named():
         if rank == 0:

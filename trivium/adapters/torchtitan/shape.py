@@ -48,12 +48,13 @@ def rope_of(model: Any) -> dict[str, Any] | None:
     return found if rope.scaling == "none" or rope.rope_factor <= 1 else None
 
 
-def added(model: Any, tables: Mapping[str, Any]) -> list[str]:
-    """Overrides that give a config torchtitan's model, where it does not describe one itself."""
+def added(model: Any, tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
+    """Overrides that give a config torchtitan's model, where it does not describe one itself; others come after them."""
     given = tables.get("model", {})
     if not isinstance(given, dict):
         return []  # what it is will be refused by name
-    has_shape = any(key in given for key in WAYS)
+    whole = {f"model.{key}" for key in WAYS} - {"model.layers", "model.width"}
+    has_shape = any(key in given for key in WAYS) or any(each.partition("=")[0] in whole for each in overrides)
     keys = {} if has_shape else {key: value for key, value in shape_of(model).items() if key not in given}
     rope = rope_of(model)
     if rope is not None and "rope" not in given and not has_shape:

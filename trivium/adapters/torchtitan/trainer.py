@@ -23,7 +23,7 @@ from trivium.adapters.torchtitan import pipeline, versions
 from trivium.adapters.torchtitan.cpu import sum_gradients
 from trivium.adapters.torchtitan.data import NoTokenizer, StagedDataLoader
 from trivium.adapters.torchtitan.optimizer import PlannedOptimizers, PlannedRates
-from trivium.adapters.torchtitan.passes import Passes
+from trivium.adapters.torchtitan.passes import Passes, evaluated_length
 from trivium.adapters.torchtitan.planned import Planned, make_planned
 from trivium.adapters.torchtitan.refusals import not_heeded
 from trivium.adapters.torchtitan.rope import set_rope
@@ -57,6 +57,17 @@ def staged(config: Trainer.Config, path: str | Path, overrides: Sequence[str] = 
     # Graphs of CUDA have one shape, and stages several.
     theirs["training"] = replace(config.training, disable_cuda_graphs=True)
     return StagedTrainer.Config(**theirs, stages=Stages(config=str(path), overrides=list(overrides), until=str(until)))
+
+
+def first_step(config: Trainer.Config) -> int:
+    """The step that a launch resumes at, as torchtitan's checkpoints in a folder here tell; 0 of a fresh one."""
+    checkpoint = config.checkpoint
+    if not checkpoint.enable:
+        return 0
+    if checkpoint.load_step >= 0:
+        return int(checkpoint.load_step)
+    found = Path(config.dump_folder, checkpoint.folder).glob("step-*/.metadata")
+    return max((int(each.parent.name.removeprefix("step-")) for each in found), default=0)
 
 
 class StagedTrainer(Trainer):
@@ -101,7 +112,9 @@ class StagedTrainer(Trainer):
         tensor = dims.tp if parallelism.enable_sequence_parallel else 1
         divisor = tensor * (2 * dims.cp if dims.cp > 1 else 1)
         readers = dims.get_mesh("batch").size() if dims.dp_enabled else 1
-        return Passes(self.planned.plan, readers, rows * training.seq_len, at_once, divisor)
+        until, plan = config.stages.until, self.planned.plan
+        end = plan.step_of(until) if until else plan.total_steps
+        return Passes(plan, readers, rows * training.seq_len, at_once, divisor, first_step(config), end)
 
     def _refuse(self) -> None:
         """What depends on the launch, and what torchtitan's attention cannot do."""
@@ -122,21 +135,17 @@ class StagedTrainer(Trainer):
 
     def _fill(self) -> None:
         """torchtitan's config of this launch, with what the plan decides."""
-        config, plan, stages = self.config, self.planned.plan, self.config.stages
-        end = plan.step_of(stages.until) if stages.until else plan.total_steps
-        lengths = [stage.seq_len for stage in plan.stages]
-        evaluate = plan.config.evaluate
-        evaluates = evaluate.every is not None or evaluate.at_start or any(each.config.evaluate for each in plan.stages)
-        if evaluates:
-            lengths.append(evaluate.seq_len or plan.stages[0].seq_len)
-        config.training = replace(config.training, steps=end, seq_len=max(lengths), global_batch_size=-1)
+        config, plan, end = self.config, self.planned.plan, self.passes.end
+        evaluated = evaluated_length(plan)
+        longest = max(evaluated or 0, *(stage.seq_len for stage in plan.stages))
+        config.training = replace(config.training, steps=end, seq_len=longest, global_batch_size=-1)
         config.tokenizer, config.dataloader = NoTokenizer.Config(), StagedDataLoader.Config(passes=self.passes)
         is_ours = "optimizer" in plan.config.model_fields_set
         if is_ours:
             how = config.optimizer.implementation
             config.optimizer = PlannedOptimizers.Config(settings=plan.optimizers[0].settings, implementation=how)
         config.lr_scheduler = PlannedRates.Config(plan=plan, is_ours=is_ours, warmup_steps=0)
-        config.validator = SourceValidator.Config(enable=evaluates, passes=self.passes)
+        config.validator = SourceValidator.Config(enable=evaluated is not None, passes=self.passes)
         if end < plan.total_steps:  # the run goes on from its last checkpoint
             config.checkpoint = replace(config.checkpoint, last_save_model_only=False, last_save_in_hf=False)
 
