@@ -49,7 +49,7 @@ def rope_of(model: Any) -> dict[str, Any] | None:
 
 
 def added(model: Any, tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """Overrides that give a config torchtitan's model, where it does not describe one itself; others come after them."""
+    """Overrides that give a config torchtitan's model, where it describes none itself; the user's come after them."""
     given = tables.get("model", {})
     if not isinstance(given, dict):
         return []  # what it is will be refused by name

@@ -136,6 +136,7 @@ class StagedTrainer(Trainer):
     def _fill(self) -> None:
         """torchtitan's config of this launch, with what the plan decides."""
         config, plan, end = self.config, self.planned.plan, self.passes.end
+        assert end is not None, "a launch has an end"
         evaluated = evaluated_length(plan)
         longest = max(evaluated or 0, *(stage.seq_len for stage in plan.stages))
         config.training = replace(config.training, steps=end, seq_len=longest, global_batch_size=-1)
