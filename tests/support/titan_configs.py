@@ -23,6 +23,7 @@ from torchtitan.models.llama3.model import Llama3Model
 from torchtitan.trainer import Trainer
 
 from tests.support.titan_runs import hash_row
+from trivium.adapters.torchtitan import staged
 from trivium.adapters.torchtitan.data import StagedDataLoader
 
 LAYERS, WIDTH, HEADS, FFN, VOCAB = 2, 64, 4, 128, 512
@@ -64,6 +65,11 @@ def _written_rows(self: StagedDataLoader) -> Iterator[Any]:
 
 _passes = StagedDataLoader.__iter__
 StagedDataLoader.__iter__ = _written_rows  # type: ignore[method-assign]
+
+
+def tiny_in_stages() -> Any:
+    """What a user writes for torchtitan's own entry point."""
+    return staged(tiny(), "../run.toml")
 
 
 def tiny() -> Trainer.Config:

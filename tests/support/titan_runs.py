@@ -74,16 +74,19 @@ def hash_row(tokens: NDArray[Any], targets: NDArray[Any], positions: NDArray[Any
 def launch(ranks: int, *runs: tuple[Path, Sequence[str]], code: int = 0) -> list[str]:
     """Train in folders, one after another, with the environment that torchrun would give each rank.
 
-    A folder comes with overrides of the config, and then options of torchtitan. Gives what each rank printed.
+    A folder comes with overrides of the config, and then options of torchtitan: with `--config` among them the launch
+    is torchtitan's own. Gives what each rank printed.
     """
     chain = []
     for folder, options in runs:
         folder.mkdir(exist_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
-        given = ["--module", "tests.support.titan_configs", "--config", "tiny", "--dump-folder", "."]
         overrides = list(takewhile(lambda each: not each.startswith("-"), options))
-        chain.append([str(folder), port, ["../run.toml", *overrides, *given, *options[len(overrides) :]]])
+        given = ["--module", "tests.support.titan_configs", "--dump-folder", ".", *options[len(overrides) :]]
+        if "--config" not in options:
+            given = ["../run.toml", *overrides, *given, "--config", "tiny"]
+        chain.append([str(folder), port, given])
     started = []
     logs = [runs[0][0] / f"rank-{rank}.log" for rank in range(ranks)]
     for rank, log in enumerate(logs):

@@ -61,7 +61,7 @@ def planned_rows(first: int, end: int, rank: int, ranks: int) -> list[str]:
 def test_a_run_is_ours_and_goes_on_anywhere_on_any_layout(folder: Path) -> None:
     weights = ["--checkpoint.initial-load-path", str(folder / "weights"), "--checkpoint.initial-load-in-hf"]
     part = folder / "part"
-    launch(1, (folder / "whole", weights), (part, [*weights, "--stages.until", "6"]))
+    launch(1, (folder / "whole", weights), (part, ["--config", "tiny_in_stages", *weights, "--stages.until", "6"]))
     for name in ("same", "two", "tensor", "pipeline"):
         shutil.copytree(part, folder / name, ignore=shutil.ignore_patterns("rows-*"))
     refused = launch(
