@@ -48,7 +48,7 @@ def test_all_that_is_wrong_with_model_and_stages_is_said_at_once(stages: Path) -
     attention = SimpleNamespace(n_heads=4, n_kv_heads=2, head_dim=None, rope=yarn)
     layers = [SimpleNamespace(attention=attention, feed_forward=None, moe=object())] * 3
     model = their_model(layers=layers, first_attention=attention, max_seq_len=32)
-    plan = planned("stages.2.tokens={ per_parameter = 0.01 }", "stages.2.kl={ beta = 0.1 }")
+    plan = planned("stages.2.tokens={ per_parameter = 0.01 }", "stages.2.kl={ beta = 0.1 }", "model.window=8")
     with pytest.raises(ConfigError) as caught:
         checked(plan, model)
     said = "Leave the shape out of [model], or write the same."
@@ -59,10 +59,12 @@ def test_all_that_is_wrong_with_model_and_stages_is_said_at_once(stages: Path) -
             "stages[2].kl: is given, but torchtitan holds no frozen reference model. "
             "Leave it out, or train with trivium's own engine: trivium train."
         ),
+        "model.ffn: is given, but the model is torchtitan's, and its config says how it is made. Leave it out.",
+        "model.window: is given, but the model is torchtitan's, and its config says how it is made. Leave it out.",
         "stages[2].tokens: counts the matrices of a decoder without experts. Write a number of tokens.",
         (
-            "stages[1].rope: is given, but torchtitan's model has rotary positions that stages cannot change: YaRN's, "
-            "or none. Leave it out."
+            "stages[1].rope: is given, but torchtitan's model has rotary positions that a config cannot change: "
+            "YaRN's, or none. Leave it out."
         ),
         "stages[1].seq_len: is 64, and torchtitan's model reads rows of 32. Write that or less.",
     ]

@@ -16,6 +16,7 @@ from torchtitan.components.tokenizer import BaseTokenizer
 
 from trivium.adapters.torchtitan.passes import Passes
 from trivium.errors import ResumeError
+from trivium.files import parse_json
 from trivium.loader.loader import Loader
 from trivium.rows.batch import Batch
 
@@ -55,7 +56,7 @@ class StagedDataLoader(BaseDataLoader):
         saved = state_dict.get(STATE)
         if not isinstance(saved, str):
             raise ResumeError("the checkpoint has no stages: torchtitan wrote it with another dataloader.")
-        self.loader.load_state_dict(json.loads(saved))
+        self.loader.load_state_dict(parse_json(saved))
 
 
 class NoTokenizer(BaseTokenizer):

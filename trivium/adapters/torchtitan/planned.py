@@ -17,6 +17,7 @@ from trivium.adapters.torchtitan.refusals import refused
 from trivium.config.lines import KeyPlaces
 from trivium.config.load import load, read_tables
 from trivium.errors import ConfigError, RankError, SilentRankError, TriviumError
+from trivium.files import parse_json
 from trivium.plan.make import make_plan
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.share import found_out, known_sources
@@ -61,7 +62,7 @@ def _overrides_rope(overrides: Sequence[str]) -> bool:
 def _told(store: Any) -> Mapping[str, Any]:
     """What rank 0 has found out, or a silent end where it failed."""
     store.wait([FOUND], WAIT)
-    told: Mapping[str, Any] = json.loads(store.get(FOUND))
+    told: Mapping[str, Any] = parse_json(store.get(FOUND))
     if "error" in told:
         raise SilentRankError(f"rank 0: {told['error']}")
     if "found" not in told:
@@ -73,8 +74,8 @@ def checked(plan: Plan, model: Any) -> CompletePlan:
     """The plan, if torchtitan can train by it; raises everything that is in the way."""
     complete = plan.complete()
     problems = [*shape.differences(model, complete.model), *refused(complete)]
-    for find in (shape.experts_problems, shape.rope_problems, shape.length_problems):
-        problems += find(model, complete.stages)
+    for find in (shape.form_problems, shape.experts_problems, shape.rope_problems, shape.length_problems):
+        problems += find(model, complete)
     if problems:
         raise ConfigError(problems)
     return complete

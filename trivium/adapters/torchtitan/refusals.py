@@ -98,4 +98,4 @@ def _without_optimizer(plan: CompletePlan) -> Iterator[Problem]:
 def not_heeded(plan: CompletePlan) -> list[str]:
     """Tables that only say how trivium's own engine runs: torchtitan's config decides the same."""
     given = plan.config.model_fields_set
-    return [table for table in ("engine", "checkpoint", "track") if table in given]
+    return [table for table in ("engine", "checkpoint", "guard", "track") if table in given]

@@ -9,7 +9,7 @@ from typing import Any
 
 from trivium.errors import Problem
 from trivium.model.spec import ModelSpec
-from trivium.plan.stage import CompleteStage
+from trivium.plan.plan import CompletePlan
 
 WAYS = ("size", "depth", "layers", "width", "init", "config")  # in which a config gives a model's shape
 
@@ -25,6 +25,7 @@ def shape_of(model: Any) -> dict[str, Any]:
         found["kv_heads"] = getattr(attention, "n_kv_heads", None) or attention.n_heads
         # Latent attention has no one width of a head: what follows from the width stands for it.
         found["head_dim"] = getattr(attention, "head_dim", None) or model.dim // attention.n_heads
+        found["qk_norm"] = getattr(attention, "qk_norm", None) is not None
     feed_forward = getattr(model.layers[0], "feed_forward", None)
     if feed_forward is not None:
         found["ffn"] = feed_forward.w1.out_features
@@ -86,29 +87,38 @@ def writes_rope(tables: Mapping[str, Any]) -> bool:
     return any("rope" in part for part in parts if isinstance(part, dict))
 
 
-def experts_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+def form_problems(model: Any, plan: CompletePlan) -> Iterator[Problem]:
+    """Keys of `[model]` that say how trivium's own decoder is made, and that torchtitan's model would pass over."""
+    compared = {*shape_of(model), *WAYS, "rope", "max_seq_len", "init_step", "init_optimizer"}
+    for key in sorted(plan.config.model.model_fields_set - compared):
+        what = "is given, but the model is torchtitan's, and its config says how it is made. Leave it out."
+        yield Problem(f"model.{key}", what)
+
+
+def experts_problems(model: Any, plan: CompletePlan) -> Iterator[Problem]:
     """A length in tokens for each parameter counts a decoder's matrices, and not experts."""
     if all(getattr(layer, "moe", None) is None for layer in model.layers):
         return
-    for stage in stages:
+    for stage in plan.stages:
         if stage.config.tokens is not None and stage.config.tokens.per_parameter is not None:
             what = "counts the matrices of a decoder without experts. Write a number of tokens."
             yield Problem(f"stages[{stage.index}].tokens", what)
 
 
-def rope_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+def rope_problems(model: Any, plan: CompletePlan) -> Iterator[Problem]:
     """Rotary positions by stage need layers that have torchtitan's tables, of a kind that ours can say."""
     if rope_of(model) is not None:
         return
-    for stage in stages:
-        if stage.config.rope is not None:
-            what = "is given, but torchtitan's model has rotary positions that stages cannot change: YaRN's, or none"
-            yield Problem(f"stages[{stage.index}].rope", f"{what}. Leave it out.")
+    given = ["model.rope"] if plan.config.model.rope is not None else []
+    given += [f"stages[{stage.index}].rope" for stage in plan.stages if stage.config.rope is not None]
+    for where in given:
+        what = "is given, but torchtitan's model has rotary positions that a config cannot change: YaRN's, or none"
+        yield Problem(where, f"{what}. Leave it out.")
 
 
-def length_problems(model: Any, stages: Sequence[CompleteStage]) -> Iterator[Problem]:
+def length_problems(model: Any, plan: CompletePlan) -> Iterator[Problem]:
     """Rows are not longer than what torchtitan's model was made for."""
-    for stage in stages:
+    for stage in plan.stages:
         if stage.seq_len > model.max_seq_len:
             what = f"is {stage.seq_len:,}, and torchtitan's model reads rows of {model.max_seq_len:,}"
             yield Problem(f"stages[{stage.index}].seq_len", f"{what}. Write that or less.")
