@@ -1,1 +1,1 @@
-"""The stages of a config in other people's loops: what each tool calls a loader, a schedule and a step."""
+"""Other people's training loops that read a plan: one module each, which alone imports their package."""
