@@ -32,12 +32,12 @@ def test_all_that_it_cannot_do_is_said_at_once(stages: Path) -> None:
         "guard.skip_spikes": f"is given, but torchtitan's loop skips no update. {OURS}",
         "optimizer.skip": f"is given, but torchtitan's loop skips no update. {OURS}",
         "stages[1].optimizer.skip": f"is given, but torchtitan's loop skips no update. {OURS}",
-        "stages[3].kl": f"is given, but torchtitan holds no frozen reference model. {OURS}",
-        "stages[3].z_loss": f"is given, but torchtitan's loss is cross-entropy alone. {OURS}",
-        "stages[3].loss_weight": f"is given, but torchtitan's loss counts every token alike. {OURS}",
-        "stages[3].average": f"is given, but torchtitan keeps no average of the weights. {OURS}",
-        "stages[3].freeze": (f"is given, but torchtitan's optimizer has all weights from its start to its end. {OURS}"),
-        "stages[3].vocab": (f"is given, but torchtitan's model has one vocabulary from its start to its end. {OURS}"),
+        "stages[3].kl": f"torchtitan has no frozen reference to compare the model with. {OURS}",
+        "stages[3].z_loss": f"torchtitan computes its own loss. {OURS}",
+        "stages[3].loss_weight": f"torchtitan weighs all tokens alike (weights of 0 and 1 are possible). {OURS}",
+        "stages[3].average": f"torchtitan keeps no average of the weights. {OURS}",
+        "stages[3].freeze": f"torchtitan updates all parameters. {OURS}",
+        "stages[3].vocab": f"torchtitan cannot add rows to the embedding. {OURS}",
         "stages[3].engine.recompute": (
             "is given, but torchtitan has one for the whole launch. Leave it out, and write --activation-checkpoint."
         ),

@@ -56,8 +56,8 @@ def test_all_that_is_wrong_with_model_and_stages_is_said_at_once(stages: Path) -
         f"model.layers: is 2, and torchtitan's model has 3. {said}",
         f"model.kv_heads: is 4, and torchtitan's model has 2. {said}",
         (
-            "stages[2].kl: is given, but torchtitan holds no frozen reference model. "
-            "Leave it out, or train with trivium's own engine: trivium train."
+            "stages[2].kl: torchtitan has no frozen reference to compare the model with. "
+            "Take it out, or train with `trivium train`."
         ),
         "model.ffn: is given, but the model is torchtitan's, and its config says how it is made. Leave it out.",
         "model.window: is given, but the model is torchtitan's, and its config says how it is made. Leave it out.",

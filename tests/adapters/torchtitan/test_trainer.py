@@ -111,8 +111,8 @@ def test_a_run_is_ours_and_goes_on_anywhere_on_any_layout(folder: Path) -> None:
             "Leave the shape out of [model], or write the same."
         ),
         (
-            "run.toml: stages[1].kl (set on the command line): is given, but torchtitan holds no frozen reference "
-            "model. Leave it out, or train with trivium's own engine: trivium train."
+            "run.toml: stages[1].kl (set on the command line): torchtitan has no frozen reference to compare "
+            "the model with. Take it out, or train with `trivium train`."
         ),
     ]
     assert "stages[1].kl" not in refused[1]

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.tokenizer import BaseTokenizer
 
+from trivium.adapters.steps import Steps
 from trivium.adapters.torchtitan.passes import Passes
 from trivium.errors import ResumeError
 from trivium.files import parse_json
-from trivium.loader.loader import Loader
 from trivium.rows.batch import Batch
 
 STATE = "trivium"
@@ -37,26 +38,23 @@ class StagedDataLoader(BaseDataLoader):
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
         assert config.passes is not None
         self.passes = config.passes
-        start, end = self.passes.start, self.passes.end
-        self.loader = Loader(self.passes.plan, dp_rank, dp_world_size, start=start, end=end)
+        span = {"start": self.passes.start, "end": self.passes.end}
+        self.steps = Steps(self.passes.plan, dp_rank, dp_world_size, **span)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        for step, batch in self.loader.batches():
-            yield from passes_of(batch, self.passes.rows(step), self._masked(step))
-
-    def _masked(self, step: int) -> bool:
-        return self.passes.plan.stage_at(step).config.document_mask
+        for step, batch in self.steps.batches():
+            yield from passes_of(batch, self.passes.rows(step))
 
     def state_dict(self) -> dict[str, str]:
         """The step that comes next, and what decided the steps before it."""
-        return {STATE: json.dumps(self.loader.state_dict())}
+        return {STATE: json.dumps(self.steps.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved step; refuses the state of another plan by its first difference."""
         saved = state_dict.get(STATE)
         if not isinstance(saved, str):
             raise ResumeError("the checkpoint has no stages: torchtitan wrote it with another dataloader.")
-        self.loader.load_state_dict(parse_json(saved))
+        self.steps.load_state_dict(parse_json(saved))
 
 
 class NoTokenizer(BaseTokenizer):
@@ -79,14 +77,15 @@ class NoTokenizer(BaseTokenizer):
         raise NotImplementedError
 
 
-def passes_of(batch: Batch, rows: int, document_mask: bool) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+def passes_of(batch: Batch, rows: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """A batch in passes of some rows: tokens, positions and targets.
 
-    torchtitan sees where a document begins by its position 0. Without a mask, positions count through the row.
+    torchtitan sees where a document begins by its position 0: joined documents count positions through the row.
     """
     for first in range(0, batch.num_rows, rows):
         part = batch.rows(first, first + rows)
-        through = torch.arange(part.seq_len).expand(part.num_rows, -1)
-        positions = torch.from_numpy(part.positions).long() if document_mask else through
-        inputs = {"input": torch.from_numpy(part.tokens).long(), "positions": positions}
-        yield inputs, torch.from_numpy(part.targets).long()
+        tokens, positions, targets = (
+            torch.from_numpy(np.ascontiguousarray(array, np.int64))
+            for array in (part.tokens, part.positions, part.targets)
+        )
+        yield {"input": tokens, "positions": positions}, targets

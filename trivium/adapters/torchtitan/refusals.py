@@ -2,25 +2,14 @@
 
 from collections.abc import Iterator
 
-from trivium.errors import Problem
+from trivium.adapters.refuse import refuse
+from trivium.errors import PlanError, Problem
 from trivium.plan.plan import CompletePlan
 from trivium.plan.stage import CompleteStage
 
-OURS = "Leave it out, or train with trivium's own engine: trivium train."
-# Keys of a stage that change the objective, the model or the loop, and who would have to know them.
-STAGE_KEYS = {
-    "kl": "torchtitan holds no frozen reference model",
-    "distill": "torchtitan holds no teacher",
-    "loss": "torchtitan has the loss of its own config",
-    "z_loss": "torchtitan's loss is cross-entropy alone",
-    "loss_weight": "torchtitan's loss counts every token alike",
-    "until": "torchtitan's loop takes the steps that were planned",
-    "start_from": "torchtitan keeps no average of the weights",
-    "average": "torchtitan keeps no average of the weights",
-    "end_average": "torchtitan keeps no average of the weights",
-    "freeze": "torchtitan's optimizer has all weights from its start to its end",
-    "vocab": "torchtitan's model has one vocabulary from its start to its end",
-}
+OURS = "Take it out, or train with `trivium train`."
+# What its trainer does of a plan, beside reading batches; of optimizers, engines and rates more is looked at below.
+CAN = ("reset_optimizer", "optimizer", "rope", "lr", "engine")
 ENGINE_KEYS = {
     "recompute": "--activation-checkpoint",
     "context": "--parallelism.context-parallel-degree",
@@ -47,15 +36,16 @@ def refused(plan: CompletePlan) -> Iterator[Problem]:
         yield from _refused_optimizer(plan)
     else:
         yield from _without_optimizer(plan)
+    try:
+        refuse(plan, "torchtitan", CAN)
+    except PlanError as error:
+        yield from error.problems
     for stage in plan.stages:
         yield from _refused_of_stage(stage)
 
 
 def _refused_of_stage(stage: CompleteStage) -> Iterator[Problem]:
     where = f"stages[{stage.index}]"
-    for key, why in STAGE_KEYS.items():
-        if getattr(stage.config, key):
-            yield Problem(f"{where}.{key}", f"is given, but {why}. {OURS}")
     for key, option in ENGINE_KEYS.items():
         if getattr(stage.config.engine, key) is not None:
             what = f"is given, but torchtitan has one for the whole launch. Leave it out, and write {option}."

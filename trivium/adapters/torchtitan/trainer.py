@@ -199,5 +199,5 @@ class StagedTrainer(Trainer):
     def close(self) -> None:
         """Let the threads of streams end too."""
         if hasattr(self, "dataloader") and isinstance(self.dataloader, StagedDataLoader):
-            self.dataloader.loader.close()
+            self.dataloader.steps.close()
         super().close()

@@ -94,7 +94,8 @@ class SourceValidator(Validator):
         """Summed nats and tokens of a batch, on all ranks."""
         device = utils.device_type
         made = []
-        for inputs, targets in passes_of(batch, batch.num_rows // self.passes.at_once, self.document_mask):
+        seen = batch if self.document_mask else batch.joined()
+        for inputs, targets in passes_of(seen, batch.num_rows // self.passes.at_once):
             there = {name: value.to(device) for name, value in inputs.items()}
             made.append(self.post_dataloading_process(there, targets.to(device), parts))
         tokens = torch.tensor(batch.loss_tokens(), device=device)
