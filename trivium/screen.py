@@ -7,6 +7,7 @@ What takes long says so (`under_way`): in the live view of a run, else on standa
 as a line in a pipe.
 """
 
+import io
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from html import escape
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,6 +67,13 @@ def terminal(*, stderr: bool = False, file: IO[str] | None = None, width: int | 
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     return PlainConsole(stderr=stderr, file=file, width=width, markup=False, emoji=False)
+
+
+def as_html(show: Callable[["Console"], None], columns: int = 100) -> str:
+    """What is printed on a console, for a notebook: text, whatever names contain."""
+    shown = io.StringIO()
+    show(terminal(file=shown, width=columns))
+    return f'<pre style="line-height: 1.25; white-space: pre; overflow-x: auto">{escape(shown.getvalue())}</pre>'
 
 
 class Detail(IntEnum):

@@ -5,9 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from trivium.config.batches import Batches
+from trivium.config.load import load
 from trivium.config.numbers import show_count
 from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
@@ -51,7 +53,7 @@ from trivium.sources.open import OpenSource, OpenSources, open_sources
 
 
 def make_plan(
-    config: Config,
+    config: Config | str | Path,
     sources: Mapping[str, OpenSource] | None = None,
     *,
     prepare: bool = False,
@@ -60,10 +62,14 @@ def make_plan(
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
-    `sources` are opened where they are not given. Text that is not tokenised yet, and datasets that are not fetched,
-    are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
-    Trainer overrides, for the record; `decisions` are those made while the run went on.
+    `config` may be the path of one. `sources` are opened where they are not given. Text that is not tokenised yet, and
+    datasets that are not fetched, are gaps of the plan, unless `prepare` is true: then both are done here, which may
+    take hours. `own` is what a Trainer overrides, for the record; `decisions` are those made while the run went on.
     """
+    if not isinstance(config, Config):
+        loaded = load(config)
+        with loaded.places.named():
+            return make_plan(loaded.config, sources, prepare=prepare, own=own, decisions=decisions)
     taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})

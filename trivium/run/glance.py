@@ -82,8 +82,9 @@ class RunGlance:
                     if line.startswith(STEP):
                         step = line
                         continue
-                    step = self._take(step)
+                    self._take(step)
                     self._take(line)
+                    step = None
                 self._take(step)
         except OSError:
             return  # it has none yet, or they are being moved
