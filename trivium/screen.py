@@ -109,7 +109,7 @@ _outer: list[str] = []  # what is under way
 
 @contextmanager
 def shown_in(view: Callable[[str, Part], None]) -> Iterator[None]:
-    """Inside, a live view is told of what is under way; of nothing when it is over."""
+    """Inside, a live view shows what is under way: it is called with words, and with none when it is over."""
     _views.append(view)
     try:
         yield

@@ -208,7 +208,7 @@ def test_chosen_runs_are_laid_over_one_another_and_a_damaged_one_is_said_so(runs
         assert data["listing"]["chosen"] == ["base", "a-fork", "damaged"]
         first, second = data["listing"]["problems"]
         assert first.startswith(f"{runs / 'damaged' / 'plan.json'}: is not what a run writes: ")
-        assert second == f"gone: is no run of {runs}."
+        assert second == f"gone: is not a run of {runs}."
         labels = [series["label"] for series in charts_of(data)["loss"]["series"]]
         assert labels == ["loss, base", "running mean, base", "loss, a-fork", "running mean, a-fork"]
 

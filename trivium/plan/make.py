@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.config.batches import Batches
-from trivium.config.load import load
+from trivium.config.load import load_config
 from trivium.config.numbers import show_count
 from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
@@ -67,9 +67,7 @@ def make_plan(
     take hours. `own` is what a Trainer overrides, for the record; `decisions` are those made while the run went on.
     """
     if not isinstance(config, Config):
-        loaded = load(config)
-        with loaded.places.named():
-            return make_plan(loaded.config, sources, prepare=prepare, own=own, decisions=decisions)
+        config = load_config(config)
     taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})

@@ -29,7 +29,6 @@ class Followed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # A folder without runs is refused as one that is no run, by name.
         self._listing = Listing(folder) if folder.is_dir() and not is_run(folder) else None
         self._opened: OrderedDict[Path, RunFiles] = OrderedDict()
         self._pages: OrderedDict[tuple[str, ...], Page] = OrderedDict()
@@ -49,7 +48,7 @@ class Followed:
             path = self._listing.path_of(name)
             try:
                 if path is None:
-                    raise UsageError(f"{name}: is no run of {self.folder}.")
+                    raise UsageError(f"{name}: is not a run of {self.folder}.")
                 opened.append(self._open(path))
             except (UsageError, OSError) as error:  # half written, or damaged: the others are shown
                 problems.append(str(error))

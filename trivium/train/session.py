@@ -83,7 +83,7 @@ class Session:
         return under_way(what) if self.shows and self.ranks.is_main else nullcontext()
 
     def failed(self, step: int, error: BaseException) -> None:
-        """Report the error that ends this launch, if it had started; what a user asked for is no failure."""
+        """Report the error that ends this launch, if it had started; stopping on a signal does not count."""
         if self.started and isinstance(error, Exception) and not isinstance(error, StoppedError):
             why = str(error) or type(error).__name__
             self.tell(Failed(step=step, why=" ".join(why.split())[:MOST_WHY]))
