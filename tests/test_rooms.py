@@ -34,6 +34,7 @@ ROOMS = (
     "ask",
     "train",
     "report",
+    "publish",
     "demo",
     "prove",
     "cli",
