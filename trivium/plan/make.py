@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from trivium.plan.budget import (
     unmeasured,
     with_parameters_counted,
 )
-from trivium.plan.epochs import epoch_problems
+from trivium.plan.epochs import epoch_problems, shared_documents
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
@@ -123,7 +122,7 @@ class Builder:
         self._check_fades(stages)
         self.problems += filter(None, map(endless_ramp, stages))
         self.problems += [problem for stage in stages if (problem := unmeasured(stage, self.config.evaluate))]
-        self._check_views(stages)
+        self.problems += shared_documents(stages, self.sources)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
@@ -407,18 +406,6 @@ class Builder:
                 what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(first_step)}."
                 what = f"{what} For steps write fade = {{ steps = 100 }}."
                 self.warnings.append(Problem(f"stages[{stage.index}].fade", what))
-
-    def _check_views(self, stages: tuple[PlannedStage, ...]) -> None:
-        """No document belongs to two sources of a stage: both would read it."""
-        for stage in stages:
-            names = () if stage.mixture is None else stage.mixture.names
-            opened = {name: self.sources[name].blocks for name in names if name in self.sources}
-            for (one, blocks), (other, others) in combinations(opened.items(), 2):
-                if blocks.name == others.name and blocks.lengths.mask & others.lengths.mask:
-                    what = f"{one} and {other} share documents of {blocks.name}, which the stage would read twice."
-                    what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
-                    note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
-                    self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs."""
