@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import threading
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,7 @@ main { padding: .8rem; max-width: none }
 """
 
 
-def shrink(path: Path) -> None:
-    """Fewer colours: a page has few."""
-    from PIL import Image
-
-    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+LISTED = "#summary, #comparison { display: none }"  # the list, and the charts below it
 
 
 def draw(browser: Any, address: str, name: str, width: int, height: int, **settings: Any) -> None:
@@ -43,7 +40,6 @@ def draw(browser: Any, address: str, name: str, width: int, height: int, **setti
     page.wait_for_timeout(800)
     page.screenshot(path=IMAGES / f"{name}.png", full_page=bool(full))
     page.close()
-    shrink(IMAGES / f"{name}.png")
 
 
 def made_runs(folder: Path) -> Any:
@@ -72,12 +68,13 @@ def main(demo: Path) -> None:
 
     with tempfile.TemporaryDirectory() as scratch, system_browser() as browser:
         folder = Path(scratch)
-        page = write_report([demo / "runs" / "demo"], folder / "demo.html").as_uri()
+        with chdir(demo.parent):  # a page shows a run's folder as it was given
+            page = write_report([Path(demo.name, "runs", "demo")], folder / "demo.html").as_uri()
         draw(browser, page, "report", 1100, 600, style=SUMMARY, full=True)
         draw(browser, page, "report-phone", 390, 844, color_scheme="dark", device_scale_factor=1.5)
         runs = folder / "runs"
         held = made_runs(runs)
-        with RunServer(runs, 0) as server:
+        with chdir(folder), RunServer(Path("runs"), 0) as server:
             serving = threading.Thread(target=server.serve_forever)
             serving.start()
             both = write_report([runs / "base", runs / "hotter"], folder / "two.html").as_uri()
@@ -99,4 +96,4 @@ def main(demo: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]).resolve())
