@@ -87,7 +87,7 @@ def main(demo: Path) -> None:
                 "runs",
                 1200,
                 1000,
-                style="#summary { display: none }",
+                style=LISTED,
             )
             server.shutdown()
             serving.join()

@@ -33,7 +33,8 @@ from trivium.train.screens.standing import Launch
 from trivium.train.screens.view import terminal_view
 from trivium.train.setup import run_engine
 from trivium.train.signals import stops_on_signals
-from trivium.train.sinks import Sinks, trackers
+from trivium.train.sinks import Sinks
+from trivium.train.trackers.make import trackers
 from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
@@ -179,7 +180,8 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
     if ranks.is_main:
         with written_to(folder.path):
             sinks.add(EventFile(folder.events))
-        sinks.add(*trackers(config.track, folder.path, config.run.name or "run", raw_config(config), say))
+        name = config.run.name or "run"
+        sinks.add(*trackers(config.track, folder.path, folder.events, name, raw_config(config), say))
         sinks.add(*_screens(trainer, session))
     return session
 
