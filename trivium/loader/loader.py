@@ -31,6 +31,7 @@ from trivium.plan.settings import stage_mesh
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.rows.batch import Batch
 from trivium.rows.gather import gather
+from trivium.screen import as_html
 
 LOG = logging.getLogger("trivium")
 AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
@@ -107,6 +108,19 @@ class Loader:
 
     def __setstate__(self, state: tuple[int, Mapping[str, Any]]) -> None:
         self.seek(*state)
+
+    def __repr__(self) -> str:
+        """`Loader of small: rank 0 of 1, at step 12 of 300 (stage long, 4 rows of 1,024)`."""
+        where = f"rank {self.rank} of {self.world_size}, at step {self.step:,} of {len(self):,}"
+        stage = self.plan.stage_at(min(self.step, len(self) - 1))
+        size = stage.size_at(min(self.step, len(self) - 1))
+        return (
+            f"Loader of {self.plan.config.run.name}: {where} (stage {stage.name}, {size:,} rows of {stage.seq_len:,})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Where it stands, and its plan, in a notebook."""
+        return as_html(lambda console: console.print(repr(self), highlight=False)) + self.plan._repr_html_()
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of any step, in any order of calls; a stream is read forward alone."""

@@ -21,6 +21,7 @@ from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
 from trivium.plan.record import Record, fingerprint, group_rate_entries, record
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.run.decisions import BatchResized, Decision, in_force
+from trivium.screen import as_html
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
 
@@ -242,6 +243,12 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.readable().__reduce__()
+
+    def _repr_html_(self) -> str:
+        """What `trivium plan` prints, in a notebook."""
+        from trivium.plan.show import show_plan
+
+        return as_html(lambda console: show_plan(self, console))
 
     def _lacks_source(self, stage: PlannedStage) -> bool:
         return any(

@@ -78,9 +78,10 @@ def model_line(plan: Plan) -> list[Text]:
     model = plan.model
     if model is None:
         return []
-    heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
+    heads = _counted(model.heads, "head") + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     family = "" if model.foreign is None else f"{model.foreign.family} (transformers), "
-    shape = f"{family}{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    size = f"{_counted(model.layers, 'layer')} of {model.width:,}"
+    shape = f"{family}{size}, {heads}, vocabulary {model.vocab:,}"
     if plan.makes_model is not None:  # nobody has counted its FLOPs
         return [Text(f"model: {plan.makes_model}, {shape}, {show_count(model.parameters)} parameters")]
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
@@ -88,6 +89,11 @@ def model_line(plan: Plan) -> list[Text]:
     line = Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")
     layers = layer_line(model)
     return [line] if layers is None else [line, Text(f"layers: {layers}; {export_line(model, plan.stages[-1].rope)}")]
+
+
+def _counted(count: int, what: str) -> str:
+    """`1 head`, `8 heads`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def starting_line(plan: Plan) -> list[str]:

@@ -6,7 +6,7 @@ override is the Trainer's; what is open while it trains is the Session's; what h
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
         else:
             session.meter.start()
             try:
-                batch = trainer.batch(step)
+                with loop.first_shown("getting the first rows"):
+                    batch = trainer.batch(step)
             except StoppedError:
                 if session.ranks.size > 1:  # the others may be in the step already, and cannot save
                     raise
@@ -81,7 +82,8 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
             flags = loop.flags if loop.flags_go_with_steps else None
             loss_limit, norm_limit = session.guard.limits
             now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
-            stats = trainer.train_step(batch, now)
+            with loop.first_shown(loop.first_step_words):
+                stats = trainer.train_step(batch, now)
             loop.took(step, now, stats)
         if loop.evaluates_at(step + 1):
             trainer.evaluate()
@@ -169,6 +171,17 @@ class Loop:
         """Let devices wait longer for the next step: an engine may compile it."""
         self.session.ranks.limit_waits(FIRST_STEP_MINUTES)
         self.session.first_step = True
+
+    def first_shown(self, what: str) -> AbstractContextManager[Any]:
+        """Show what is under way before and in the first step of a stage: later ones are quick."""
+        return self.session.under_way(what) if self.session.first_step else nullcontext()
+
+    @property
+    def first_step_words(self) -> str:
+        """`compiling and taking the first step of stage long`, which may take minutes."""
+        engine = self.trainer.config.engine
+        how = "compiling and taking" if engine.name == "jax" or engine.compile else "taking"
+        return f"{how} the first step of stage {self.trainer.stage.name}"
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
@@ -260,7 +273,7 @@ class Loop:
             return
         session.scored_at = trainer.step
         for averaged in trainer.evaluated_weights:
-            with trainer.with_weights(averaged=averaged):
+            with session.under_way("scoring tasks"), trainer.with_weights(averaged=averaged):
                 event = session.scoring.score(trainer.step, trainer.stage, session.beat, averaged=averaged)
             if event is not None:
                 session.tell(event)
@@ -269,8 +282,9 @@ class Loop:
 
     def sample(self) -> None:
         """Report what the model writes after the config's prompts."""
-        for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage):
-            self.session.tell(event)
+        with self.session.under_way("writing texts"):
+            for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage):
+                self.session.tell(event)
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""

@@ -38,8 +38,8 @@ class StagedDataLoader(BaseDataLoader):
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
         assert config.passes is not None
         self.passes = config.passes
-        span = {"start": self.passes.start, "end": self.passes.end}
-        self.steps = Steps(self.passes.plan, dp_rank, dp_world_size, **span)
+        start, end = self.passes.start, self.passes.end
+        self.steps = Steps(self.passes.plan, dp_rank, dp_world_size, start=start, end=end)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         for step, batch in self.steps.batches():
