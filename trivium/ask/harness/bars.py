@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import datasets.utils as datasets_utils
-import tqdm
+import tqdm  # type: ignore[import-untyped]
 from huggingface_hub import utils as hub_utils
 
 
