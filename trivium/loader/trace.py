@@ -4,10 +4,11 @@ Nothing is searched for: the rows of a step are computed as the loader does, and
 from its blocks, the order of each epoch and the mixture. Of a stream only the first way is open.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from trivium.sources.open import OpenSource
 from trivium.sources.stream.lanes import LaneRows
 from trivium.text.tokenizer import Tokenizer
 
+TEXT_ROWS, TEXT_PIECES = 32, 8  # of a step that went wrong: the rows that are kept with texts, and the pieces of each
+TEXT_TOKENS, TEXT_CHARACTERS = 64, 240  # of a piece, its beginning
 AROUND = 30  # characters shown on each side of a text that was found
 
 
@@ -37,6 +40,7 @@ class PieceOrigin:
     document: int  # within its source; of a stream, within its lane and epoch
     start: int  # first token, counted from the document's start
     stop: int
+    text: str | None = field(default=None, kw_only=True)  # its beginning, of rows that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class RowOrigin:
     epoch: int | None = None
     pieces: tuple[PieceOrigin, ...] = ()
     unknown: str | None = None  # why there are none
+    loss: float | str | None = None  # mean over its loss tokens; one that is not finite as text, for JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +120,44 @@ def rows_of(plan: Plan, step: int) -> list[RowAddress]:
     return addresses
 
 
-def origins_of(loader: Loader, step: int) -> list[RowOrigin]:
+def origins_of(
+    loader: Loader, step: int, losses: NDArray[np.float32] | None = None, tokenizer: Tokenizer | None = None
+) -> list[RowOrigin]:
     """The documents of every row of a step that a loader has just read, all ranks' rows included.
 
     It explains a step, and so never costs a run: no source is read again. A row that is no longer
-    in memory has the reason in `unknown`.
+    in memory has the reason in `unknown`. Rows have their losses where these are given, and the highest have texts.
     """
     origins = []
+    shown = set() if losses is None else set(by_loss(losses)[:TEXT_ROWS].tolist())
     for row, name, find in _row_finders(loader, step):
+        loss = None if losses is None else _plain(float(losses[row]))
         try:
             read = find()
             pieces = tuple(PieceOrigin(*origin) for origin, _ in _located(read))
-            origins.append(RowOrigin(row, name, read.epoch, pieces))
+            if tokenizer is not None and row in shown:
+                pieces = tuple(_with_texts(read, pieces, tokenizer))
+            origins.append(RowOrigin(row, name, read.epoch, pieces, loss=loss))
         except (TriviumError, OSError) as error:
-            origins.append(RowOrigin(row, name, unknown=str(error)))
+            origins.append(RowOrigin(row, name, unknown=str(error), loss=loss))
     return origins
+
+
+def by_loss(losses: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The numbers of rows, those with the highest loss first; one that is not finite is higher than any."""
+    return np.argsort(-np.where(np.isfinite(losses), losses, np.inf), kind="stable")
+
+
+def _plain(loss: float) -> float | str:
+    return float(f"{loss:.6g}") if isfinite(loss) else str(loss)
+
+
+def _with_texts(read: "_RowRead", pieces: Iterable[PieceOrigin], tokenizer: Tokenizer) -> Iterator[PieceOrigin]:
+    for number, (piece, (offset, word)) in enumerate(zip(pieces, read.pieces.tolist(), strict=True)):
+        if number < TEXT_PIECES:
+            tokens = read.tokens_at(file_of(word), offset)[: min(TEXT_TOKENS, length_of(word))]
+            piece = replace(piece, text=tokenizer.decode(tokens.tolist())[:TEXT_CHARACTERS])
+        yield piece
 
 
 class _Document(NamedTuple):
@@ -149,6 +177,7 @@ class _RowRead:
     epoch: int
     pieces: NDArray[np.int64]
     document_at: Callable[[int, int], _Document]
+    tokens_at: Callable[[int, int], NDArray[np.integer]]  # of a file, from an offset on
 
 
 def _row_finders(loader: Loader, step: int) -> Iterator[tuple[int, str, Callable[[], _RowRead]]]:
@@ -176,8 +205,11 @@ def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
         document, start = blocks.document_at(file, offset)
         return _Document(blocks.files[file].name, document, start, blocks.document_span(document)[2])
 
+    def tokens_at(file: int, offset: int) -> NDArray[np.integer]:
+        return blocks.opened(file).tokens[offset:]
+
     pieces = segment.reading.window(number).row_pieces(within)
-    return _RowRead(position, segment.reading.place(number)[0], pieces, document_at)
+    return _RowRead(position, segment.reading.place(number)[0], pieces, document_at, tokens_at)
 
 
 def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) -> _RowRead:
@@ -189,8 +221,12 @@ def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) 
     def document_at(file: int, offset: int) -> _Document:
         return _Document(*rows.documents[file].document_at(offset))
 
+    def tokens_at(file: int, offset: int) -> NDArray[np.integer]:
+        tokens: NDArray[np.integer] = rows.documents[file].tokens[offset:]
+        return tokens
+
     within = position - rows.first
-    return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at)
+    return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at, tokens_at)
 
 
 def _located(read: _RowRead) -> Iterator[tuple[tuple[str, int, int, int], int]]:

@@ -129,6 +129,7 @@ def restore(trainer: "Trainer", session: "Session") -> None:
         if ranks.is_main:
             keep_decisions(session.folder, trainer.decisions)
             write_plan(trainer, session)
+            session.row_losses.begin(trainer.step)
     session.tell(
         Started(
             step=trainer.step,
