@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from trivium.cli import ask, average, inspect, plan, prepare, prove, report, train
+from trivium.cli import ask, average, inspect, plan, prepare, prove, report, train, why
 from trivium.engine.ranks import end_process, launched_ranks
 from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
 from trivium.screen import echo, echo_line
@@ -51,6 +51,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "report": Command(report.report, "trivium report runs/base"),
         "compare": Command(report.compare, "trivium compare runs/base runs/other"),
         "inspect": Command(inspect.inspect, "trivium inspect run.toml --step 4000"),
+        "why": Command(why.why, "trivium why runs/base --step 4000"),
+        "rerun": Command(why.rerun, "trivium rerun runs/base --from 4000 --to 4010 --without web:1234"),
     },
     "Models": {
         "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),

@@ -7,7 +7,6 @@ from its blocks, the order of each epoch and the mixture. Of a stream only the f
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 from trivium.config.sources import StreamSource
 from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.loader import Loader
+from trivium.plan.places import Occurrence, file_blocks, occurrences
 from trivium.plan.plan import Plan
-from trivium.plan.stage import CompleteStage, Segment
+from trivium.plan.stage import Segment
 from trivium.rows.batch import IGNORED
 from trivium.rows.blocks import FileBlocks
 from trivium.rows.piece import file_of, length_of
-from trivium.rows.reading import BlockOrder, Reading
 from trivium.sources.open import OpenSource
 from trivium.sources.stream.lanes import LaneRows
 from trivium.text.tokenizer import Tokenizer
@@ -82,18 +81,6 @@ class RowAddress:
     position: int  # in the source's reading
     pieces: tuple[PieceAddress, ...]
     padding: int
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """Where a stretch of a document is read."""
-
-    step: int
-    row: int
-    stage: str
-    epoch: int
-    start: int  # within the document
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +186,7 @@ def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
     assert segment is not None, "the loader has read it"
     position = segment.start + source_row
     number, within = segment.reading.locate(position)
-    blocks = _file_blocks(segment.reading)
+    blocks = file_blocks(segment.reading)
 
     def document_at(file: int, offset: int) -> _Document:
         document, start = blocks.document_at(file, offset)
@@ -259,12 +246,7 @@ def places_of(plan: Plan, source: str, document: int) -> list[Occurrence]:
     if source not in plan.sources:
         known = ", ".join(sorted(plan.sources)) or "none"
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
-    found: list[Occurrence] = []
-    readers = [source, *(name for name, opened in plan.sources.items() if opened.view_of == source)]
-    for stage, reader in product(filter(None, map(CompleteStage.of, plan.stages)), readers):
-        use = stage.uses.get(reader)
-        if use is not None and use.segment is not None:
-            found.extend(_in_stage(stage, reader, document, use.segment, use.rows))
+    found = [each for places in occurrences(plan.stages, plan.sources, source, document) for each in places]
     return sorted(found, key=lambda each: (each.step, each.row, each.start))
 
 
@@ -295,57 +277,3 @@ def why_not_read(plan: Plan, source: str, document: int) -> str:
     if not shortest <= end - start < limit:
         return f"its {end - start:,} tokens are not within the view's lengths"
     return "it is held out for validation" if blocks.is_held_out(document) else "the run ends before it"
-
-
-def _in_stage(stage: CompleteStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Occurrence]:
-    reading = segment.reading
-    blocks = _file_blocks(reading)
-    try:
-        file, start, end = blocks.document_span(document)
-    except IndexError:
-        what = f"{source} has no document {document:,}. Give one from 0 to {blocks.num_documents - 1:,}."
-        raise PlanError([Problem("", what)]) from None
-    first, last = (reading.locate(position)[0] for position in (segment.start, segment.start + rows - 1))
-    for number in _windows_with(reading, blocks.blocks_of(document), first, last):
-        window = reading.window(number)
-        offsets, lengths = window.pieces[:, 0], window.lengths
-        of_document = (window.files == file) & (offsets < end) & (offsets + lengths > start)
-        for piece in np.flatnonzero(of_document).tolist():
-            within = int(np.searchsorted(window.row_starts, piece, side="right")) - 1
-            stage_rows = reading.rows_before(number) + within - segment.start
-            if 0 <= stage_rows < rows:
-                row = stage.mixture.first_row_reaching(source, stage_rows + 1)
-                assert row is not None, "the stage gives this row"
-                step, row = stage.batches.place_of(row - 1)
-                begin = int(offsets[piece]) - start
-                epoch = reading.place(number)[0]
-                yield Occurrence(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))
-
-
-def _windows_with(reading: Reading, blocks: NDArray[np.int64], first: int, last: int) -> list[int]:
-    """The windows from `first` to `last` that may have spans of these blocks."""
-    found = {number for number in (first,) if reading.place(number)[1] < 0}
-    size = reading.blocks.window_blocks
-    number = first
-    while number <= last:
-        epoch, index = reading.place(number)
-        if index < 0:
-            number += 1
-            continue
-        order = reading.order_of(epoch)
-        found |= {number - index + at // size for at in _places_in_order(order, blocks)}
-        number += -(-order.num_blocks // size) - index
-    return sorted(each for each in found if first <= each <= last)
-
-
-def _places_in_order(order: BlockOrder, blocks: NDArray[np.int64]) -> list[int]:
-    if order.chosen is not None:
-        at = np.flatnonzero(np.isin(order.chosen, blocks)) - order.first
-    else:
-        at = order.permutation.inverse(blocks) - order.first
-    return [int(place) for place in at if place >= 0]
-
-
-def _file_blocks(reading: Reading) -> FileBlocks:
-    assert isinstance(reading.blocks, FileBlocks), "only files have documents to name"
-    return reading.blocks

@@ -18,6 +18,7 @@ from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import planned_settings
 from trivium.plan.stage import CompleteStage
+from trivium.rows.batch import Batch
 from trivium.run.events import UNTIL, Ended, EndedEarly, Preempted, Skipped, Spiked, StageBegan
 from trivium.text.tokenizer import open_tokenizer
 from trivium.train.meter import peak_memory
@@ -77,13 +78,7 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
                 trainer.stopping = True
                 return
             session.meter.got_batch()
-            if loop.resizes_at(step):
-                loop.expect_compilation()
-            flags = loop.flags if loop.flags_go_with_steps else None
-            loss_limit, norm_limit = session.guard.limits
-            now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
-            stats = trainer.train_step(batch, now)
-            loop.took(step, now, stats)
+            loop.take(step, batch)
         if loop.evaluates_at(step + 1):
             trainer.evaluate()
         if loop.scores_at(step + 1):
@@ -170,6 +165,18 @@ class Loop:
         """Let devices wait longer for the next step: an engine may compile it."""
         self.session.ranks.limit_waits(FIRST_STEP_MINUTES)
         self.session.first_step = True
+
+    def take(self, step: int, batch: Batch) -> StepStats:
+        """Take a step with its batch, within the guard's limits."""
+        trainer, session = self.trainer, self.session
+        if self.resizes_at(step):
+            self.expect_compilation()
+        flags = self.flags if self.flags_go_with_steps else None
+        loss_limit, norm_limit = session.guard.limits
+        now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
+        stats = trainer.train_step(batch, now)
+        self.took(step, now, stats)
+        return stats
 
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
