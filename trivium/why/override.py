@@ -1,4 +1,4 @@
-"""Documents -> what leaves them out of the loss: the key of a config, the override of a command line, and the commands."""
+"""Documents -> what leaves them out of the loss: lines of a config, an override of a command line, and commands."""
 
 import shlex
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """A run's events -> what was recorded of each step: loss, gradient norm, and whether it spiked or was skipped.
 
-Steps are counted as everywhere on the command line: step 40 is the batch that `trivium inspect --step 40` shows, and the
-event of its update says 41. A step that a resume took again counts as it was taken last.
+Steps are counted as everywhere on the command line: step 40 is the batch that `trivium inspect --step 40` shows, and
+the event of its update says 41. A step that a resume took again counts as it was taken last.
 """
 
 from dataclasses import dataclass
