@@ -507,6 +507,7 @@
     drawZoom();
     drawFoot();
     window.report = { data, views };
+    document.dispatchEvent(new Event("drawn"));
   }
 
   function redrawBlock(block) {
