@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Models": {
         "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),
-        "chat": Command(ask.chat, "trivium chat runs/base"),
+        "chat": Command(ask.chat, "trivium chat --web runs/base runs/other@4000"),
         "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
         "export": Command(ask.export, "trivium export runs/base exported"),
         "inspect-model": Command(ask.inspect_model, "trivium inspect-model runs/base"),
