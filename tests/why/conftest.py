@@ -11,7 +11,7 @@ from tests.support.spikes import spiked_run
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that has the run in runs/base."""
+    """The folder that has the run in runs/dice."""
     folder = tmp_path_factory.mktemp("spiked")
     with contextlib.chdir(folder):
         spiked_run(folder)
@@ -23,6 +23,6 @@ def spiked(trained: Path, session_cache: Path, own_cache: Path, monkeypatch: pyt
     """The run, from its own folder; a test changes nothing of it."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv("TRIVIUM_CACHE", str(session_cache))  # which has its source prepared
-    before = {path: path.stat().st_mtime_ns for path in sorted(Path("runs/base").rglob("*"))}
-    yield Path("runs/base")
-    assert {path: path.stat().st_mtime_ns for path in sorted(Path("runs/base").rglob("*"))} == before
+    before = {path: path.stat().st_mtime_ns for path in sorted(Path("runs/dice").rglob("*"))}
+    yield Path("runs/dice")
+    assert {path: path.stat().st_mtime_ns for path in sorted(Path("runs/dice").rglob("*"))} == before

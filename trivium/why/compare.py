@@ -1,6 +1,6 @@
 """`trivium rerun`: steps taken again beside the recorded ones, and the documents behind a spike, for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def bisect_steps(run: Path, first: int, last: int, over: float | None, console: 
             if rerun.is_main:
                 console.print(Text(one_line(text)), highlight=False, soft_wrap=True)
 
-        say(_announcement(rerun, spike, documents))
+        for line in _announcement(rerun, spike, documents):
+            say(line)
         count = 0
 
         def is_gone(chosen: Sequence[Document]) -> bool:
@@ -89,12 +90,13 @@ def _documents(rerun: Rerun, first: int, last: int) -> list[Document]:
     return list(found)
 
 
-def _announcement(rerun: Rerun, spike: Retaken, documents: Sequence[Document]) -> str:
+def _announcement(rerun: Rerun, spike: Retaken, documents: Sequence[Document]) -> Iterator[str]:
+    """What spikes, and how many reruns it takes to find the documents behind it."""
     one, more = reruns_needed(len(documents))
-    place = f"step {spike.step:,} spikes, {_highest([spike])}"
-    span = f"from the checkpoint of step {rerun.checkpoint:,}" if rerun.checkpoint else "from the first step"
+    place = f"from checkpoint {rerun.checkpoint:,}" if rerun.checkpoint else "from the first step"
+    yield f"step {spike.step:,} spikes, {_highest([spike])}, {place}."
     count = f"{len(documents):,} documents were read up to it"
-    return f"{place}, {span}; {count}: {one} reruns at the most for one of them, {more} more for each further one."
+    yield f"{count}: {one} reruns at the most for one of them, {more} more for each further one."
 
 
 def _highest(taken: Sequence[Retaken]) -> str:
@@ -136,8 +138,8 @@ def _show_rerun(
     console: Console,
 ) -> None:
     how = f"without {', '.join(without)}" if without else "as they were"
-    place = f"checkpoint of step {rerun.checkpoint:,}" if rerun.checkpoint else "first step"
-    head = f"{run}: steps {rerun.first:,} to {taken[-1].step:,} again, {how}, from the {place}" if taken else "no step"
+    place = f"checkpoint {rerun.checkpoint:,}" if rerun.checkpoint else "the first step"
+    head = f"{run}: steps {rerun.first:,} to {taken[-1].step:,} again, {how}, from {place}" if taken else "no step"
     console.print(Text(one_line(head), style="bold"), highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for header in ("step", "loss", "again", "change", "grad norm", "again", "change"):

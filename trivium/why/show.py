@@ -82,9 +82,7 @@ def _show_override(run: Path, explained: ExplainedStep, console: Console) -> Non
     step = explained.step
     before = [each.step for each in RunFolder(run).checkpoints() if each.step <= step]
     parts = {
-        "So that the documents of the rows that stand out do not count in the loss, write:": lines_without(
-            explained.suspects, known
-        ),
+        "So that the rows that stand out do not count in the loss, write:": lines_without(explained.suspects, known),
         "To see what that changes, without changing the run:": [
             rerun_command(run, step, step + AROUND, explained.suspects)
         ],
