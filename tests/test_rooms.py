@@ -35,6 +35,7 @@ ROOMS = (
     "train",
     "why",
     "report",
+    "publish",
     "demo",
     "prove",
     "cli",

@@ -123,8 +123,23 @@ def early_lines(plan: Plan) -> list[str]:
     may_end = [stage for stage in plan.stages if stage.may_end_early]
     if not may_end:
         return []
-    after = " What follows begins earlier then, at the rates shown." if may_end[0] is not plan.stages[-1] else ""
-    return [f"* at the longest.{after}"]
+    if may_end[0] is plan.stages[-1]:
+        return ["* at the longest."]
+    moved = _rates_that_move(plan)
+    stands = f"; {', '.join(moved)} from where the rate stands then" if moved else ""
+    return [f"* at the longest. What follows begins earlier then, at the rates shown{stands}."]
+
+
+def _rates_that_move(plan: Plan) -> list[str]:
+    """The stages whose curve starts where a stage stops that may end early, or one after it that starts so."""
+    moved: list[str] = []
+    moves = False
+    for stage in plan.stages:
+        here = stage.config.lr is not None and stage.config.lr.start is not None
+        if here and moves:
+            moved.append(stage.name)
+        moves = stage.may_end_early or (here and moves)
+    return moved
 
 
 def _sizes(stage: PlannedStage) -> str:
