@@ -51,7 +51,7 @@ class RowLosses:
     _steps: int = 0  # in the recent file
 
     def begin(self, step: int) -> None:
-        """A launch begins at this step: what is there of it and of later steps is not the run's any more."""
+        """A launch begins at this step: losses of it and of later steps are of a launch whose steps were lost."""
         if self.folder is None:
             return
         try:

@@ -24,8 +24,9 @@ STEPS_AFTER = 4  # that a rerun takes too
 
 def spikes_of(run: ShownRun) -> list[dict[str, Any]]:
     """A run's spikes and skipped steps whose rows were kept, by step."""
-    found = [event for event in (*run.log.of(Spiked), *run.log.of(Skipped)) if run.rows.get(str(event.rows))]
-    return [_spike(run, event) for event in sorted(found, key=lambda event: event.step)[-MOST_SPIKES:]]
+    events: list[Spiked | Skipped] = [*run.log.of(Spiked), *run.log.of(Skipped)]
+    found = sorted((event for event in events if run.rows.get(str(event.rows))), key=lambda event: event.step)
+    return [_spike(run, event) for event in found[-MOST_SPIKES:]]
 
 
 def _spike(run: ShownRun, event: Spiked | Skipped) -> dict[str, Any]:
