@@ -11,7 +11,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
-from trivium.config.sources import fim_of
+from trivium.config.sources import fim_of, score_words
 from trivium.config.stages import CROPPING
 from trivium.model.words import export_line, layer_line
 from trivium.plan.export import inherited_values, objective_lines, stage_json
@@ -238,6 +238,7 @@ def source_list(plan: Plan) -> Table:
         tasks = () if opened is None else opened.tasks
         fim = fim_of(source)
         cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
+        cut += score_words(source)
         _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else f"{source.where}{cut}", *size)
         for task, documents, tokens in tasks:
             _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))

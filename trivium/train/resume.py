@@ -298,9 +298,10 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
 
 
 def _cut_otherwise(was: Mapping[str, Any], now: Mapping[str, Any]) -> Difference | None:
-    """What differs in how a source is cut for fill-in-the-middle that both have read: it says more than its content."""
-    read = [key.removesuffix("content") + "fim." for key in was if key.endswith(".content") and key in now]
-    old, new = ({key: record[key] for key in record if key.startswith(tuple(read))} for record in (was, now))
+    """What differs in how a source that both have read is cut, or chosen by score: it says more than its content."""
+    read = [key.removesuffix("content") for key in was if key.endswith(".content") and key in now]
+    keys = tuple(f"{source}{key}" for source in read for key in ("fim.", "score."))
+    old, new = ({key: record[key] for key in record if key.startswith(keys)} for record in (was, now))
     return first_difference(old, new)
 
 
