@@ -76,7 +76,7 @@ def test_mistakes_are_answered_in_words(spiked: Path, tmp_path: Path) -> None:
         "",
         "runs/dice: step 60 has not been taken. It has 0 to 59.\n",
     )
-    message = f"{tmp_path}: has no events.jsonl. Give the folder of a run that has begun, such as runs/dice.\n"
+    message = f"{tmp_path}: has no events.jsonl. Give the folder of a run that has begun, such as runs/base.\n"
     assert trivium(Path(), "why", str(tmp_path)) == (2, "", message)
 
 
