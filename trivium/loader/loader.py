@@ -25,6 +25,7 @@ from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.loader.stage_reader import FoundRows, StageReader
 from trivium.loader.streams import Streams
 from trivium.loader.unknown_ids import unknown_in_file, unknown_in_stream
+from trivium.loader.without import Without
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
 from trivium.plan.settings import stage_mesh
@@ -69,6 +70,7 @@ class Loader:
         self.workers = max(1, plan.config.loader.workers if workers is None else workers)
         self.step = 0
         self.sources = tuple(sorted(plan.config.sources))
+        self.without = Without.of(plan, self.sources)  # documents that do not count in the loss
         self.say: Callable[[str], None] = LOG.warning
         self.stopping: Callable[[], bool] = lambda: False  # asked while a stream is waited for
         # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
@@ -274,6 +276,7 @@ class Loader:
         row, file, offset = gather(found.rows[first:stop], arrays, *found.goldfish.rule)
         if row >= 0:
             raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")
+        self.without.apply(found.rows[first:stop], found.source[first:stop], arrays[1])
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
 
     def _vocabs(self, stage: CompleteStage) -> dict[str, int]:

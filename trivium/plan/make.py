@@ -37,6 +37,7 @@ from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
 from trivium.plan.lr.shapes import Lengths
+from trivium.plan.places import without_problems
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
@@ -126,6 +127,7 @@ class Builder:
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
+        self.problems.extend(without_problems(self.config, self.sources))
         self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self.problems.extend(average_problems(stages))
         self.problems.extend(unknown_losses(stage.config for stage in stages))

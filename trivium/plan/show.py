@@ -22,6 +22,7 @@ from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.screen import one_line
 
 UNKNOWN = "?"
+SHOWN_WITHOUT = 12  # documents of a source
 
 
 def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, verbose: bool = False) -> None:
@@ -33,6 +34,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(fill(line, console.width)) for line in early_lines(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
+    parts += [Text(fill(line, console.width, subsequent_indent="  ")) for line in without_lines(plan)]
     parts += [Text(line) for line in (*roundings(plan), *decision_lines(plan), *inherited_lines(plan, console.width))]
     notes, warnings, gaps = Notes(), plan.warnings, plan.gaps
     if loaded is not None:
@@ -203,6 +205,18 @@ def roundings(plan: Plan) -> list[str]:
         elif asked != taken:
             lines.append(f"{stage.name}: {planned}")
     return [] if not lines else ["", *lines]
+
+
+def without_lines(plan: Plan) -> list[str]:
+    """`web: 2 documents do not count in the loss: 97, 812 (without)`."""
+    named = {name: sorted(set(source.without)) for name, source in plan.config.sources.items() if source.without}
+    lines = []
+    for name, documents in named.items():
+        shown = ", ".join(f"{each:,}" for each in documents[:SHOWN_WITHOUT])
+        more = f" and {len(documents) - SHOWN_WITHOUT:,} more" if len(documents) > SHOWN_WITHOUT else ""
+        what = "document does" if len(documents) == 1 else "documents do"
+        lines.append(f"{one_line(name)}: {len(documents):,} {what} not count in the loss: {shown}{more} (without)")
+    return ["", *lines] if lines else []
 
 
 def decision_lines(plan: Plan) -> list[str]:

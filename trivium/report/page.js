@@ -667,6 +667,7 @@
     drawZoom();
     drawFoot();
     window.report = { data, views };
+    document.dispatchEvent(new Event("drawn"));
   }
 
   function redrawBlock(block) {

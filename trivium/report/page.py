@@ -19,6 +19,7 @@ from trivium.report.parts.steps import speed_section, stability_section
 from trivium.report.parts.texts import texts_section
 from trivium.report.read import RunFiles
 from trivium.report.run import ShownRun, shown_runs
+from trivium.report.spikes.part import spikes_of
 from trivium.report.summary import cards, comparison_section, status
 from trivium.run.events import Event, Skipped, Spiked
 
@@ -83,6 +84,7 @@ def _run(run: ShownRun) -> dict[str, Any]:
         "cards": cards(run),
         "axis": packed_axis(run),
         "stages": [{key: stage[key] for key in ("name", "start", "end")} for stage in known_stages(run.plan)],
+        "spikes": spikes_of(run),
         "marks": [{"step": event.step, "kind": kind} for kind, events in _marks(run).items() for event in events],
     }
 
@@ -105,10 +107,12 @@ def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str
         "UPLOT_LICENSE": _asset("uplot/LICENSE"),
         "UPLOT_CSS": _asset("uplot/uPlot.min.css"),
         "CSS": _asset("page.css"),
+        "SPIKES_CSS": _asset("spikes/spikes.css"),
         "UPLOT_JS": _asset("uplot/uPlot.iife.min.js"),
         "TOOLS": _asset("tools.js"),
         "LISTING": _asset("listing.js"),
         "JS": _asset("page.js"),
+        "SPIKES_JS": _asset("spikes/spikes.js"),
         "DATA": script_safe(data),
     }
     page = _asset("page.html")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NotRequired, TypeVar, cast
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
@@ -51,6 +51,9 @@ class KeptPiece(TypedDict):
     """A piece of a row, as far as a page shows it."""
 
     document: int
+    start: NotRequired[int]
+    stop: NotRequired[int]
+    text: NotRequired[str | None]
 
 
 class KeptRow(TypedDict):
@@ -58,6 +61,8 @@ class KeptRow(TypedDict):
 
     source: str
     pieces: list[KeptPiece]
+    row: NotRequired[int]
+    loss: NotRequired[float | None]
 
 
 KEPT_ROWS = TypeAdapter(list[KeptRow])

@@ -182,8 +182,8 @@ class Spiked(Event):
     rows: str | None = None
 
     def line(self) -> str:
-        """`step 41: the loss spiked to 7.1, over 3.2 (rows/step-00000040.json)`."""
-        rows = f" ({self.rows})" if self.rows else ""
+        """`step 41: the loss spiked to 7.1, over 3.2 (trivium why RUN --step 40)`: steps are counted from 0 there."""
+        rows = f" (trivium why RUN --step {self.step - 1})" if self.rows else ""
         return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f}{rows}"
 
 

@@ -135,6 +135,7 @@ def restore(trainer: "Trainer", session: "Session") -> None:
         if ranks.is_main:
             keep_decisions(session.folder, trainer.decisions)
             write_plan(trainer, session)
+            session.row_losses.begin(trainer.step)
     devices = ranks.gather([this_host(), trainer.engine.computes_in()["device"]])
     session.tell(
         Started(

@@ -21,6 +21,7 @@ from trivium.run.event_file import EventFile
 from trivium.run.events import Evaluated, Event, Failed, Notice, Scored, Sink
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
+from trivium.run.row_losses import RowLosses
 from trivium.run.saver import Cadence, Retention, Saver
 from trivium.screen import under_way
 from trivium.train.guard import Guard
@@ -57,6 +58,7 @@ class Session:
     saver: Saver
     cadence: Cadence
     guard: Guard
+    row_losses: RowLosses
     compared: Compared
     profiler: Profiler
     watchdog: Watchdog
@@ -141,6 +143,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
             sinks = Sinks(watchdog.beat)
             stack.callback(sinks.close)
             session = _session(trainer, folder, engine, watchdog, sinks)
+            stack.callback(session.row_losses.close)
         if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
             stack.callback(session.saver.wait)
         trainer.loader.say = session.say
@@ -170,6 +173,7 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         saver=Saver(folder, retention_of(plan, references), sinks.write, _mirror(trainer, folder, sinks), ranks),
         cadence=Cadence(config.checkpoint.every),
         guard=Guard(config.guard),
+        row_losses=RowLosses(folder.path if ranks.is_main and not trainer.dry_run else None, say),
         profiler=Profiler(_traced_steps(trainer), folder.path / "profile", engine, say),
         compared=Compared(ranks, say, predicted_peaks(trainer)),
         watchdog=watchdog,
