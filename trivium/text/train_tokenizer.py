@@ -14,7 +14,7 @@ from trivium.config.load import load
 from trivium.config.sources import TextSource
 from trivium.errors import SourceError, UsageError
 from trivium.files import draft
-from trivium.screen import terminal
+from trivium.screen import Detail, detail, terminal
 from trivium.text.fim import USUAL_NAMES
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
@@ -69,7 +69,9 @@ def train_on_texts(
     if (out / "tokenizer.json").exists():
         raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or remove it.")
     sources = _find(what, out, column, bad_lines)
-    with Progress(console=terminal(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        console=terminal(stderr=True), transient=True, disable=detail() is Detail.QUIET or not sys.stderr.isatty()
+    ) as progress:
         task = progress.add_task("reading", total=sum(each.size for each in sources))
 
         def texts() -> Iterator[str]:
