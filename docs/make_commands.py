@@ -20,6 +20,9 @@ END = "<!-- the commands end -->\n"
 
 # Where a command is explained: every command has a page.
 PAGES = {
+    "quickstart": "quickstart.md",
+    "init": "quickstart.md",
+    "examples": "install.md",
     "inspect-model": "models.md",
     "tokenizer train": "tokenizers.md#train-one",
     "prepare": "prepare.md",

@@ -34,6 +34,7 @@ ROOMS = (
     "ask",
     "train",
     "report",
+    "init",
     "demo",
     "prove",
     "cli",

@@ -1,4 +1,4 @@
-"""A tokenizer that a config asks for and that is not on disk: a gap of a plan, and trained where preparing is allowed."""
+"""A tokenizer that is not on disk: a gap of a plan, and trained or fetched where preparing is allowed."""
 
 from pathlib import Path
 
@@ -45,6 +45,6 @@ def test_without_text_there_is_nothing_to_train_on(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         make_plan(asked, prepare=True)
     assert str(caught.value) == (
-        'tokenizer.train: no source of kind = "text" has anything to train it on. Name a tokenizer that exists, or write '
-        'tokenizer.kind = "bytes".'
+        'tokenizer.train: no source of kind = "text" has anything to train it on. Name a tokenizer that exists, or '
+        'write tokenizer.kind = "bytes".'
     )

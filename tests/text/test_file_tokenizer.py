@@ -185,9 +185,9 @@ def test_a_name_on_the_hub_that_cannot_be_had_is_refused(tmp_path: Path, monkeyp
     with pytest.raises(SourceError) as caught:
         opened(path="some-org/some-model")
     assert str(caught.value) == (
-        "tokenizer.path: some-org/some-model does not exist. If it is a name on the Hub: the Hub cannot be reached from "
-        "here, and it was not fetched before. Run trivium prepare CONFIG where there is a network, with HF_HOME and "
-        "TRIVIUM_CACHE in folders that this machine reads too."
+        "tokenizer.path: some-org/some-model does not exist. If it is a name on the Hub: the Hub cannot be reached "
+        "from here, and it was not fetched before. Run trivium prepare CONFIG where there is a network, with HF_HOME "
+        "and TRIVIUM_CACHE in folders that this machine reads too."
     )
 
 
@@ -203,8 +203,8 @@ def test_a_plan_asks_the_cache_alone_for_a_name_on_the_hub(tmp_path: Path, monke
         open_tokenizer(TokenizerConfig(path="some-org/some-model"), fetch=False)
     assert asked == [True]
     assert str(caught.value) == (
-        "tokenizer.path: some-org/some-model is not on disk. If it is a name on the Hub, trivium prepare CONFIG fetches "
-        "it; else trivium tokenizer train CONFIG --out some-org/some-model makes one."
+        "tokenizer.path: some-org/some-model is not on disk. If it is a name on the Hub, trivium prepare CONFIG "
+        "fetches it; else trivium tokenizer train CONFIG --out some-org/some-model makes one."
     )
 
 
