@@ -13,7 +13,7 @@ Folder = Annotated[Path, typer.Argument(help="A folder of text, code, JSONL, Par
 Out = Annotated[Path, typer.Option(help="The config to write.")]
 Minutes = Annotated[
     float | None,
-    typer.Option(help="How long training may take on this machine. By default 10, with a GPU 60.", show_default=False),
+    typer.Option(help="How long training may take on this machine. By default 5, with a GPU 60.", show_default=False),
 ]
 Tokenizer = Annotated[
     str | None,

@@ -23,7 +23,9 @@ ANNEAL = 0.2  # of the tokens, with the learning rate going to nothing
 TALK_EPOCHS, TALK_SHARE, MOST_TALK = 2, 0.8, 0.3  # of conversations: how often, their share, their part of the run
 FEWEST_DOCUMENTS = 24  # that some can be held out of
 HELD_OUT_DOCUMENTS, HELD_OUT, MOST_HELD_OUT_TOKENS = 6, 0.01, 500_000
+FEWEST_TOKENS = 500  # of a folder
 FEWEST_STEPS = 150  # a batch is made smaller until a run has as many
+PROCESS_BYTES = 800_000_000  # of memory, for the libraries
 WEIGHT_BYTES = 16  # of memory, for a weight, its gradient and AdamW's two averages
 ACTIVATIONS = 40  # values of a slot that a layer keeps, in units of the model's width
 MEMORY_PART = 0.6  # of the machine's, that a run may take
@@ -135,6 +137,10 @@ def choose(
     chosen = [_try(found, machine, out, minutes, tokenizer, rung) for rung in RUNGS]
     fitting = [each for each in chosen if each.tokens >= FEWEST_PER_WEIGHT * each.spec.matrix_parameters]
     fitting = [each for each in fitting if each.memory <= MEMORY_PART * machine.memory]
+    found_tokens = sum(source.tokens for source in chosen[0].sources)
+    if found_tokens < FEWEST_TOKENS:
+        what = f"has about {found_tokens} tokens, too few to train on"
+        raise UsageError(f"{found.folder}: {what}. Put more text into it.")
     return fitting[-1] if fitting else chosen[0]
 
 
@@ -149,10 +155,6 @@ def _try(found: FoundFolder, machine: ThisMachine, out: Path, minutes: float, as
     most = min(in_time, TOKENS_PER_WEIGHT * spec.matrix_parameters)
     stages = _stages(texts, chats, most)
     total = sum(stage.tokens for stage in stages)
-    if total < 64:
-        raise UsageError(
-            f"{found.folder}: has about {total} tokens to train on, too few for one row. Put more text in it."
-        )
     seq_len = min(rung.seq_len, max(16, _power_of_two(total / 64)))
     rows = min(rung.rows, max(1, _power_of_two(total / seq_len / FEWEST_STEPS)))
     micro = rows
@@ -166,7 +168,7 @@ def _try(found: FoundFolder, machine: ThisMachine, out: Path, minutes: float, as
 def memory_of(spec: ModelSpec, slots: int) -> int:
     """Bytes of weights, their gradients and averages, and of a pass over this many slots, in float32."""
     activations = 4 * slots * (spec.layers * ACTIVATIONS * spec.width + 3 * spec.padded_vocab)
-    return WEIGHT_BYTES * spec.parameters + activations
+    return PROCESS_BYTES + WEIGHT_BYTES * spec.parameters + activations
 
 
 def _source(source: FoundSource, tokenizer: ChosenTokenizer) -> ChosenSource:

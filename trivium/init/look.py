@@ -131,16 +131,19 @@ def _sort(files: Sequence[FoundFile]) -> Sorted:
             found.tokenizers.append(file.path)
         by_ending.setdefault(file.ending, []).append(file)
     for ending, same in by_ending.items():
-        _sort_ending(ending, same, found)
+        try:
+            _sort_ending(ending, same, found)
+        except SourceError as error:
+            found.problems.append(Problem("", str(error)))
     return found
 
 
 def _sort_ending(ending: str, files: Sequence[FoundFile], found: Sorted) -> None:
     """Files of one ending."""
     inner = Path(ending).suffix if not ending.startswith(".") else "." + ending.split(".")[1]
-    names_whole_texts = inner in TEXT or inner in CODE
-    tried = files[:: max(1, len(files) // TRIED)]
-    reads_as_text = names_whole_texts or (ending.startswith(".") and sum(map(is_text, tried)) > 0.9 * len(tried))
+    is_known = inner in (*LINES, ".parquet") or ending in ENDINGS or ending in NOT_READ or inner in NOT_READ
+    tried = [] if is_known or inner in TEXT or inner in CODE else files[:: max(1, len(files) // TRIED)]
+    reads_as_text = sum(map(is_text, tried)) >= 0.9 * len(tried)
     for file in files:
         name = Path(file.name).name
         if file.size == 0:
@@ -153,7 +156,7 @@ def _sort_ending(ending: str, files: Sequence[FoundFile], found: Sorted) -> None
             _sort_records(file, inner, found)
         elif (reason := NOT_READ.get(Path(ending).suffix) or NOT_READ.get(inner)) is not None:
             found.pass_over(file, reason)
-        elif not (reads_as_text or (not ending.startswith(".") and is_text(file))):
+        elif not reads_as_text:
             found.pass_over(file, "binary, or not UTF-8")
         elif file.size > MOST_BYTES:
             found.pass_over(file, "one document of over 200 MB: write it as JSONL, a document a line")

@@ -29,7 +29,7 @@ class ThisMachine:
     @property
     def minutes(self) -> float:
         """How long a first run may take, where nobody says it."""
-        return 10.0 if self.gpu is None else 60.0
+        return 5.0 if self.gpu is None else 60.0
 
     def __str__(self) -> str:
         memory = f"{self.memory / 1e9:.0f} GB"

@@ -49,7 +49,9 @@ def _passed_over(found: FoundFolder) -> Iterator[str]:
 def _choices(choice: Choice) -> Iterator[str]:
     spec = choice.spec
     yield f"machine: {choice.machine}"
-    yield f"tokenizer: {choice.tokenizer.why}"
+    named = choice.tokenizer.config
+    kind = "none" if named is None else "bytes" if named.kind == "bytes" else named.path
+    yield f"tokenizer: {kind}, {choice.tokenizer.why}"
     stages = ", ".join(f"{stage.name} {show_count(stage.tokens)}" for stage in choice.stages)
     shape = f"{choice.rung.layers} layers of {choice.rung.width}, {show_count(spec.parameters)} parameters"
     yield f"model: {shape}, about {choice.memory / 1e9:.1f} GB of memory"

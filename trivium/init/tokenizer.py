@@ -65,7 +65,7 @@ def _trained(found: FoundFolder, out: Path, largest: int) -> ChosenTokenizer:
         what = "no text beside the conversations" if not text_bytes else f"{text_bytes / 1e3:.0f} kB of text"
         return ChosenTokenizer(
             TokenizerConfig(kind="bytes"),
-            f"{what}: too little to train one",
+            f"no merges: {what} is too little to train one",
             ByteTokenizer().vocab,
             1.0,
             ByteTokenizer(),

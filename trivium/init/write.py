@@ -59,7 +59,7 @@ def _lines(choice: Choice, out: Path) -> Iterator[str]:
     yield f"#   trivium train {out}, then trivium report runs/{run_name(choice.found.folder)}"
     yield from ("", "[run]", _line(f'name = "{run_name(choice.found.folder)}"', "its folder in runs/"), "", "[model]")
     per_weight = choice.tokens / spec.matrix_parameters
-    size = f"{show_count(spec.parameters)} weights, {per_weight:.0f} tokens for each that a token is multiplied by"
+    size = f"{show_count(spec.parameters)} weights; it reads {per_weight:.0f} tokens for each weight of its matrices"
     yield _line(f"layers = {choice.rung.layers}", size)
     yield _line(f"width = {choice.rung.width}", _why_this_size(choice))
     if choice.tokenizer.vocab_is_needed:
