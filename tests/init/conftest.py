@@ -7,7 +7,22 @@ import pytest
 
 from trivium.init.machine import ThisMachine
 
-WORDS = "the old mill by the river ground flour for every village in the valley".split()
+WORDS = [
+    "the",
+    "old",
+    "mill",
+    "by",
+    "the",
+    "river",
+    "ground",
+    "flour",
+    "for",
+    "every",
+    "village",
+    "in",
+    "the",
+    "valley",
+]
 
 
 def prose(number: int, words: int = 40) -> str:
