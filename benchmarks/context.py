@@ -97,10 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=None, help="7, or 1 with --small")
     parser.add_argument("--small", action="store_true", help="a small model, short rows, one round")
+    parser.add_argument("--lengths", type=int, nargs="+", default=None, help="tokens of a row; 2,048 to 16,384")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     layers, width, vocab = (2, 128, 512) if options.small else (4, 256, 4096)
-    lengths = SMALL_LENGTHS if options.small else LENGTHS
+    lengths = tuple(options.lengths or (SMALL_LENGTHS if options.small else LENGTHS))
     heads = width // 32
     spec = ModelSpec(layers, width, heads, heads // 2, 32, 3 * width, vocab, max(lengths))
     rounds = options.rounds or (1 if options.small else 7)

@@ -44,7 +44,8 @@ PAGES = {
     "sample": "sampling.md",
     "chat": "sampling.md#chatting",
     "eval": "midtraining.md#scores",
-    "export": "training.md#from-and-to-hugging-face",
+    "export": "publish.md",
+    "push": "publish.md#on-the-hub",
     "average": "averages.md#average-models",
 }
 

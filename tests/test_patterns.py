@@ -13,8 +13,14 @@ from tests.support.events import steps_taken
 from tests.support.scripts import make_data
 from trivium.ask.export import export_checkpoint
 from trivium.config.load import load
+from trivium.config.schema import Tokenizer
+from trivium.config.sources import Fim
+from trivium.errors import ResumeError
 from trivium.model.folder import read_spec
 from trivium.run.events import read_events
+from trivium.text.fim import find_fim
+from trivium.text.tokenizer import open_tokenizer
+from trivium.text.train_tokenizer import train_on_texts
 from trivium.train.fork import fork_run
 from trivium.train.trainer import Trainer
 
@@ -109,6 +115,46 @@ def test_schedule(train: Train) -> None:
     assert rates[4:16] == [1.0] * 12
     assert rates[:5] == sorted(rates[:5])
     assert rates[16:] == sorted(rates[16:], reverse=True)
+
+
+def test_ramp(train: Train) -> None:
+    trainer = train("ramp")
+    (stage,) = trainer.plan.stages
+    sizes = [len(trainer.loader.batch(step).tokens) for step in range(trainer.plan.total_steps)]
+    assert list(dict.fromkeys(sizes)) == [2, 4, 6, 8]
+    assert sum(size for size in sizes if size < 8) * 128 >= 6144
+    assert stage.tokens == pytest.approx(0.2 * 123_520, abs=8 * 128)  # two layers of 53,248, and the head
+
+
+def test_depth(train: Train) -> None:
+    trainer = train("depth")
+    assert (trainer.plan.model.layers, trainer.plan.model.width) == (2, 128)
+    assert trainer.config.optimizer.name == "muon"
+    assert trainer.plan.total_steps == 12  # written, and so not chosen
+
+
+def test_optimizer(train: Train) -> None:
+    optimizers = train("optimizer").plan.optimizers
+    assert [optimizer.settings.name for optimizer in optimizers] == ["adamw", "adamw", "muon"]
+    assert [optimizer.settings.grad_clip for optimizer in optimizers] == [1.0, 0.2, 1.0]
+
+
+def test_fim(train: Train) -> None:
+    train_on_texts(["examples/data/texts"], Path("examples/data/fim-tokenizer"), 400, fim=True)
+    trainer = train("fim")
+    config = Tokenizer(path="examples/data/fim-tokenizer")
+    tokenizer = open_tokenizer(config)
+    assert tokenizer is not None
+    found = find_fim(Fim(), tokenizer, config)
+    assert found is not None
+    read = [trainer.loader.batch(step).tokens for step in range(12)]
+    assert set(found.ids) <= set(np.concatenate(read, axis=None).tolist())
+    with pytest.raises(ResumeError) as error:
+        train("fim", "sources.pages.fim.rate=0.6")
+    assert str(error.value) == (
+        "cannot resume at step 12: sources.pages.fim.rate was 0.5 and is now 0.6, and steps 0 to 11 have been taken. "
+        "Put it back, or fork an earlier checkpoint: trivium fork runs/fim --at STEP new.toml"
+    )
 
 
 def rates_of(name: str) -> list[float]:

@@ -35,6 +35,7 @@ ROOMS = (
     "train",
     "report",
     "init",
+    "publish",
     "demo",
     "prove",
     "cli",

@@ -14,26 +14,16 @@ import pytest
 
 from tests.support.command_line import trivium
 from tests.support.models import byte_model
+from tests.support.training import BYTE_RUN
 from trivium.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 Asked = Callable[..., tuple[int, str, str]]
-CONFIG = """
-[run]
-name = "small"
-[model]
-layers = 1
-width = 32
-heads = 2
-[engine]
-device = "cpu"
-[tokenizer]
-kind = "bytes"
+CONFIG = (
+    BYTE_RUN
+    + """
 [checkpoint]
 every = 2
-[sources.pages]
-kind = "text"
-path = "pages.jsonl"
 [sources.talk]
 kind = "chat"
 path = "talk.jsonl"
@@ -51,6 +41,7 @@ seq_len = 64
 batch_size = 2
 rope = { theta = 50_000 }
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.support.plans import config_of
 from trivium.errors import PlanError
 from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
-from trivium.plan.show import headline, show_plan
+from trivium.plan.show import early_lines, headline, show_plan
 from trivium.run.decisions import BatchResized, Decision, StageEnded
 
 UNTIL = {"validation": "all", "below": 2.5}
@@ -138,3 +138,19 @@ def test_the_plan_shows_the_longest_and_says_that_it_may_end_early() -> None:
     assert headline(decided) == "test: 3 stages, 15 steps, 960 tokens"
     assert plan_json(decided)["stages"][0]["until"] == "ended at step 6 of 20 with validation loss below 2.5 (2.4)"
     assert [stage["ended_early"] for stage in plan_json(decided)["stages"]] == [True, True, False]
+
+
+def test_the_plan_says_whose_rate_starts_where_it_stands_then() -> None:
+    here = {"from": "here", "shape": "linear", "to": 0.5}
+    said: list[dict[str, Any]] = [
+        {"steps": 20, "until": UNTIL},
+        {"steps": 4, "lr": here},
+        {"steps": 4, "lr": here},
+        {"steps": 4},
+        {"steps": 4, "lr": here},
+    ]
+    (line,) = early_lines(make_plan(config_of(said, evaluate=EVALUATE)))
+    assert line == (
+        "* at the longest. What follows begins earlier then, at the rates shown; "
+        "stage-1, stage-2 from where the rate stands then."
+    )

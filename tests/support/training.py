@@ -22,6 +22,32 @@ layers = 1
 width = 32
 heads = 2
 """
+# One source of text in bytes; the stages follow.
+BYTE_RUN = """
+[run]
+name = "small"
+[model]
+layers = 1
+width = 32
+heads = 2
+[engine]
+device = "cpu"
+[tokenizer]
+kind = "bytes"
+[sources.pages]
+kind = "text"
+path = "pages.jsonl"
+"""
+# What `write_sources` writes.
+WEB_AND_CODE = """
+[sources.web]
+kind = "tokens"
+path = "web"
+validation = 0.2
+[sources.code]
+kind = "tokens"
+path = "code"
+"""
 FOUR_STAGES = (
     SMALL_MODEL
     + """
@@ -38,13 +64,9 @@ keep = 2
 [evaluate]
 every = 5
 tokens = 200
-[sources.web]
-kind = "tokens"
-path = "web"
-validation = 0.2
-[sources.code]
-kind = "tokens"
-path = "code"
+"""
+    + WEB_AND_CODE
+    + """
 [[stages]]
 name = "one"
 steps = 6

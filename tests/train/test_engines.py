@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.events import steps_taken
-from tests.support.training import write_sources
+from tests.support.training import WEB_AND_CODE, write_sources
 from trivium.engine.base import EngineSettings
 from trivium.engine.make import make_engine
 from trivium.model.spec import ModelSpec
@@ -14,7 +14,8 @@ from trivium.train.trainer import Trainer
 
 VOCAB = 512
 SPEC = ModelSpec(layers=2, width=32, heads=4, kv_heads=2, head_dim=8, ffn=64, vocab=VOCAB, max_seq_len=32, init_std=0.2)
-CONFIG = """
+CONFIG = (
+    """
 [model]
 init = "weights"
 vocab = 512
@@ -29,13 +30,9 @@ device = "cpu"
 [evaluate]
 every = 50
 tokens = 200
-[sources.web]
-kind = "tokens"
-path = "web"
-validation = 0.2
-[sources.code]
-kind = "tokens"
-path = "code"
+"""
+    + WEB_AND_CODE
+    + """
 [[stages]]
 name = "general"
 steps = 40
@@ -72,6 +69,7 @@ batch_size = 4
 document_mask = false
 kl = { beta = 0.2, direction = "reverse" }
 """
+)
 
 
 @pytest.fixture

@@ -62,6 +62,11 @@ def test_rotary_positions_of_the_model_and_of_stages_reach_transformers_config(f
     dropout = "{ attn_pdrop = 0.0, resid_pdrop = 0.0, embd_pdrop = 0.0, summary_first_dropout = 0.0 }"
     with pytest.raises(PlanError, match=r'rope: cannot be set: the family "gpt2" has no rope_parameters'):
         make_plan(load_config("run.toml", ["model.family=gpt2", f"model.options={dropout}"]))
+    sliding = "model.rope={ theta = 700.0, sliding = { theta = 900.0 } }"
+    with pytest.raises(
+        PlanError, match=r"model\.rope\.sliding: is given, but sliding layers of a model of transformers"
+    ):
+        make_plan(load_config("run.toml", ["model.family=olmo3", sliding]))
 
 
 def test_a_folder_of_a_family_that_the_decoder_lacks_is_transformers(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.arc import write_arc
-from tests.support.training import SMALL_MODEL, events, losses, train, write_sources
+from tests.support.training import SMALL_MODEL, WEB_AND_CODE, events, losses, train, write_sources
 from tests.support.two_ranks import on_two_ranks
 from trivium.engine.base import StepStats
 from trivium.errors import ResumeError
@@ -33,13 +33,9 @@ keep = 99
 [evaluate]
 every = 3
 tokens = 200
-[sources.web]
-kind = "tokens"
-path = "web"
-validation = 0.2
-[sources.code]
-kind = "tokens"
-path = "code"
+"""
+    + WEB_AND_CODE
+    + """
 [[stages]]
 name = "one"
 until = { validation = "web", below = 5.9, at_most = { steps = 20 } }

@@ -19,9 +19,16 @@ from trivium.run.folder import find_checkpoint
 from trivium.text.tokenizer import Tokenizer, open_tokenizer
 from trivium.text.tokenizer_export import tokenizer_files
 
+CARD_FILE = "README.md"
 
-def export_checkpoint(run: Path, out: Path, step: int | None = None, *, averaged: bool = False) -> str:
-    """Write a checkpoint, or the average that it keeps, to a new folder; gives a sentence about it."""
+
+def export_checkpoint(
+    run: Path, out: Path, step: int | None = None, *, averaged: bool = False, card: str | None = None
+) -> str:
+    """Write a checkpoint, or the average that it keeps, to a new folder; gives a sentence about it.
+
+    `card` is the text of its README.md.
+    """
     if out.exists():
         raise UsageError(f"{out}: exists. Give a folder that does not exist yet.")
     checkpoint = find_checkpoint(run, step)
@@ -33,6 +40,8 @@ def export_checkpoint(run: Path, out: Path, step: int | None = None, *, averaged
     done = f"{out}: {of_average}step {checkpoint.step:,} of {run}, {spec.parameters:,} parameters"
     with whole_folder(out) as unfinished:
         checkpoint_engine(checkpoint, averaged=averaged).export(unfinished)
+        if card is not None:
+            (unfinished / CARD_FILE).write_text(card, encoding="utf-8")
         if tokenizer is None:
             return f"{done}, without a tokenizer: the run has none."
         if tokenizer.vocab > spec.vocab:  # other tools would look up rows that the model does not have

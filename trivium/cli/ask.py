@@ -11,7 +11,6 @@ import typer
 from trivium.cli.options import (
     Json,
     ModelFolder,
-    RunOrCheckpoint,
     Step,
     TokenizerPath,
     Weights,
@@ -167,18 +166,6 @@ def _by_harness(
     from trivium.ask.harness.score import score_by_harness
 
     return score_by_harness(model, tasks, questions, step, tokenizer, averaged=averaged)
-
-
-def export(
-    run: RunOrCheckpoint,
-    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
-    step: Step = None,
-    weights: WhichWeights = Weights.OWN,
-) -> None:
-    """Write a checkpoint as a Hugging Face folder. With config.json, tokenizer and chat template."""
-    from trivium.ask.export import export_checkpoint
-
-    echo_line(export_checkpoint(run, out, step, averaged=weights is Weights.AVERAGE))
 
 
 def inspect_model(folder: ModelFolder, step: Step = None, json: Json = False) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from trivium.cli import ask, average, init, inspect, plan, prepare, prove, report, train
+from trivium.cli import ask, average, init, inspect, plan, prepare, prove, publish, report, train
 from trivium.engine.ranks import end_process, launched_ranks
 from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
 from trivium.screen import echo, echo_line
@@ -61,7 +61,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),
         "chat": Command(ask.chat, "trivium chat runs/base"),
         "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
-        "export": Command(ask.export, "trivium export runs/base exported"),
+        "export": Command(publish.export, "trivium export runs/base exported"),
+        "push": Command(publish.push, "trivium push runs/base me/base"),
         "inspect-model": Command(ask.inspect_model, "trivium inspect-model runs/base"),
         "average": Command(average.average, "trivium average runs/base@4000 runs/base@5000 --out averaged"),
     },

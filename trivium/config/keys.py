@@ -37,6 +37,8 @@ RENAMED = {
 ELSEWHERE = {
     "sources.fim": "needs text, which is cut before it is tokenised. Write it in a source of kind text, huggingface or "
     "stream, or leave it out.",
+    "sources.score": "needs files that hold a score beside each text, and text that is prepared. Write it in a source "
+    "of kind text or huggingface, or leave it out.",
 }
 
 MISSING = object()

@@ -45,7 +45,7 @@ class Cycle(Table):
 class Extend(Table):
     """A schedule that is stretched while the run goes on; the steps up to `at` keep their learning rates."""
 
-    at: Extent | None = Field(None, examples=[{"steps": 596_047}])
+    at: Extent | None = Field(None, examples=[{"steps": 597_046}])
     """The step, or the number of tokens, up to which the schedule is as it was."""
     to: Extent | None = Field(None, examples=[{"tokens": "7T"}])
     """The new horizon: the rest of the schedule is stretched so that it ends there."""
@@ -72,7 +72,7 @@ class Schedule(Table):
     """The learning rate at the schedule's end, as a fraction of the peak."""
     horizon: Extent | None = Field(None, examples=[{"tokens": "100B"}])
     """The span that the schedule covers; absent: the run's steps."""
-    extend: Extend | None = Field(None, examples=[{"at": {"steps": 596_047}, "to": {"tokens": "7T"}}])
+    extend: Extend | None = Field(None, examples=[{"at": {"steps": 597_046}, "to": {"tokens": "7T"}}])
     """Stretch the rest of the schedule to a new horizon; the steps up to there do not change."""
     cycle: Cycle | None = Field(None, examples=[{"steps": 20_000, "decay": 2000}])
     """With wsd: decay at the end of every cycle, counted from the run's start, instead of once."""

@@ -111,6 +111,17 @@ class Fim(Table):
     """Of these, the part with the suffix first (SPM); the others begin with the prefix (PSM)."""
 
 
+class Score(Table):
+    """Documents by a number that is stored beside their text, such as a classifier's; the others are left out."""
+
+    column: Name = Field("score", examples=["score"])
+    """The column of the number."""
+    at_least: float | None = Field(None, examples=[3])
+    """The lowest number that stays."""
+    below: float | None = Field(None, examples=[4])
+    """Numbers below this stay."""
+
+
 class TextSource(PreparedSource):
     """Local text: JSONL, Parquet, plain text (also .gz, .zst); tokenised once and cached."""
 
@@ -124,6 +135,8 @@ class TextSource(PreparedSource):
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
     fim: Fim | None = Field(None, examples=[{"rate": 0.5, "spm": 0.5}])
     """Cut some documents for fill-in-the-middle, as they are tokenised; absent: none."""
+    score: Score | None = Field(None, examples=[{"column": "score", "at_least": 3}])
+    """Take the documents of a range of stored scores, as they are tokenised; absent: all."""
 
 
 class HubSource(BaseSource):
@@ -150,6 +163,8 @@ class HuggingFaceSource(HubSource, PreparedSource):
     """Tokens around each document; absent: eos at its end where the tokenizer has one, else bos at its start."""
     fim: Fim | None = Field(None, examples=[{"rate": 0.5, "spm": 0.5}])
     """Cut some documents for fill-in-the-middle, as they are tokenised; absent: none."""
+    score: Score | None = Field(None, examples=[{"column": "score", "at_least": 3}])
+    """Take the documents of a range of stored scores, as they are tokenised; absent: all."""
 
 
 class StreamSource(HubSource):
@@ -290,6 +305,20 @@ def base_of(sources: Mapping[str, BaseSource], name: str) -> BaseSource | None:
 def fim_of(source: BaseSource) -> Fim | None:
     """How a source's texts are cut; None where they are not, or it has no text."""
     return source.fim if isinstance(source, TextSource | HuggingFaceSource | StreamSource) else None
+
+
+def score_of(source: BaseSource) -> Score | None:
+    """Which of a source's documents stay, by their scores; None where all do."""
+    return source.score if isinstance(source, TextSource | HuggingFaceSource) else None
+
+
+def score_words(source: BaseSource) -> str:
+    """` (score from 3, below 4)`; nothing where all documents stay."""
+    score = score_of(source)
+    if score is None:
+        return ""
+    ends = {"from": score.at_least, "below": score.below}
+    return f" ({score.column} {', '.join(f'{word} {end:g}' for word, end in ends.items() if end is not None)})"
 
 
 QUIZZES = ("choices", "answers")  # questions of one's own, in files

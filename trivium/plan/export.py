@@ -246,9 +246,12 @@ def _model_parts(stage: Mapping[str, Any], before: Mapping[str, Any]) -> list[st
 
 
 def _rope_words(rope: Mapping[str, Any]) -> str:
+    """`theta 500,000, yarn by 8 of 8,192, beta_fast 16`: of the other keys those that were written."""
     scaling = f", {rope['scaling']} by {rope['factor']:g}" if "scaling" in rope else ""
     original = f" of {rope['original_seq_len']:,}" if "original_seq_len" in rope else ""
-    return f"theta {rope['theta']:,.12g}{scaling}{original}"
+    keys = ("attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor")
+    others = [f", {key} {rope[key]:g}" for key in keys if rope.get(key) not in (None, getattr(RopeSpec(), key))]
+    return f"theta {rope['theta']:,.12g}{scaling}{original}{''.join(others)}"
 
 
 def _batch_parts(stage: Mapping[str, Any]) -> list[str]:

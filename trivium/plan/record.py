@@ -17,7 +17,7 @@ from trivium.config.optimizer import Optimizer, StageOptimizer, stage_optimizers
 from trivium.config.problems import show_value
 from trivium.config.redact import redacted
 from trivium.config.schema import Config
-from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of
+from trivium.config.sources import BaseSource, StreamSource, ViewSource, fim_of, score_of
 from trivium.engine.own import source_hash
 from trivium.model.folder import FORM_KEYS, SHAPE_KEYS
 from trivium.model.foreign import deciding
@@ -155,7 +155,10 @@ def _source_entries(name: str, config: Config, sources: Mapping[str, OpenSource]
     keys = ("block_tokens", "window_blocks", "validation")
     entries = {f"sources.{name}.content": sources[name].content if name in sources else None}
     entries |= {f"sources.{name}.{key}": getattr(source, key) for key in keys}
-    return _fim_entries(name, source, config) | entries
+    score = score_of(source)
+    return (
+        _fim_entries(name, source, config) | ({} if score is None else _flat(f"sources.{name}.score", score)) | entries
+    )
 
 
 def _fim_entries(name: str, source: BaseSource, config: Config) -> Record:

@@ -11,7 +11,7 @@ from trivium.config.dialects.translation import Notes
 from trivium.config.load import Loaded
 from trivium.config.numbers import show_count
 from trivium.config.problems import show_value
-from trivium.config.sources import fim_of
+from trivium.config.sources import fim_of, score_words
 from trivium.config.stages import CROPPING
 from trivium.model.words import export_line, layer_line
 from trivium.plan.export import inherited_values, objective_lines, stage_json
@@ -121,8 +121,23 @@ def early_lines(plan: Plan) -> list[str]:
     may_end = [stage for stage in plan.stages if stage.may_end_early]
     if not may_end:
         return []
-    after = " What follows begins earlier then, at the rates shown." if may_end[0] is not plan.stages[-1] else ""
-    return [f"* at the longest.{after}"]
+    if may_end[0] is plan.stages[-1]:
+        return ["* at the longest."]
+    moved = _rates_that_move(plan)
+    stands = f"; {', '.join(moved)} from where the rate stands then" if moved else ""
+    return [f"* at the longest. What follows begins earlier then, at the rates shown{stands}."]
+
+
+def _rates_that_move(plan: Plan) -> list[str]:
+    """The stages whose curve starts where a stage stops that may end early, or one after it that starts so."""
+    moved: list[str] = []
+    moves = False
+    for stage in plan.stages:
+        here = stage.config.lr is not None and stage.config.lr.start is not None
+        if here and moves:
+            moved.append(stage.name)
+        moves = stage.may_end_early or (here and moves)
+    return moved
 
 
 def _sizes(stage: PlannedStage) -> str:
@@ -209,6 +224,7 @@ def source_list(plan: Plan) -> Table:
         tasks = () if opened is None else opened.tasks
         fim = fim_of(source)
         cut = "" if fim is None else f" (fim: {fim.rate:.4g} of documents, {fim.spm:.4g} of these suffix first)"
+        cut += score_words(source)
         _add(table, name, source.kind, f"{len(tasks)} tasks" if tasks else f"{source.where}{cut}", *size)
         for task, documents, tokens in tasks:
             _add(table, "", "", f"  {task}", f"{documents:,}", show_count(tokens))

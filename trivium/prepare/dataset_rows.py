@@ -20,6 +20,7 @@ from trivium.files import cache_folder
 from trivium.prepare.encode import Encoded
 from trivium.text.hub import UNREACHABLE, is_unreached
 from trivium.textfiles.read import InputRecords, text_records
+from trivium.textfiles.score import ScoreRange
 
 SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 TOKEN_COLUMNS = ("input_ids", "inputs")
@@ -79,14 +80,19 @@ def _open_rows(described: str) -> Any:
     return datasets.concatenate_datasets([datasets.Dataset.from_file(path) for path in description["arrow"]])
 
 
-def text_rows(rows: Any, start: int, stop: int, column: str) -> Iterator[InputRecords]:
-    if column not in rows.column_names:
-        names = ", ".join(rows.column_names)
-        raise SourceError(f'there is no column "{column}", but {names}. Write column = "{rows.column_names[0]}".')
-    table = rows.select_columns([column]).with_format("arrow")
+def text_rows(rows: Any, start: int, stop: int, column: str, score: ScoreRange | None = None) -> Iterator[InputRecords]:
+    """The texts of rows; those whose score is not in a range are left out."""
+    columns = [column] if score is None else [column, score.column]
+    for name in columns:
+        if name not in rows.column_names:
+            names = ", ".join(rows.column_names)
+            raise SourceError(f'there is no column "{name}", but {names}. Write column = "{rows.column_names[0]}".')
+    table = rows.select_columns(columns).with_format("arrow")
     for first in range(start, stop, ROWS_AT_ONCE):
-        chunk = table[first : min(first + ROWS_AT_ONCE, stop)].column(0)
-        found = text_records(chunk, first - start)
+        chunk = table[first : min(first + ROWS_AT_ONCE, stop)]
+        found = text_records(chunk.column(column), first - start)
+        if score is not None:
+            score.leave_out(found, first - start, chunk.column(score.column).to_pylist())
         found.input_bytes = found.text_bytes
         yield found
 

@@ -27,6 +27,7 @@ from trivium.text.roles import Role
 from trivium.text.tokenizer import AddedTokens, Tokenizer, added_roles, added_tokens, open_tokenizer
 from trivium.textfiles.bad_lines import BadLines
 from trivium.textfiles.read import InputLine, InputPart, InputRecords, read_part, read_sent_lines, texts_of
+from trivium.textfiles.score import ScoreRange
 from trivium.tokenfiles.manifest import TokenFileFacts, measure_file
 from trivium.tokenfiles.open import open_files
 from trivium.tokenfiles.write import (
@@ -65,6 +66,7 @@ class Job:
     fast: str | None = None  # by which pattern tiktoken gives the same ids
     format: WrittenFormat = "ds"
     fim: Fim | None = None
+    score: ScoreRange | None = None
 
     def writer(self, shard: Shard) -> TokenWriter:
         """The token file of a shard, to be written."""
@@ -87,6 +89,7 @@ class Recipe:
     dataset: dict[str, Any] | None = None  # where rows come from
     format: WrittenFormat = "ds"
     fim: Fim | None = None  # how texts are cut for fill-in-the-middle
+    score: ScoreRange | None = None  # which documents stay, by a number beside their text
 
     def __post_init__(self) -> None:
         if self.format == "megatron" and self.form != "text":
@@ -106,7 +109,8 @@ class Recipe:
         fingerprint = None if self.tokenizer is None else self.tokenizer.fingerprint
         as_written = [] if self.format == "ds" else [self.format]
         cut = [] if self.fim is None else [self.fim.content]
-        return [VERSION, self.form, fingerprint, self.column, sorted(self.added), *as_written, *cut]
+        kept = [] if self.score is None else [self.score.content]
+        return [VERSION, self.form, fingerprint, self.column, sorted(self.added), *as_written, *cut, *kept]
 
     def job(self, folder: Path) -> Job:
         """The same as plain values, for the workers."""
@@ -123,6 +127,7 @@ class Recipe:
             dataset=self.dataset,
             format=self.format,
             fim=self.fim,
+            score=self.score,
         )
 
 
@@ -212,7 +217,8 @@ class ShardEncoder:
                 for encoded in self._rows(part):
                     yield part, encoded
                 continue
-            for found in read_part(part, self.job.column) if queued.lines is None else read_sent_lines(queued.lines):
+            sent, column, score = queued.lines, self.job.column, self.job.score
+            for found in read_part(part, column, score) if sent is None else read_sent_lines(sent):
                 yield part, self._encode(found)
 
     def _rows(self, part: InputPart) -> Iterator[Encoded]:
@@ -224,7 +230,7 @@ class ShardEncoder:
         if self.job.form == "tokenised":
             yield from token_rows(rows, part.start, part.stop)
             return
-        for found in text_rows(rows, part.start, part.stop, self.job.column):
+        for found in text_rows(rows, part.start, part.stop, self.job.column, self.job.score):
             yield self._encode(found)
 
     def _encode(self, found: InputRecords) -> Encoded:
@@ -232,7 +238,7 @@ class ShardEncoder:
 
     def _encode_texts(self, found: InputRecords) -> Encoded:
         lines = len(found.records) + len(found.bad)
-        numbered = texts_of(found, self.job.column)
+        numbered = texts_of(found, self.job.column, self.job.score)
         texts = list(numbered.values())
         encode = self._compared_encode if self.job.fast is not None else self.encoder.encode
         ids = [] if not texts else encode(texts) if self.job.fim is None else self.job.fim.encode(texts, encode)

@@ -25,6 +25,7 @@ from trivium.prepare.shards import FilesWork, Work
 from trivium.text.fim import find_fim
 from trivium.text.tokenizer import AwaitedTokenizerError, Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
+from trivium.textfiles.score import ScoreRange
 from trivium.tokenfiles import find
 from trivium.tokenfiles.open import TokenFile, TokenFileSettings, open_source
 
@@ -108,7 +109,9 @@ def text_recipe(
 ) -> Recipe:
     """How the texts of a source become tokens."""
     fim = find_fim(source.fim, settings.tokenizer, settings.config)
-    return Recipe("text", settings.tokenizer, settings.config, source.column, source.add, dataset, fim=fim)
+    score = source.score and ScoreRange(**source.score.model_dump())
+    words = settings.tokenizer, settings.config
+    return Recipe("text", *words, source.column, source.add, dataset, fim=fim, score=score)
 
 
 def exists(paths: Sequence[str]) -> bool:

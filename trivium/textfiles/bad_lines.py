@@ -7,12 +7,13 @@ from typing import Any
 
 from trivium.errors import SourceError
 from trivium.textfiles.read import ABSENT, BINARY, EMPTY, InputLine
+from trivium.textfiles.score import OUTSIDE
 
 MOST_BAD = 0.001  # of all lines
 FEW = 3  # shown of each reason
 MOST_REASONS, OTHER = 50, "wrong in another way"
 # Skipped without counting against the limit: nothing is wrong with them.
-HARMLESS = (EMPTY, BINARY)
+HARMLESS = (EMPTY, BINARY, OUTSIDE)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ import orjson
 
 from trivium.errors import SourceError
 from trivium.textfiles.decompress import BUFFER_BYTES, open_input
+from trivium.textfiles.score import ScoreRange
 
 Reader = Literal["jsonl", "parquet", "text", "rows"]
 MOST_BYTES = 200_000_000  # of a document
@@ -86,14 +87,21 @@ class InputRecords:
         self.numbers.append(number)
 
 
-def texts_of(found: InputRecords, column: str) -> dict[int, str]:
-    """The texts of records by number, in a column where they are tables; those without one go to the bad ones."""
+def texts_of(found: InputRecords, column: str, score: ScoreRange | None = None) -> dict[int, str]:
+    """The texts of records by number, in a column where they are tables; those without one go to the bad ones.
+
+    So do tables whose score is not in a range; of records that are texts, their reader has looked at it.
+    """
     texts = {}
     absent = ""
     for number, record in zip(found.numbers, found.records, strict=True):
         text = record.get(column) if isinstance(record, dict) else record
         if type(text) is str and text:
-            texts[number] = text
+            reason = score.reason(record.get(score.column)) if score and isinstance(record, dict) else None
+            if reason is None:
+                texts[number] = text
+            else:
+                found.bad.append((number, reason))
         elif text is None and (record is None or isinstance(record, dict)):
             absent = absent or _absent(record, column)  # one reason for all records that were read together
             found.bad.append((number, absent))
@@ -165,12 +173,16 @@ def _is_too_long(line: bytes) -> bool:
     return len(line) > MOST_BYTES and not line.endswith(b"\n")
 
 
-def read_part(part: InputPart, column: str) -> Iterator[InputRecords]:
+def read_part(part: InputPart, column: str, score: ScoreRange | None = None) -> Iterator[InputRecords]:
+    """The records of a part; rows of Parquet whose score is not in a range are left out."""
     path = Path(part.path)
     if part.reader == "jsonl":
         return read_lines(path, part.start, part.stop)
     if part.reader == "parquet":
-        return read_parquet(path, part.start, part.stop, column)
+        return read_parquet(path, part.start, part.stop, column, score)
+    if score is not None:
+        what = "is plain text, which has no scores. Leave the source's score out, or name JSONL or Parquet."
+        raise SourceError(f"{path}: {what}")
     return read_text(path)
 
 
@@ -279,13 +291,17 @@ def open_parquet(path: Path, column: str | None = None) -> Any:
         return pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=stored)
 
 
-def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[InputRecords]:
+def read_parquet(
+    path: Path, start: int, stop: int, column: str, score: ScoreRange | None = None
+) -> Iterator[InputRecords]:
     """Rows of some row groups; a row's text is its record, None where it has none."""
     file = open_parquet(path)
     names = file.schema_arrow.names
-    if column not in names:
-        what = f'It has {", ".join(names)}: write column = "{names[0]}" or another.'
-        raise SourceError(f'{path}: has no column "{column}". {what}')
+    columns = [column] if score is None else [column, score.column]
+    for name in columns:
+        if name not in names:
+            what = f'It has {", ".join(names)}: write column = "{names[0]}" or another.'
+            raise SourceError(f'{path}: has no column "{name}". {what}')
     kind = file.schema_arrow.field(column).type
     if not _holds_text(kind):
         raise SourceError(f'{path}: column "{column}" holds {kind}, and text is needed. Name another column.')
@@ -294,8 +310,10 @@ def read_parquet(path: Path, start: int, stop: int, column: str) -> Iterator[Inp
         for group in range(start, stop):
             unreported = sizes[group]
             rows = _batch_rows(path, group, column)
-            for batch in file.iter_batches(row_groups=[group], columns=[column], batch_size=rows):
-                found = text_records(batch.column(0), number)
+            for batch in file.iter_batches(row_groups=[group], columns=columns, batch_size=rows):
+                found = text_records(batch.column(column), number)
+                if score is not None:
+                    score.leave_out(found, number, batch.column(score.column).to_pylist())
                 number += batch.num_rows
                 found.input_bytes, unreported = unreported, 0
                 yield found

@@ -262,8 +262,9 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
     if plan.fingerprint(step) == state["loader"]["fingerprint"] or skipped_alike(state, plan):
         return
     was, now = state["loader"]["record"], plan.record(step)
+    cut = _cut_otherwise(was, now)
     changed = changed_sources(state, plan)
-    if changed:
+    if changed and cut is None:
         raise ResumeError(
             f"cannot resume at step {step:,}: sources changed since the checkpoint: {', '.join(changed)}. "
             "Put the files back, or give run.name another name."
@@ -271,7 +272,7 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
     # What a source holds out decides shares and lengths too: the source's own key is named before theirs.
     both = [key for key in was if key in now and key.startswith("sources.")]
     difference = first_difference({key: was[key] for key in both}, {key: now[key] for key in both})
-    difference = difference or first_difference(was, now)
+    difference = cut or difference or first_difference(was, now)
     found = str(difference)
     advice = f"Put it back, or fork an earlier checkpoint: trivium fork {run} --at STEP new.toml"
     if difference is not None and difference.key.startswith("Trainer."):
@@ -293,6 +294,14 @@ def refuse_other_past(state: Mapping[str, Any], plan: CompletePlan, run: str) ->
             advice += "".join(f" {warning}" for warning in kept.values() if warning)
     taken = f"{found}, and steps 0 to {step - 1:,} have been taken"
     raise ResumeError(f"cannot resume at step {step:,}: {taken}. {advice}")
+
+
+def _cut_otherwise(was: Mapping[str, Any], now: Mapping[str, Any]) -> Difference | None:
+    """What differs in how a source that both have read is cut, or chosen by score: it says more than its content."""
+    read = [key.removesuffix("content") for key in was if key.endswith(".content") and key in now]
+    keys = tuple(f"{source}{key}" for source in read for key in ("fim.", "score."))
+    old, new = ({key: record[key] for key in record if key.startswith(keys)} for record in (was, now))
+    return first_difference(old, new)
 
 
 def _rate_keys(state: Mapping[str, Any], plan: CompletePlan) -> list[str]:

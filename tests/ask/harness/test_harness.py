@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.command_line import trivium
 from tests.support.models import BYTES, byte_model
+from tests.support.training import BYTE_RUN
 from trivium.ask.export import write_tokenizer
 from trivium.ask.open import open_model
 from trivium.errors import UsageError
@@ -41,26 +42,16 @@ doc_to_target: "{{choices[0]}}"
 generation_kwargs: { until: ["\\n"], max_gen_toks: 4 }
 metric_list: [{ metric: exact_match }]
 """
-CONFIG = """
-[run]
-name = "small"
-[model]
-layers = 1
-width = 32
-heads = 2
-[engine]
-device = "cpu"
-[tokenizer]
-kind = "bytes"
-[sources.pages]
-kind = "text"
-path = "pages.jsonl"
+CONFIG = (
+    BYTE_RUN
+    + """
 [[stages]]
 name = "read"
 steps = 2
 seq_len = 64
 batch_size = 2
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.support.batches import TINY, make_batch, settings_at
+from tests.support.families import SEQ_LEN, VOCAB, their_logits, their_model
 from trivium.engine.base import EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.huggingface import write_folder
@@ -19,47 +20,7 @@ from trivium.errors import ConfigError, ResumeError
 from trivium.model.folder import read_spec
 from trivium.model.spec import ModelSpec, RopeSpec
 
-ROW = make_batch(((40,),), seq_len=40, vocab=101)
-SHAPE: dict[str, Any] = {
-    "vocab_size": 101,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-}
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5e5,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", {"rms_norm_eps": 1e-5}),
-    "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
-    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 16, "rms_norm_eps": 1e-5}),
-    "qwen3": ("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
-    "qwen3-yarn": ("Qwen3Config", {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN}),
-}
-
-
-def their_model(family: str) -> Any:
-    transformers = pytest.importorskip("transformers")
-    kind, changes = FAMILIES[family]
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SHAPE | changes)).eval()
-
-
-def their_logits(model: Any) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(torch.from_numpy(ROW.tokens).long()).logits
-    return logits
+ROW = make_batch(((SEQ_LEN,),), seq_len=SEQ_LEN, vocab=VOCAB)
 
 
 @torch.no_grad()
@@ -73,13 +34,14 @@ def engine_from(folder: Path) -> TorchEngine:
     return engine
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("shard_size", ["1GB", "20KB"])
-def test_their_model_gives_the_same_logits_here(family: str, shard_size: str, tmp_path: Path) -> None:
-    theirs = their_model(family)
-    theirs.save_pretrained(tmp_path, max_shard_size=shard_size)
-    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_size == "20KB")
-    torch.testing.assert_close(our_logits(engine_from(tmp_path)), their_logits(theirs), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("name", ["llama", "llama, other activation"])
+def test_their_model_in_several_files_gives_the_same_logits_here(name: str, tmp_path: Path) -> None:
+    """One of them is tied. Models in one file, of every family: test_families.py."""
+    theirs = their_model(name)
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    expected = their_logits(theirs, ROW.tokens)
+    torch.testing.assert_close(our_logits(engine_from(tmp_path)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shard_bytes", [10**9, 20_000])
@@ -96,13 +58,13 @@ def test_their_model_gives_the_same_logits_here(family: str, shard_size: str, tm
 )
 def test_our_model_gives_the_same_logits_there(changes: dict[str, Any], shard_bytes: int, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    spec = replace(TINY, vocab=101, max_seq_len=64, **changes)
+    spec = replace(TINY, vocab=VOCAB, max_seq_len=64, **changes)
     engine = TorchEngine(EngineSettings(spec, device="cpu"))
     assert isinstance(engine.model, Decoder)
     write_folder(engine.model, spec.rope, spec.max_seq_len, tmp_path, shard_bytes)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard_bytes == 20_000)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    torch.testing.assert_close(their_logits(theirs), our_logits(engine), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(their_logits(theirs, ROW.tokens), our_logits(engine), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(our_logits(engine_from(tmp_path)), our_logits(engine), rtol=0, atol=0)
 
 

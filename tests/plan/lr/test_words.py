@@ -11,7 +11,7 @@ from trivium.plan.export import plan_json
 from trivium.plan.lr.words import rate_lines
 from trivium.plan.show import show_plan
 
-EXTEND = {"at": {"steps": 596_047}, "to": {"tokens": "7T"}}
+EXTEND = {"at": {"steps": 597_046}, "to": {"tokens": "7T"}}
 POINTS = [{"steps": 0, "lr": 1.0}, {"tokens": "5T", "lr": 0.55}, {"tokens": "7T", "lr": 0.1, "shape": "cosine"}]
 
 
@@ -20,7 +20,7 @@ POINTS = [{"steps": 0, "lr": 1.0}, {"tokens": "5T", "lr": 0.55}, {"tokens": "7T"
     [
         (
             {"shape": "cosine", "horizon": {"tokens": "5T"}, "extend": EXTEND},
-            "schedule: cosine, stretched after 596,047 steps to end at 7T tokens",
+            "schedule: cosine, stretched after 597,046 steps to end at 7T tokens",
         ),
         ({"points": POINTS}, "schedule: points 1 at 0 steps, 0.55 at 5T tokens, 0.1 at 7T tokens (cosine)"),
         (

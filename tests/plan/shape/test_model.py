@@ -23,6 +23,7 @@ MILLION = 1e6
 NAMED = {"10m": 10, "60m": 60, "125m": 125, "350m": 350, "760m": 760, "1b": 1e3, "3b": 3e3, "8b": 8e3, "70b": 70e3}
 VOCAB = {"size": "tiny", "vocab": 256}
 YARN: dict[str, Any] = {"scaling": "yarn", "factor": 4.0}
+THETA = {"theta": 5e5}
 
 
 def test_a_width_alone_gives_heads_of_64_and_a_feed_forward_of_eight_thirds() -> None:
@@ -189,6 +190,9 @@ def test_a_later_stage_changes_no_earlier_stages_rotary_positions() -> None:
         ([{}, {"seq_len": 64, "rope": YARN}, {"seq_len": 256, "rope": YARN}], {}, [0, 16, 16]),
         ([{"seq_len": 64, "rope": YARN}, {"seq_len": 128}], {}, [64, 64]),
         ([{"seq_len": 64, "rope": YARN}, {"seq_len": 32, "rope": {"theta": 1e4}}], {}, [64, 64]),
+        # Without stretching it has been trained with longer rows since.
+        ([{}, {"seq_len": 64, "rope": YARN}, {"seq_len": 96, "rope": THETA}, {"rope": YARN}], {}, [0, 16, 16, 96]),
+        ([{}, {"seq_len": 64, "rope": YARN}, {"seq_len": 8, "rope": THETA}, {"rope": YARN}], {}, [0, 16, 16, 16]),
         ([{}, {"seq_len": 64}], {"rope": YARN}, [16, 16]),
         ([{}, {"seq_len": 64, "rope": YARN}], {"max_seq_len": 48}, [0, 48]),
         ([{}, {"seq_len": 64, "rope": {**YARN, "original_seq_len": 24}}], {"max_seq_len": 48}, [0, 24]),
@@ -212,6 +216,8 @@ def test_of_given_weights_their_own_context_is_stretched(tmp_path: Path, rows: i
     base = base_run(tmp_path / "scaled", replace(TINY, rope=scaled))
     plan = plan_of(*stages, model={"init": str(base)})
     assert ropes(plan) == [scaled, RopeSpec(5e5, "yarn", 4.0, original_seq_len=32)]
+    between = {**stages[0], "rope": THETA}
+    assert ropes(plan_of(between, stages[1], model={"init": str(base)}))[1].original_seq_len == max(rows, 32)
 
 
 WINDOW = {**VOCAB, "window": 8, "layers_pattern": "SL"}

@@ -38,7 +38,7 @@ def _extend_rules(view: View, schedule: Schedule, extend: Extend) -> Iterator[Fi
     elif view.absent("schedule", "horizon"):
         what = "needs horizon, the span that the steps before it were taken under"
         yield view.problem(path, f'{what}. Write horizon = {{ tokens = "5T" }} too.')
-    for key, example in (("at", "{ steps = 596047 }"), ("to", '{ tokens = "7T" }')):
+    for key, example in (("at", "{ steps = 597046 }"), ("to", '{ tokens = "7T" }')):
         yield from view.extent_rules((*path, key), getattr(extend, key), fraction=False)
         if view.absent(*path, key):
             yield view.problem((*path, key), f"is missing. Write {key} = {example}.")

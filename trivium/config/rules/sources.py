@@ -11,6 +11,7 @@ from trivium.config.sources import (
     GENERATED,
     QUIZZES,
     TASKS,
+    BaseSource,
     ChatSource,
     HubSource,
     HuggingFaceSource,
@@ -19,6 +20,7 @@ from trivium.config.sources import (
     TextSource,
     TokensSource,
     ViewSource,
+    score_of,
 )
 
 
@@ -55,12 +57,26 @@ def source_rules(view: View) -> Iterator[Finding]:
         if isinstance(source, TokensSource) and source.eos is not None and source.bos is not None:
             what = "has eos and bos, but documents are found by one of them. Keep the one your files have."
             yield view.problem(path, what)
-        if isinstance(source, HuggingFaceSource) and source.tokenised and source.fim is not None:
-            what = "is for text, and this dataset is tokenised already. Leave it out, or name a dataset of text."
-            yield view.problem((*path, "fim"), what)
+        for key in ("fim", "score"):
+            if isinstance(source, HuggingFaceSource) and source.tokenised and getattr(source, key) is not None:
+                what = "is for text, and this dataset is tokenised already. Leave it out, or name a dataset of text."
+                yield view.problem((*path, key), what)
+        yield from _score_rules(view, path, source)
         if source.validation is not None and source.validation_only:
             what = "holds out a part, but validation_only keeps all of it out. Keep one of the two."
             yield view.problem((*path, "validation"), what)
+
+
+def _score_rules(view: View, path: Path, source: BaseSource) -> Iterator[Finding]:
+    """A range of scores has an end, and something between its ends."""
+    score = score_of(source)
+    if score is None:
+        return
+    if score.at_least is None and score.below is None:
+        yield view.problem((*path, "score"), "has no limit. Write at_least = 3, below = 4, or both.")
+    elif score.at_least is not None and score.below is not None and score.at_least >= score.below:
+        what = f"at_least = {score.at_least:g} leaves nothing below {score.below:g}. Write a lower one."
+        yield view.problem((*path, "score"), what)
 
 
 def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Finding]:

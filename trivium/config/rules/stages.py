@@ -306,7 +306,8 @@ def _rope_rules(view: View, path: Path, rope: Rope) -> Iterator[Finding]:
     yield from _scaling_rules(view, path, rope)
     if rope.sliding is not None:
         yield from _scaling_rules(view, (*path, "sliding"), rope.sliding)
-        if view.absent("model", "window") and view.absent("model", "init"):
+        is_own = view.absent("model", "init") and not view.config.model.is_foreign
+        if is_own and view.absent("model", "window"):
             what = "is given, but no layer slides. Write model.window = 4096 too, or leave it out."
             yield view.problem((*path, "sliding"), what)
 

@@ -235,20 +235,20 @@ def _layer_problems(model: Model, stages: Sequence[Stage], spec: ModelSpec) -> l
         for where, rope in ropes.items()
         if rope.drop_layers and max(rope.drop_layers) > last
     ]
-    problems += [
-        Problem(f"{where}.sliding", "is given, but no layer of the model slides. Leave it out.")
-        for where, rope in ropes.items()
-        if rope.sliding is not None and not spec.sliding
-    ]
-    return problems
+    what = "is given, but no layer of the model slides. Leave it out."
+    if spec.foreign is not None:
+        what = "is given, but sliding layers of a model of transformers keep theirs. Leave it out."
+    asked_of_sliding = [where for where, rope in ropes.items() if rope.sliding is not None and not spec.sliding]
+    return [*problems, *(Problem(f"{where}.sliding", what) for where in asked_of_sliding)]
 
 
 def stage_ropes(stages: Sequence[Stage], model: Model, spec: ModelSpec) -> tuple[RopeSpec, ...]:
     """The rotary positions of each stage; one that asks for none keeps those of the stage before."""
     ropes: list[RopeSpec] = []
     last = spec.rope
-    # Where a stage stretches its positions, its rows are longer than the context that it stretches.
-    trained = [spec.max_seq_len] if model.init is not None else []
+    # Where positions are stretched, rows are longer than the context that is stretched.
+    stretched = spec.rope.original_seq_len if spec.rope.scaling is not None else 0
+    trained = [stretched or spec.max_seq_len] if model.init is not None else []
     for stage in stages:
         context = model.max_seq_len or max(trained, default=stages[0].seq_len)
         last = _rope(stage.rope, last, context, bool(spec.sliding))
@@ -273,11 +273,14 @@ def _rope(asked: Rope | None, own: RopeSpec, context: int, slides: bool) -> Rope
 
 
 def _scaled(asked: SlidingRope, own: RopeSpec, context: int) -> RopeSpec:
+    original = own.original_seq_len
+    if asked.scaling is not None and (own.scaling is None or not original):
+        original = max(original, context)  # what was stretched once may have been trained in longer rows since
     return RopeSpec(
         theta=own.theta if asked.theta is None else asked.theta,
         scaling=asked.scaling,
         factor=1.0 if asked.factor is None else asked.factor,
-        original_seq_len=asked.original_seq_len or own.original_seq_len or (context if asked.scaling else 0),
+        original_seq_len=asked.original_seq_len or original,
         attention_factor=asked.attention_factor,
         beta_fast=asked.beta_fast,
         beta_slow=asked.beta_slow,

@@ -46,8 +46,10 @@ def test_ranks_that_share_rows_learn_what_one_process_does(layouts: dict[str, An
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), EACH)
 def test_all_gradients_of_a_pass_are_those_of_one_process(layouts: dict[str, Any], name: str, kind: str) -> None:
-    found, expected = (np.array(layouts[each][kind]["gradients"][str(LONG)]) for each in (name, "one"))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+    # Rows of masked documents from equal weights; joined ones, with KL, after four steps that differ by rounding.
+    for seq_len, close in ((LONG, 1e-6), (SHORT, 1e-5)):
+        found, expected = (np.array(layouts[each][kind]["gradients"][str(seq_len)]) for each in (name, "one"))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=close * np.abs(expected).max())
 
 
 @pytest.mark.slow

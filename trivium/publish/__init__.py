@@ -1,0 +1,1 @@
+"""A model for others: its card, GGUF for llama.cpp, the Hub."""
