@@ -77,6 +77,10 @@ def test_the_wheel_works_without_the_repository(wheel: Path, tmp_path: Path) -> 
     ]
     command = (sys.executable, "-W", "error", "-m", "trivium")
     assert run(*command, "--version", cwd=tmp_path, **env) == f"trivium {trivium.__version__}\n"
+    loaded = "import sys, trivium.cli.main, trivium.init.quickstart, trivium.train.trainer; "
+    loaded += "print(*(each.__file__ for name, each in sys.modules.items() if name.split('.')[0] == 'trivium'))"
+    modules = run(sys.executable, "-c", loaded, cwd=tmp_path, **env).split()
+    assert {Path(module).is_relative_to(site) for module in modules} == {True}
     run(*command, "examples", "mine", cwd=tmp_path, **env)
     assert (tmp_path / "mine" / "recipes" / "smollm3-3b.toml").is_file()
     assert not (tmp_path / "mine" / "data").exists()

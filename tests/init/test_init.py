@@ -10,10 +10,10 @@ import pytest
 from tests.init.conftest import prose, write_jsonl
 from tests.support.tokenizers import piece_level, write_json
 from trivium.config.load import load
-from trivium.engine.devices import Device
 from trivium.errors import UsageError
-from trivium.init.choose import MOST_EPOCHS, Choice, annealed, held_out, rounded_shares
-from trivium.init.fit import fitted
+from trivium.forecast.forecast import CONTEXT
+from trivium.init import fit
+from trivium.init.choose import MOST_EPOCHS, annealed, held_out, rounded_shares
 from trivium.init.init import init_run
 from trivium.init.look import LookError
 from trivium.init.machine import ThisMachine
@@ -127,19 +127,19 @@ def test_more_time_and_text_give_a_larger_model(tmp_path: Path, out: Path) -> No
     assert small.seconds <= 0.21 * 60 or small.rung.width == 64
 
 
+def test_passes_are_made_smaller_until_they_fit(
+    mixed: Path, out: Path, laptop: ThisMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = replace(init_run(mixed, out, machine=laptop), rows=32, machine=replace(laptop, memory=1_000_000_000))
+    monkeypatch.setattr(fit, "measured", lambda each, _: 300_000_000 * (each.micro_rows or each.rows))
+    assert fit.fitted(choice, out).micro_rows == 2
+    assert fit.fitted(replace(choice, machine=laptop), out).micro_rows is None  # arithmetic alone says that it fits
+
+
 @pytest.mark.slow
-def test_passes_are_made_smaller_until_they_fit(tmp_path: Path, out: Path, laptop: ThisMachine) -> None:
-    write_jsonl(tmp_path / "texts" / "all.jsonl", [{"text": prose(n, 2000)} for n in range(120)])
-    choice = init_run(tmp_path / "texts", out, machine=laptop)
-    tight = Device("small", 2_150_000_000, 1e12)  # 2 GB are the device's own
-    fits = fitted(_on(choice, ThisMachine(1, tight.memory, tight), slots=0.9), out)
-    assert fits.micro_rows is not None
-
-
-def _on(choice: Choice, machine: ThisMachine, slots: float) -> Choice:
-    """The choice with rows that fill a part of a machine's memory."""
-    larger = replace(choice, machine=machine, seq_len=1024, rows=32, micro_rows=None)
-    return larger if larger.memory > 0.2 * machine.memory else replace(larger, rows=round(64 * slots))
+def test_the_memory_of_a_choice_is_that_of_the_real_step(mixed: Path, out: Path, laptop: ThisMachine) -> None:
+    choice = init_run(mixed, out, machine=laptop)
+    assert 0 < fit.measured(choice, out) - CONTEXT < choice.memory  # the bound by arithmetic is above
 
 
 @pytest.mark.parametrize(("documents", "expected"), [(23, None), (24, 0.2), (200, 0.03), (10**6, 0.01)])

@@ -22,7 +22,7 @@ MEASURED_FROM = 0.2  # of the machine's memory, by arithmetic
 
 
 def fitted(choice: Choice, out: Path) -> Choice:
-    """The choice with passes of as many rows as fit; unchanged where memory is no concern, or cannot be measured."""
+    """The choice with passes of as many rows as fit; unchanged where they take little, or cannot be measured."""
     if choice.memory < MEASURED_FROM * choice.machine.memory:
         return choice
     for each in _smaller(choice):
