@@ -1,6 +1,6 @@
 """Writes the table of families into docs/models.md: what their layers have, and how far logits are from transformers'.
 
-python docs/make_models.py      # makes tiny models of every family with transformers; takes a minute
+python docs/make_models.py      # makes tiny models of every family with transformers; takes three minutes
 """
 
 import re
@@ -16,6 +16,7 @@ sys.path.insert(0, str(PAGE.parents[1]))
 
 from tests.support.batches import make_batch, settings_at  # noqa: E402 (the tests are not installed)
 from tests.support.families import MODELS, SEQ_LEN, VOCAB, their_logits, their_model  # noqa: E402
+from tests.support.shared_families import shared_families  # noqa: E402
 from trivium.engine.base import EngineSettings, StageSettings  # noqa: E402
 from trivium.engine.torch.engine import TorchEngine  # noqa: E402
 from trivium.engine.torch.model import DeviceBatch  # noqa: E402
@@ -41,8 +42,14 @@ FACTS = {
 }
 
 
-def differences(name: str, folder: Path) -> tuple[float, float, float]:
-    """Of one model the largest difference of logits: as read, with packed documents, and as written after two steps."""
+HEAD = (
+    "| family | models | layers | code | engines | documents masked | context | tensor | logits error: torch, jax | "
+    "export checked |"
+)
+
+
+def differences(name: str, folder: Path) -> tuple[float, ...]:
+    """Of one model the largest difference of logits: as read by each engine, with packed documents, and as written."""
     import transformers
 
     theirs = their_model(name)
@@ -66,20 +73,35 @@ def differences(name: str, folder: Path) -> tuple[float, float, float]:
         folder / "ours", dtype=torch.float32, attn_implementation="eager"
     ).eval()
     written = ours(row) - their_logits(again, row.tokens)
-    read_by, apart_by, written_by = (float(each.abs().max()) for each in (read, apart, written))
-    return read_by, apart_by, written_by
+    return tuple(
+        float(each.abs().max()) for each in (read, _read_by_jax(folder / "theirs", row, theirs), apart, written)
+    )
+
+
+def _read_by_jax(folder: Path, row: Batch, theirs: object) -> Tensor:
+    """Differences of the JAX engine's logits."""
+    from tests.engine.jax.test_families import our_logits
+    from trivium.engine.jax.engine import JaxEngine
+
+    engine = JaxEngine(EngineSettings(read_spec(folder), device="cpu"))
+    engine.start_from(folder)
+    engine.enter(StageSettings(SEQ_LEN))
+    return torch.from_numpy(our_logits(engine, row)[0].copy()) - their_logits(theirs, row.tokens)
 
 
 def table() -> str:
     """A line for each family, with the largest differences of its tiny models."""
-    lines = ["| `model_type` | models | layers | read | packed | written |", "|---|---|---|---|---|---|"]
+    lines, shared = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)], shared_families("native")
     for family in FAMILIES:
+        names = [name for name in MODELS if name.partition(",")[0] == family.name]
         found = []
-        for name in (name for name in MODELS if name.partition(",")[0] == family.name):
+        for name in names:
             with tempfile.TemporaryDirectory() as folder:
                 found.append(differences(name, Path(folder)))
-        largest = " | ".join(f"{max(each):.0e}" for each in zip(*found, strict=True))
-        lines.append(f"| `{family.name}` | {' | '.join(FACTS[family.name])} | {largest} |")
+        of_torch, of_jax, apart, written = (f"{max(each):.0e}" for each in zip(*found, strict=True))
+        context, tensor = (f"{max(shared[name][axis] or 0 for name in names):.0e}" for axis in ("context", "tensor"))
+        cells = [f"`{family.name}`", *FACTS[family.name], "native", "torch, jax", apart, context, tensor]
+        lines.append(f"| {' | '.join([*cells, f'{of_torch}, {of_jax}', written])} |")
     return "\n".join(lines)
 
 

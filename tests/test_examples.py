@@ -17,7 +17,7 @@ from trivium.train.trainer import Trainer
 ROOT = Path(__file__).parent.parent
 SCRIPTS = {
     "torch_loop.py": "resuming at step 6, stage general",
-    "hf_trainer.py": "6 steps; stopped at 3 and resumed: the same weights",
+    "hf_trainer.py": "6 steps; stopped at 4 and resumed: the same weights",
     "midtrain_transformers.py": "trivium and transformers write the same 24 tokens",
 }
 

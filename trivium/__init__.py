@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from trivium.adapters.steps import Steps as Steps
     from trivium.config.load import load_config as load_config
     from trivium.config.schema import Config as Config
     from trivium.engine.base import Engine as Engine
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from trivium.train.trainer import Trainer as Trainer
 
 _HOMES = {
+    "trivium.adapters.steps": ("Steps",),
     "trivium.config.load": ("load_config",),
     "trivium.config.schema": ("Config",),
     "trivium.engine.base": (

@@ -224,7 +224,6 @@ ELSEWHERE = {
     ("Distill", "step"): "plan/shape/model.py",
     ("Distill", "temperature"): "plan/settings.py",
     ("Distill", "top_k"): "plan/settings.py",
-    ("Model", "config"): "plan/shape/foreign.py",
     ("Model", "options"): "plan/shape/foreign.py",
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",

@@ -12,7 +12,7 @@ from tests.support.events import step, steps_taken
 from trivium.run import events
 from trivium.run.event_file import EventFile
 from trivium.run.events import Evaluated, Notice, StageBegan, Started, as_event, parse_event, read_events
-from trivium.train.sinks import figures
+from trivium.train.trackers.tracker import figures
 
 
 def started(number: int, resumed: bool) -> Started:

@@ -91,12 +91,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def their_config(name: str) -> Any:
+    """transformers' own config."""
+    kind, changes = MODELS[name]
+    return getattr(pytest.importorskip("transformers"), kind)(**SHAPE | changes)
+
+
 def their_model(name: str) -> Any:
     """With norms, biases and learnt numbers that are not those of the first step."""
     transformers = pytest.importorskip("transformers")
-    kind, changes = MODELS[name]
     torch.manual_seed(0)
-    config = getattr(transformers, kind)(**SHAPE | changes)
+    config = their_config(name)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():

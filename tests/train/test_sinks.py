@@ -15,7 +15,9 @@ from trivium.config.load import load_config
 from trivium.config.schema import Track
 from trivium.plan.make import make_plan
 from trivium.run.events import Evaluated, Notice
-from trivium.train.sinks import Lines, LiveView, Tracker, trackers
+from trivium.train.sinks import Lines, LiveView
+from trivium.train.trackers.make import trackers
+from trivium.train.trackers.tracker import Tracked, Tracker
 
 EVALUATED = Evaluated.without_validation(5, "general")
 
@@ -28,7 +30,7 @@ class Kept(Tracker):
     def __init__(self, every: int) -> None:
         self.said: list[str] = []
         self.steps: list[int] = []
-        super().__init__(every, self.said.append)
+        super().__init__(Tracked(Path(), "run", {}, every, {}, self.said.append))
 
     def log(self, found: Mapping[str, float], step: int) -> None:
         if step in self.fails_at:
@@ -59,7 +61,9 @@ def test_a_tracker_that_fails_is_reported_once_and_ends_nothing() -> None:
 def test_track_every_reaches_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (board,) = trackers(Track(trackers=("tensorboard",), every=4), tmp_path, "run", {}, print)
+    (board,) = trackers(
+        Track(trackers=("tensorboard",), every=4), tmp_path, tmp_path / "events.jsonl", "run", {}, print
+    )
     for number in range(1, 10):
         board.write(step(number))
     board.close()

@@ -80,3 +80,48 @@ def test_a_folder_of_a_family_that_the_decoder_lacks_is_transformers(folder: Pat
         make_plan(load_config("run.toml", ["model={ init = 'phi3', family = 'olmo3' }"]))
     with pytest.raises(PlanError, match="which the decoder lacks"):
         make_plan(load_config("run.toml", ["model={ init = 'phi3', family = 'trivium' }"]))
+
+
+def test_what_a_model_cannot_do_is_refused_by_the_plan(folder: Path) -> None:
+    for changes, said in {
+        ("model.family=llama", "engine.parallel.tensor=3"): (
+            "is 3, which does not divide the model's heads 2, kv_heads 2, ffn 128, vocab 512. Lower it."
+        ),
+        ("model.family=olmoe", "engine.parallel.tensor=2"): (
+            "is 2, but the matrices of olmoe cannot be split: transformers' plan of its matrices has moe_tp_experts"
+        ),
+        ("model.family=olmo", "stages.1.freeze=['norm']"): "stages[1].freeze: transformers' olmo has no parameters in",
+        ("model.family=olmo", "stages.1.freeze=['embedding', 'unembedding', 'attention', 'feed_forward']"): (
+            "stages[1].freeze: freezes the whole model"
+        ),
+        ("model.family=llama", "stages.1.vocab=500"): "stages[1].vocab: is 500, and the model knows 512 tokens",
+    }.items():
+        with pytest.raises(PlanError) as refusal:
+            make_plan(load_config("run.toml", list(changes)))
+        assert said in str(refusal.value)
+
+
+def test_frozen_parts_and_new_tokens_are_planned_as_the_decoders_are(folder: Path) -> None:
+    changes = ["model.family=llama", "model.kv_heads=2", "stages.1.freeze=['layers.0']", "stages.2.vocab=520"]
+    plan = make_plan(load_config("run.toml", [*changes, "engine.parallel.tensor=2"]))
+    assert [stage.freeze for stage in plan.stages] == [(), *[("attention", "feed_forward")] * 3]
+    assert [stage.vocab for stage in plan.stages] == [512, 512, 520, 520]
+    ours = make_plan(load_config("run.toml", [*changes[1:], "model.ffn=128"]))
+    flops = [[each.flops_per_token(stage) for stage in each.stages] for each in (plan, ours)]
+    assert flops[0] == flops[1]
+
+
+def test_a_folder_with_fewer_tokens_than_asked_for_is_given_more(folder: Path) -> None:
+    spec = keys_spec("phi", {**SIZES, "vocab": 500}, {})  # its lm_head has a bias, which grows too
+    TorchEngine(EngineSettings(spec)).export(folder / "phi")
+    plan = make_plan(load_config("run.toml", ["model={ init = 'phi', vocab = 512 }"]))
+    assert plan.model is not None
+    assert plan.model.vocab == 512
+    assert plan.starting is not None
+    assert plan.starting.added["12 tokens"] == "the mean of the rows of the others"
+    engine = TorchEngine(EngineSettings(plan.model))
+    engine.start_from(folder / "phi")
+    weights = engine.model.weights()
+    for name in engine.model.vocab_rows():
+        assert len(weights[name]) == 512
+        assert weights[name][500:].allclose(weights[name][:500].mean(0), atol=1e-7)

@@ -336,11 +336,14 @@ class Track(Table):
     """Where figures go beside events.jsonl."""
 
     trackers: Annotated[
-        tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False, examples=[["tensorboard"]])
+        tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...],
+        Field(strict=False, examples=[["tensorboard"]]),
     ] = ()
-    """The experiment trackers that get the figures: tensorboard, wandb."""
+    """The experiment trackers that get the figures: tensorboard, wandb, trackio, mlflow."""
+    project: Name | None = Field(None, examples=["base-models"])
+    """The project of wandb and trackio, MLflow's experiment; absent: trivium, and of wandb WANDB_PROJECT."""
     every: Count = Field(1, examples=[10])
-    """Steps between lines in the terminal, and between the steps that TensorBoard and wandb get."""
+    """Steps between lines in the terminal, and between the steps that trackers get."""
 
 
 class Config(Table):

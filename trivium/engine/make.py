@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.engine.base import Engine, EngineSettings, MakeModel
+from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.engine.ranks import Ranks, launched_ranks
 from trivium.errors import ConfigError, Problem
 from trivium.model.folder import is_saved, saved_by
@@ -45,6 +46,15 @@ def counted_spec(spec: ModelSpec) -> ModelSpec:
     from trivium.engine.torch.transformers.make import counted
 
     return counted(spec)
+
+
+def refuse_undivided(spec: ModelSpec, tensor: int) -> None:
+    """ConfigError where this many ranks cannot share the matrices of a model; of transformers', torch is asked."""
+    refuse_uneven_matrices(MeshShape(tensor=tensor), spec)
+    if spec.foreign is not None and tensor > 1:
+        from trivium.engine.torch.transformers.divided import refuse_uncomputable
+
+        refuse_uncomputable(spec, tensor)
 
 
 def foreign_files(spec: ModelSpec, folder: Path) -> dict[str, Path]:

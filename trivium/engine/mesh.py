@@ -74,12 +74,11 @@ def refuse_uneven_matrices(shape: MeshShape, spec: ModelSpec) -> None:
     if spec.own is not None and shape.tensor > 1:
         what = f"is {shape.tensor}, but only the decoder's matrices can be split, and {spec.own} makes the model"
         raise ConfigError([Problem("engine.parallel.tensor", f"{what}. Set it to 1, and share the model by shard.")])
-    if spec.foreign is not None and shape.tensor > 1:
-        what = f"is {shape.tensor}, but only the decoder's matrices can be split, and transformers makes the model"
+    if spec.foreign is not None and spec.foreign.undivided and shape.tensor > 1:
+        what = f"is {shape.tensor}, but the matrices of {spec.foreign.family} cannot be split: {spec.foreign.undivided}"
         raise ConfigError([Problem("engine.parallel.tensor", f"{what}. Set it to 1, and share the model by shard.")])
-    if spec.foreign is not None:
-        return
-    sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn, "padded vocab": spec.padded_vocab}
+    vocab = "vocab" if spec.foreign is not None else "padded vocab"
+    sizes = {"heads": spec.heads, "kv_heads": spec.kv_heads, "ffn": spec.ffn, vocab: spec.padded_vocab}
     uneven = [f"{name} {size}" for name, size in sizes.items() if size % shape.tensor]
     if uneven:
         what = f"is {shape.tensor}, which does not divide the model's {', '.join(uneven)}. Lower it."

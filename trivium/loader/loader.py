@@ -112,6 +112,14 @@ class Loader:
         """This rank's rows of any step, in any order of calls; a stream is read forward alone."""
         return self._gather(step, self._rows(step))
 
+    def rows(self, step: int, start: int, stop: int) -> Batch:
+        """Some of this rank's rows of any step; the others are not read."""
+        found = self._rows(step)
+        if not 0 <= start < stop <= found.size:
+            what = f"step {step:,} has rows 0 to {found.size - 1:,} here, and {start:,} to {stop - 1:,} were asked for."
+            raise PlanError([Problem("", what)])
+        return self._gather(step, found, start, stop)
+
     def batches(self, start: int | None = None) -> Iterator[tuple[int, Batch]]:
         """Every step from `start` on (by default from the current one) and its batch."""
         self.step = self.step if start is None else start
@@ -245,10 +253,10 @@ class Loader:
                 self._readers.popitem(last=False)
         return reader
 
-    def _gather(self, step: int, found: FoundRows) -> Batch:
-        first = (step - found.first_step) * found.size
-        stop = first + found.size
-        arrays = np.empty((4, found.size, found.seq_len), np.int32)  # fresh ones cost no more than used ones
+    def _gather(self, step: int, found: FoundRows, start: int = 0, stop: int | None = None) -> Batch:
+        before = (step - found.first_step) * found.size
+        first, stop = before + start, before + (found.size if stop is None else stop)
+        arrays = np.empty((4, stop - first, found.seq_len), np.int32)  # fresh ones cost no more than used ones
         row, file, offset = gather(found.rows[first:stop], arrays, *found.goldfish.rule)
         if row >= 0:
             raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")

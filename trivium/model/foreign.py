@@ -208,7 +208,7 @@ def read_rope(table: Mapping[str, Any]) -> RopeSpec:
     found = table.get("rope_parameters")
     found = found if isinstance(found, dict) else {}
     by_kind = _by_kind(found)
-    found = found.get("full_attention", {}) if by_kind else found
+    found = (found.get("full_attention") or {}) if by_kind else found
     theta = _number(found.get("rope_theta")) or DEFAULT_THETA
     kind = found.get("rope_type", "default")
     if kind not in ("linear", "yarn", "llama3"):
@@ -238,7 +238,7 @@ def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None, where
     """The spec with other rotary positions, of a foreign one in its config too; ConfigError where it has none to set.
 
     Where kinds of layers have their own, those of layers that see whole rows become these, and sliding layers keep
-    theirs, unless `rope.sliding` has some.
+    theirs.
     """
     foreign = spec.foreign
     if foreign is None:
@@ -253,14 +253,18 @@ def with_rope(spec: ModelSpec, rope: RopeSpec, seq_len: int | None = None, where
             if rope.dropped:
                 what = f'has drop_layers, which the family "{foreign.family}" cannot do'
             raise ConfigError([Problem(where, f"{what}. Leave it out.")])
-        if _by_kind(parameters):
-            table = parameters | {"full_attention": _written(parameters.get("full_attention") or {}, rope)}
-            if rope.sliding is not None and "sliding_attention" in parameters:
-                table["sliding_attention"] = _written(parameters["sliding_attention"] or {}, rope.sliding)
-        else:
-            table = _written(parameters, rope)
-        changed["rope_parameters"] = table
+        changed["rope_parameters"] = rope_parameters(parameters, rope)
     return replace(spec, rope=rope, foreign=foreign.changed(**changed)) if changed else spec
+
+
+def rope_parameters(before: Mapping[str, Any], rope: RopeSpec) -> dict[str, Any]:
+    """A config's rope_parameters with other rotary positions."""
+    if not _by_kind(before):
+        return _written(before, rope)
+    table = {**before, "full_attention": _written(before.get("full_attention") or {}, rope)}
+    if rope.sliding is not None and "sliding_attention" in before:
+        table["sliding_attention"] = _written(before["sliding_attention"] or {}, rope.sliding)
+    return table
 
 
 def _written(before: Mapping[str, Any], rope: RopeSpec) -> dict[str, Any]:
@@ -277,12 +281,27 @@ def with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
     """The model's first layers alone; nothing that was counted is true of it."""
     foreign = spec.foreign
     assert foreign is not None
+    lists = {key: value[:layers] for key, value in layer_lists(spec).items()}
+    return replace(spec, layers=layers, foreign=foreign.changed(**lists, **{_own_key(foreign, "layers"): layers}))
+
+
+def with_vocab(spec: ModelSpec, vocab: int) -> ModelSpec:
+    """The spec with another vocabulary, of a foreign one in its config too; what was counted follows."""
+    foreign = spec.foreign
+    if foreign is None or vocab == spec.vocab:
+        return replace(spec, vocab=vocab)
+    if foreign.parameters:
+        new = (vocab - spec.vocab) * spec.width
+        parameters = foreign.parameters + (1 if spec.tied_embeddings else 2) * new
+        foreign = replace(foreign, parameters=parameters, token_weights=foreign.token_weights + new)
+    return replace(spec, vocab=vocab, foreign=foreign.changed(**{_own_key(foreign, "vocab"): vocab}))
+
+
+def _own_key(foreign: ForeignSpec, key: str) -> str:
+    """What a family's config calls a key of `[model]`."""
     from transformers import CONFIG_MAPPING
 
-    name = KEYS["layers"]
-    name = CONFIG_MAPPING[foreign.family].attribute_map.get(name, name)
-    lists = {key: value[:layers] for key, value in layer_lists(spec).items()}
-    return replace(spec, layers=layers, foreign=foreign.changed(**lists, **{name: layers}))
+    return CONFIG_MAPPING[foreign.family].attribute_map.get(KEYS[key], KEYS[key])
 
 
 def layer_lists(spec: ModelSpec) -> dict[str, list[Any]]:
@@ -304,7 +323,8 @@ def differing(one: ForeignSpec, other: ForeignSpec) -> dict[str, tuple[Any, Any]
         return {"family": (one.family, other.family)}
     theirs, ours = deciding(one), deciding(other)
     both = [key for key in theirs if key in ours]
-    return {f"config.{key}": (theirs[key], ours[key]) for key in both if theirs[key] != ours[key]}
+    names = {_own_key(one, "vocab"): "vocab"}
+    return {names.get(key, f"config.{key}"): (theirs[key], ours[key]) for key in both if theirs[key] != ours[key]}
 
 
 def write_config(folder: Path, spec: ModelSpec, rope: RopeSpec, seq_len: int, architecture: str) -> None:

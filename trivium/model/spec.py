@@ -80,9 +80,12 @@ class ForeignSpec:
     token_weights: int = 0  # of these, those that a token is multiplied by: of experts the ones that it is sent to
     # Of each call of attention: FLOPs for a key, keys seen at most (0: all), and the cap of scores (0: none).
     attention: tuple[tuple[int, int, float], ...] = ()
+    undivided: str = ""  # why its matrices cannot be split over the tensor axis; empty where they can
+    empty_parts: tuple[str, ...] = ()  # of the model, which have no parameters: norms without any
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attention", tuple(map(tuple, self.attention)))  # lists in files
+        object.__setattr__(self, "empty_parts", tuple(self.empty_parts))
 
     @property
     def table(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from trivium.config.schema import Config
 from trivium.config.sources import StreamSource
 from trivium.engine.base import StepSettings
 from trivium.errors import PlanError, Problem, SourceError, UsageError
+from trivium.model.foreign import with_vocab
 from trivium.model.spec import ModelSpec
 from trivium.model.starting import StartingWeights
 from trivium.plan.inherit import Inherited
@@ -128,7 +129,7 @@ class Plan:
         """
         if self.model is None:
             return None
-        model = self.model if stage.vocab is None else replace(self.model, vocab=stage.vocab)
+        model = self.model if stage.vocab is None else with_vocab(self.model, stage.vocab)
         references = [model] if stage.config.kl is not None else []
         references += [] if stage.teacher is None else [stage.teacher]
         return model.flops(stage.seq_len) + sum(each.forward_flops(stage.seq_len) for each in references)

@@ -44,3 +44,9 @@ class Batch:
             self.source[start:stop],
             self.sources,
         )
+
+    def joined(self) -> "Batch":
+        """The same rows, whose documents are one, which counts positions through the row."""
+        positions = np.tile(np.arange(self.seq_len, dtype=np.int32), (self.num_rows, 1))
+        segments = np.where(self.segments == PADDING, PADDING, 0).astype(np.int32)
+        return Batch(self.tokens, self.targets, segments, positions, self.source, self.sources)

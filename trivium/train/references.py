@@ -9,7 +9,7 @@ the reference stays what it was. Of many ranks each hashes some of the files, an
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from trivium.engine.ranks import Ranks
 from trivium.errors import PlanError, Problem, TriviumError
 from trivium.files import hash_file
 from trivium.model.folder import is_saved, other_shape, read_spec, saved_by
+from trivium.model.foreign import with_vocab
 from trivium.model.huggingface import CONFIG_FILE
 from trivium.plan.plan import CompletePlan
 from trivium.plan.stage import CompleteStage
@@ -158,7 +159,7 @@ class References:
             what = f"{folder} holds {_made_by(theirs.own)}, and this run trains {_made_by(maker)}."
             yield Problem(key, f"{what} Give a reference of the same kind.")
             return
-        ours = replace(self.plan.model, vocab=stage.vocab or self.plan.model.vocab)
+        ours = with_vocab(self.plan.model, stage.vocab or self.plan.model.vocab)
         other = [
             f"{name} is {value} and not {own}"
             for name, (value, own) in other_shape(theirs, ours).items()

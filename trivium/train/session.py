@@ -28,7 +28,8 @@ from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
 from trivium.train.setup import run_engine
 from trivium.train.signals import stops_on_signals
-from trivium.train.sinks import Sinks, terminal_view, trackers
+from trivium.train.sinks import Sinks, terminal_view
+from trivium.train.trackers.make import trackers
 from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
     if ranks.is_main:
         with written_to(folder.path):
             sinks.add(EventFile(folder.events))
-        sinks.add(*trackers(config.track, folder.path, config.run.name or "run", raw_config(config), say))
+        name = config.run.name or "run"
+        sinks.add(*trackers(config.track, folder.path, folder.events, name, raw_config(config), say))
         if trainer.show:
             sinks.add(terminal_view(lambda: trainer.plan, config.track.every))
     return session

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.support.batches import make_batch, settings_at
 from tests.support.families import MODELS, SEQ_LEN, VOCAB, their_logits, their_model
+from tests.support.shared_families import shared_families
 from trivium.engine.base import EngineSettings, StageSettings
 from trivium.engine.torch.engine import TorchEngine
 from trivium.engine.torch.model import DeviceBatch
@@ -81,3 +82,11 @@ def test_gradients_are_those_of_their_model(name: str, tmp_path: Path) -> None:
         assert parameter.grad is not None
         wanted = expected[family.their_name(ours)]
         torch.testing.assert_close(parameter.grad[: len(wanted)], wanted, rtol=1e-3, atol=1e-5, msg=ours)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_rows_or_matrices_find_the_losses_of_one_process() -> None:
+    shared = shared_families("native")
+    assert shared.keys() == MODELS.keys()
+    for name, errors in shared.items():
+        assert all(error is not None and error < 1e-5 for error in errors.values()), (name, errors)

@@ -13,6 +13,7 @@ FORM_KEYS = (
     *("attention_scale", "attention_softcap", "logit_softcap", "logit_scale", "embedding_scale"),
 )
 OWN_KEYS = ("depth", "qk_norm", "no_rope_every", *FORM_KEYS)  # a model of transformers has options instead
+INIT_KEYS = ("norm_eps", "tied_embeddings", "init_std")  # which weights decide, or have no use for
 TOKENIZER_KEYS = {
     "train": ("huggingface",),
     "chat_template": ("huggingface",),
@@ -104,15 +105,13 @@ def _family_rules(view: View, model: Model) -> Iterator[Finding]:
     if engine.name == "jax":
         what = f'is {named}, and JAX trains trivium\'s own decoder alone. Leave it out, or write engine.name = "torch".'
         yield view.problem(("model", "family"), what)
-    if engine.parallel.tensor > 1:
-        what = f"is {engine.parallel.tensor}, but only the decoder's matrices can be split, and family is {named}"
-        yield view.problem(("engine", "parallel", "tensor"), f"{what}. Leave it out, and share the model by shard.")
 
 
 def _form_rules(view: View, model: Model) -> Iterator[Finding]:
     """Windows and the layers that have them come together; weights that are given decide what layers are."""
     if model.init is not None:
-        for key in (key for key in FORM_KEYS if view.given("model", key)):
+        others = () if model.is_foreign else OWN_KEYS[1:]  # which are refused there already
+        for key in (key for key in (*others, *INIT_KEYS) if view.given("model", key)):
             what = "is given with init, whose weights decide it. Leave it out."
             yield view.problem(("model", key), what)
         return

@@ -80,8 +80,8 @@ from trivium.engine.torch.optim import Optimizers
 from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.model.folder import is_saved, read_spec
-from trivium.model.foreign import with_rope
-from trivium.model.parts import part_of, parts_of
+from trivium.model.foreign import with_rope, with_vocab
+from trivium.model.parts import parts_of
 from trivium.rows.batch import Batch
 from trivium.seeds import derive_key
 
@@ -278,14 +278,14 @@ class TorchEngine:
         if vocab == old and self.model.precision == PRECISIONS[precision]:
             return
         weights, state = self._weights(), {} if fresh else dict(self.optimizers.state())
-        self.settings = replace(self.settings, spec=replace(self.settings.spec, vocab=vocab))
+        self.settings = replace(self.settings, spec=with_vocab(self.settings.spec, vocab))
         with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw numbers when it is made
             self.held = empty_model(self.settings, self.device, precision)
         self.model = self.held.model
         if vocab > old:
-            ours = self._weights()
-            state, weights = grown_state(state, weights, ours, old, vocab), grown(weights, ours, old, vocab)
-            self.copies = [grown(copy, ours, old, vocab) for copy in self.copies]
+            growth = (self._weights(), self.model.vocab_rows(), old, vocab)
+            state, weights = grown_state(state, weights, *growth), grown(weights, *growth)
+            self.copies = [grown(copy, *growth) for copy in self.copies]
         for name, tensor in self._weights().items():
             local_part(tensor)[0].copy_(local_part(weights[name])[0])
         self.optimizers = self._fresh_optimizers(self.optimizers.settings)
@@ -295,7 +295,7 @@ class TorchEngine:
         """Make room for weights with another vocabulary, of which none has a value yet."""
         if vocab == self.settings.spec.vocab or self.settings.make_model is not None:
             return
-        self.settings = replace(self.settings, spec=replace(self.settings.spec, vocab=vocab))
+        self.settings = replace(self.settings, spec=with_vocab(self.settings.spec, vocab))
         self.held = empty_model(self.settings, self.device, self.precision)
         self.model = self.held.model
         self.model.recompute = self.stage.recompute or "none"
@@ -308,7 +308,7 @@ class TorchEngine:
         """Let no gradient be made of what the stage freezes; what the optimizer keeps of it stays as it is."""
         frozen = parts_of(stage.freeze, self.settings.spec)
         for name, parameter in self.model.weights().items():
-            parameter.requires_grad_(not frozen or part_of(name) not in frozen)
+            parameter.requires_grad_(not frozen or self.model.part_of(name) not in frozen)
 
     def _enter_average(self, stage: StageSettings) -> None:
         """The weights become the average where a stage starts from it; then one begins, goes on or ends."""

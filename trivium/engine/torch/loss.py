@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from trivium.engine.base import FrozenStates, LossBatch, TokenLosses
 from trivium.engine.own import loss_name, losses_and_figures
@@ -144,6 +145,16 @@ class ReferenceStates:
     hidden: Tensor  # (tokens, width)
     unembedding: Tensor  # (padded vocabulary, width), or this rank's rows of it
     form: LogitForm = PLAIN_LOGITS
+
+    def with_rows(self, rows: int, axis: TensorAxis) -> "ReferenceStates":
+        """With this many rows of the unembedding on each rank: another model may pad its vocabulary otherwise.
+
+        Where ranks share a vocabulary that is padded otherwise, they gather the reference's.
+        """
+        if len(self.unembedding) == rows:
+            return self
+        own = axis.join(self.unembedding, 0)[axis.rank * rows : (axis.rank + 1) * rows]
+        return replace(self, unembedding=pad(own, (0, 0, 0, rows - len(own))))
 
 
 class Losses(NamedTuple):  # a tuple, so that FSDP finds the tensors in it
@@ -279,7 +290,7 @@ class _SlicedLoss(torch.autograd.Function):
         known = max(0, vocab - axis.rank * len(weight))  # columns of this rank that are not padding
         room = nats.new_empty(min(size, len(loss_targets.tokens)), len(weight))
         anchors = [
-            _Anchor.of(reference, penalty, nats, room)
+            _Anchor.of(reference.with_rows(len(weight), axis), penalty, nats, room)
             for reference, penalty in zip(references, objective.penalties, strict=True)
         ]
         for start in range(0, len(loss_targets.tokens), size):

@@ -21,16 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trivium.engine.base import Recompute
 from trivium.engine.draw import first_values
+from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch.attention import PLAIN, Layout, WholeRows
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.context_parallel.layouts import FromStarts, shared_layout
-from trivium.engine.torch.context_parallel.slots import joined
 from trivium.engine.torch.layers import Layer, RMSNorm, Rotation
 from trivium.engine.torch.loss import (
     LogitForm,
@@ -42,6 +43,7 @@ from trivium.engine.torch.loss import (
     sliced_loss,
 )
 from trivium.engine.torch.tensor_parallel.axis import ALONE, TensorAxis, embed
+from trivium.model.parts import part_of
 from trivium.model.spec import AttentionSpec, ModelSpec, RopeSpec
 from trivium.rows.batch import IGNORED, PADDING, Batch
 
@@ -90,7 +92,7 @@ class DeviceBatch:
         what the losses of rows are multiplied by.
         """
         device = table.cos.device
-        batch = batch if document_mask else joined(batch)
+        batch = batch if document_mask else batch.joined()
         layout = shared_layout(context, batch.segments, document_mask, device, kinds) if attends else WholeRows()
         if context.size > 1:
             batch = context.share(batch.seq_len).of_batch(batch)
@@ -187,6 +189,14 @@ class LanguageModel(nn.Module):
         """Every parameter, by the name that it is drawn, optimized and saved by."""
         return dict(self.named_parameters())
 
+    def vocab_rows(self) -> tuple[str, ...]:
+        """The parameters that have a row for every token."""
+        return tuple(name for name in VOCAB_MATRICES if name in self.weights())
+
+    def part_of(self, name: str) -> str:
+        """The part of the model that a parameter belongs to, which a stage may freeze."""
+        return part_of(name)
+
     def constants(self) -> dict[str, Tensor]:
         """Tensors that belong to the weights and that nothing trains, whole on every rank."""
         return {}
@@ -201,6 +211,10 @@ class LanguageModel(nn.Module):
 
     def fill_constants(self) -> None:
         """Give values to what has them without a seed or a folder; called once the model has memory."""
+
+    def split_matrices(self, mesh: DeviceMesh) -> None:
+        """Let a model without storage hold this rank's part of its matrices."""
+        raise NotImplementedError
 
     def set_rope(self, rope: RopeSpec) -> None:
         """From now on these rotary positions, where they are not given with each batch."""
@@ -240,7 +254,7 @@ class LanguageModel(nn.Module):
 
     def use_lm_head(self, use: Callable[[Tensor], Result]) -> Result:
         """What `use` makes of the lm_head's weight: of the rows that this rank of the tensor axis has, gathered."""
-        return use(_own_rows(self.lm_head.weight))  # type: ignore[arg-type]
+        return use(own_rows(self.lm_head.weight))  # type: ignore[arg-type]
 
     def states(self, batch: DeviceBatch) -> ReferenceStates:
         """What a loss needs of a frozen model; on many ranks until its gathered weights are let go."""
@@ -316,17 +330,17 @@ class LMHead(nn.Linear):
     """The matrix that makes logits, used inside a call of the module: FSDP gathers it for that."""
 
     def forward(self, use: Callable[[Tensor], Any]) -> Any:  # type: ignore[override]
-        return use(_own_rows(self.weight))
+        return use(own_rows(self.weight))
 
 
 class Embedding(nn.Embedding):
     """Tokens -> vectors, to be summed over the ranks that share its rows."""
 
     def forward(self, tokens: Tensor, axis: TensorAxis) -> Tensor:  # type: ignore[override]
-        return embed(tokens, _own_rows(self.weight), axis)
+        return embed(tokens, own_rows(self.weight), axis)
 
 
-def _own_rows(weight: Tensor) -> Tensor:
+def own_rows(weight: Tensor) -> Tensor:
     """The rows of a matrix that this rank of the tensor axis has."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
@@ -352,6 +366,11 @@ class Decoder(LanguageModel):
     def use_lm_head(self, use: Callable[[Tensor], Result]) -> Result:
         result: Result = super().use_lm_head(use) if self.unembedding is None else self.unembedding(use)
         return result
+
+    def split_matrices(self, mesh: DeviceMesh) -> None:
+        from trivium.engine.torch.tensor_parallel.styles import split_matrices  # which imports this module
+
+        split_matrices(self, mesh)
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm."""

@@ -36,7 +36,6 @@ from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.engine.torch.context_parallel.axis import WHOLE, ContextAxis
 from trivium.engine.torch.model import Decoder, LanguageModel
 from trivium.engine.torch.ranks import join
-from trivium.engine.torch.tensor_parallel.styles import split_matrices
 
 CLIP_EPS = 1e-6  # torch's own
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
@@ -126,8 +125,7 @@ class ShardedModel:
             gathered = MixedPrecisionPolicy()
         data: DeviceMesh = self.mesh[REPLICATE, SHARD] if self.shape.replicate > 1 else self.mesh[SHARD]
         if self.shape.tensor > 1:
-            assert isinstance(model, Decoder), "models of the user's own are refused"
-            split_matrices(model, self.mesh[TENSOR])
+            model.split_matrices(self.mesh[TENSOR])
         lets_go = self.reshard_after_forward
         of_layers, of_others = lets_go is not False, lets_go is True
         for layer in model.layers:

@@ -1,7 +1,6 @@
 """`[model]` with a family of transformers, and the weights it starts from -> a model's shape, or what it cannot do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from trivium.config.schema import ANY_FAMILY, OWN_FAMILY, Config, Model
@@ -10,6 +9,7 @@ from trivium.errors import ConfigError, Problem
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.foreign import KEYS, folder_spec, keys_spec, table_spec, with_rope
 from trivium.model.huggingface import CONFIG_FILE, read_table
+from trivium.model.parts import all_parts, parts_of
 from trivium.model.spec import ModelSpec, RopeSpec
 
 FOREIGN_KEYS = ("vocab", "tied_embeddings", "init_std", "norm_eps")  # beside sizes: absent, they are the family's
@@ -52,26 +52,20 @@ def _refuse_other_family(model: Model, found: ModelSpec, where: str) -> None:
         raise ConfigError([Problem("model.family", f"{what}. Leave family out, or give another folder.")])
 
 
-def foreign_vocab(spec: ModelSpec, vocab: int, *, is_given: bool) -> ModelSpec:
-    """A model of transformers with the tokenizer's vocabulary; one whose config or weights are given has its own."""
-    assert spec.foreign is not None
-    if not is_given:
-        return replace(spec, vocab=vocab, foreign=spec.foreign.changed(vocab_size=vocab))
-    if spec.vocab < vocab:
-        what = f"is {spec.vocab:,}, but the tokenizer has {vocab:,} tokens. Use the model's own tokenizer, or raise it."
-        raise ConfigError([Problem("model.vocab", what)])
-    return spec
-
-
 def foreign_problems(
-    config: Config, stages: Sequence[Stage], spec: ModelSpec, ropes: Sequence[RopeSpec]
+    config: Config, stages: Sequence[Stage], spec: ModelSpec, ropes: Sequence[RopeSpec], vocab: int
 ) -> list[Problem]:
-    """What a model of transformers cannot do here, of all stages."""
+    """What a model of transformers cannot do here, of all stages; `vocab` is the tokenizer's."""
     assert spec.foreign is not None
     problems: list[Problem] = []
     if config.engine.name == "jax":
         what = f'is "jax", which trains trivium\'s own decoder alone, and the model is a {spec.foreign.family}'
         problems.append(Problem("engine.name", f'{what}. Write name = "torch".'))
+    if config.model.config is not None and spec.vocab < vocab:
+        what = f"{config.model.config} has {spec.vocab:,} tokens, and the tokenizer {vocab:,}"
+        problems.append(
+            Problem("model.vocab", f"{what}. Write model.vocab = {vocab}, or take the model's own tokenizer.")
+        )
     positions = spec.foreign.table.get("rope_parameters")
     for number, (stage, rope) in enumerate(zip(stages, ropes, strict=True)):
         try:
@@ -81,8 +75,20 @@ def foreign_problems(
         if not positions and stage.seq_len > spec.max_seq_len:
             known = f"{spec.foreign.family} has {spec.max_seq_len:,} trained positions"
             problems.append(Problem(f"stages[{number}].seq_len", f"is {stage.seq_len:,}, and {known}. Lower it."))
-        for key in ("freeze", "vocab"):
-            if getattr(stage, key):
-                what = f"is given, and is for trivium's own decoder, but the model is a {spec.foreign.family}"
-                problems.append(Problem(f"stages[{number}].{key}", f"{what}. Leave it out."))
     return problems
+
+
+def refuse_empty_freezes(freezes: Sequence[Sequence[str]], spec: ModelSpec) -> None:
+    """Some families have norms without parameters, which cannot be frozen, and are nothing that is left to train."""
+    assert spec.foreign is not None
+    empty, problems = set(spec.foreign.empty_parts), []
+    for number, parts in enumerate(parts_of(names, spec) for names in freezes):
+        where = f"stages[{number}].freeze"
+        if parts & empty:
+            what = f"transformers' {spec.foreign.family} has no parameters in {', '.join(sorted(parts & empty))}"
+            problems.append(Problem(where, f"{what}. Leave it out."))
+        elif parts and parts >= all_parts(spec) - empty:
+            what = "freezes the whole model, so that nothing would be trained"
+            problems.append(Problem(where, f"{what}. Leave out a part."))
+    if problems:
+        raise ConfigError(problems)

@@ -18,16 +18,16 @@ from typing import Any
 
 from trivium.config.schema import SIZES, Config, Model, Size, Tokenizer
 from trivium.config.stages import Rope, SlidingRope, Stage
-from trivium.engine.make import counted_spec, foreign_files, own_parameters, weight_shapes
+from trivium.engine.make import counted_spec, foreign_files, own_parameters, refuse_undivided, weight_shapes
 from trivium.errors import ConfigError, Problem, ResumeError, SourceError, TriviumError
 from trivium.files import read_json
 from trivium.model.folder import is_saved, read_spec
-from trivium.model.foreign import with_rope
+from trivium.model.foreign import with_rope, with_vocab
 from trivium.model.parts import all_parts, last_layer, name_problem, parts_of, shortest_names
 from trivium.model.spec import HEAD_DIM, ModelSpec, RopeSpec
 from trivium.model.starting import StartingWeights, from_checkpoint, from_files, from_huggingface
 from trivium.plan.settings import family_model
-from trivium.plan.shape.foreign import foreign_problems, foreign_spec, foreign_vocab, given_spec
+from trivium.plan.shape.foreign import foreign_problems, foreign_spec, given_spec, refuse_empty_freezes
 from trivium.plan.stage import PlannedStage
 from trivium.run.folder import weights_folder
 from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
@@ -76,12 +76,12 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         return PlannedModel(None, (vocab,), ropes, freezes=freezes)
     warnings = []
     if spec.foreign is not None:
-        problems += foreign_problems(config, stages, spec, ropes)
-        spec = foreign_vocab(spec, vocab, is_given=weights is not None or config.model.config is not None)
-    elif weights is not None and spec.vocab < vocab and config.model.vocab is None:
+        problems += foreign_problems(config, stages, spec, ropes, vocab)
+    if weights is not None and spec.vocab < vocab and config.model.vocab is None:
         warnings.append(_grown_by_tokenizer(spec.vocab, vocab))
+    has_own = weights is not None or config.model.config is not None
+    spec = with_vocab(spec, max(vocab, spec.vocab) if has_own else vocab)
     if spec.foreign is None:
-        spec = replace(spec, vocab=vocab if weights is None else max(vocab, spec.vocab))
         spec = _with_family(config, spec, weights)
     vocabs = stage_vocabs(stages, spec)
     found = [find_teacher(index, stage, vocabs[index], config) for index, stage in enumerate(stages)]
@@ -90,17 +90,20 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         raise ConfigError(problems)
     gaps = tuple(each.gap for each in found if each.gap is not None)
     warnings += [each.warning for each in found if each.warning is not None]
-    spec = spec if spec.foreign is None else counted_spec(spec)
+    if spec.foreign is not None:
+        spec = counted_spec(spec)
+        refuse_empty_freezes(freezes, spec)
+    refuse_undivided(spec, config.engine.parallel.tensor)
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
 
 
 def starting_weights(config: Config, spec: ModelSpec, weights: Path) -> StartingWeights:
     """What a model takes from a folder of either kind; ConfigError where a tensor is missing or does not fit."""
+    had = min(read_spec(weights, foreign=spec.foreign is not None).vocab, spec.vocab)
+    stored = with_vocab(spec, had)
     if spec.foreign is not None and not is_saved(weights):
-        return from_files(weights, foreign_files(spec, weights))
-    had = min(read_spec(weights).vocab, spec.vocab)
-    stored = replace(spec, vocab=had)
-    if is_saved(weights):
+        found = from_files(weights, foreign_files(stored, weights))
+    elif is_saved(weights):
         found = from_checkpoint(weights, stored, optimizer=config.model.init_optimizer)
     else:
         found = from_huggingface(weights, stored, weight_shapes(stored))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.batches import make_batch
-from trivium.engine.torch.context_parallel.slots import SlotShare, joined
+from trivium.engine.torch.context_parallel.slots import SlotShare
 from trivium.rows.batch import IGNORED, PADDING
 
 RANKS, SLOTS = st.integers(2, 5), st.integers(1, 70)
@@ -53,6 +53,6 @@ def test_slots_that_only_make_parts_even_count_for_nothing() -> None:
 
 
 def test_joined_documents_are_one_that_counts_through_the_row() -> None:
-    batch = joined(make_batch(((2, 3),), seq_len=6))
+    batch = make_batch(((2, 3),), seq_len=6).joined()
     assert batch.segments[0].tolist() == [0, 0, 0, 0, 0, PADDING]
     assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5]

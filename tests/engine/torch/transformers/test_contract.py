@@ -9,16 +9,17 @@ import pytest
 
 from tests.engine.contract import GENERATED, EngineContract
 from tests.engine.distill_contract import DistillContract
-from tests.engine.freeze_contract import FreezeContract
-from tests.engine.grow_contract import GrowContract
+from tests.engine.freeze_contract import State
 from tests.engine.layers_contract import LayersContract
 from tests.engine.tiny import STAGE, hash_of
 from tests.engine.torch.transformers.families import tiny
 from tests.support.batches import SEQ_LEN, TINY, VOCAB, make_batch, settings_at
 from tests.support.generated import log_probabilities, normalised
 from trivium.engine.base import Engine, EngineSettings, KlSettings, OptimizerSettings, Precision, StageSettings
+from trivium.engine.make import weight_shapes
 from trivium.engine.torch.engine import TorchEngine
 from trivium.errors import ConfigError, ResumeError
+from trivium.model.families.table import FAMILIES
 from trivium.model.foreign import keys_spec
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -34,8 +35,9 @@ SIZES = (
     "head_dim",
     "tied_embeddings",
 )
-DECODERS_OWN = (LayersContract, FreezeContract, GrowContract, DistillContract)  # of its shapes, names and vocabulary
+DECODERS_OWN = (LayersContract, DistillContract)  # of its shapes and names
 OF_THE_DECODER = [name for each in DECODERS_OWN for name in vars(each) if name.startswith("test_")]
+LLAMA = next(family for family in FAMILIES if family.name == "llama")
 IN_OTHER_WORDS = (
     "test_another_model_is_refused_as_a_reference",
     "test_another_model_is_refused_by_name",
@@ -55,6 +57,17 @@ class TestTransformers(EngineContract):
 
     def make(self, settings: EngineSettings) -> Engine:
         return TorchEngine(replace(settings, spec=llama(settings.spec)))
+
+    def state_of(self, engine: Engine) -> tuple[State, State]:
+        """Under the decoder's names, by which the contract finds the parts of a model."""
+        assert isinstance(engine, TorchEngine)
+        ours = {LLAMA.their_name(name): name for name in weight_shapes(TINY)}
+        weights = {ours[name]: each.detach().numpy().copy() for name, each in engine.model.weights().items()}
+        kept = ((name.partition(":"), each) for name, each in engine.optimizers.state() if each.ndim)
+        return weights, {f"{ours[name]}:{part}": each.numpy().copy() for (name, _, part), each in kept}
+
+    def rows_of(self, vocab: int) -> int:
+        return vocab
 
     def test_another_shape_is_refused_by_name(self, tmp_path: Path) -> None:
         self.make(EngineSettings(replace(TINY, ffn=128), device="cpu")).save(tmp_path).wait()
@@ -204,3 +217,18 @@ def test_a_model_that_cannot_be_held_rightly_is_refused_by_name(family: str, why
         TorchEngine(EngineSettings(spec))
     assert f'model.family: "{family}" cannot be trained here: ' in str(refusal.value)
     assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize("student", ["decoder", "transformers"])
+def test_a_teacher_may_be_of_the_other_kind_which_pads_its_vocabulary_otherwise(student: str, tmp_path: Path) -> None:
+    ours, theirs = replace(TINY, vocab=300), llama(replace(TINY, vocab=300, layers=1))
+    spec, of_teacher = (ours, theirs) if student == "decoder" else (theirs, ours)
+    teacher = TorchEngine(EngineSettings(of_teacher, seed=9, device="cpu"))
+    teacher.save(tmp_path).wait()
+    batch = make_batch()
+    engine = TorchEngine(EngineSettings(spec, seed=1, device="cpu"))
+    engine.enter(replace(STAGE, distill=KlSettings(1.0, tmp_path, spec=of_teacher)))
+    steps = [engine.step(batch, settings_at(step)) for step in range(8)]
+    expected = teacher.evaluate(batch).nats / batch.loss_tokens()
+    assert steps[0].extra["teacher_loss"] == pytest.approx(expected, rel=1e-5)
+    assert steps[-1].extra["distill"] < steps[0].extra["distill"]

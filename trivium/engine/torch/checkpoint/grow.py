@@ -1,11 +1,11 @@
 """Tensors with a row for every token -> the same for a larger vocabulary, laid out as the grown model's."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
-from trivium.engine.grow import VOCAB_MATRICES, grown_part
+from trivium.engine.grow import grown_part
 from trivium.engine.torch.parallel import local_part, whole
 from trivium.errors import UsageError
 
@@ -19,24 +19,33 @@ def lay_rows(target: Tensor, rows: Tensor, vocab: int, *, averaged: bool) -> Non
     local.copy_(torch.from_numpy(part))
 
 
-def grown(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], old: int, vocab: int) -> dict[str, Tensor]:
-    """Weights or a copy of them, by name, with the mean of the old rows for new tokens; all ranks must ask."""
+def grown(
+    tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], rows_of: Collection[str], old: int, vocab: int
+) -> dict[str, Tensor]:
+    """Weights or a copy of them, by name, of which `rows_of` have a row for every token: new ones are the others' mean.
+
+    All ranks must ask.
+    """
     found = dict(tensors)
-    for name in VOCAB_MATRICES:
-        if name in tensors:
-            found[name] = torch.empty_like(like[name], dtype=tensors[name].dtype, requires_grad=False)
-            lay_rows(found[name], whole(tensors[name])[:old], vocab, averaged=True)
+    for name in rows_of:
+        found[name] = torch.empty_like(like[name], dtype=tensors[name].dtype, requires_grad=False)
+        lay_rows(found[name], whole(tensors[name])[:old], vocab, averaged=True)
     return found
 
 
 def grown_state(
-    state: Mapping[str, Tensor], was: Mapping[str, Tensor], like: Mapping[str, Tensor], old: int, vocab: int
+    state: Mapping[str, Tensor],
+    was: Mapping[str, Tensor],
+    like: Mapping[str, Tensor],
+    rows_of: Collection[str],
+    old: int,
+    vocab: int,
 ) -> dict[str, Tensor]:
     """An optimizer's state, named `parameter:part`, with zeros for new tokens; numbers and the like stay."""
     found = dict(state)
     for key, tensor in state.items():
         name = key.rpartition(":")[0]
-        if name not in VOCAB_MATRICES or tensor.ndim == 0:
+        if name not in rows_of or tensor.ndim == 0:
             continue
         if tensor.shape == was[name].shape:
             found[key] = torch.empty_like(like[name], dtype=tensor.dtype, requires_grad=False)

@@ -4,8 +4,6 @@ A rank draws its own part of every parameter (`engine/draw.py`), some rows at a 
 a rule of its own, which gives whole parameters; of these a rank keeps its part.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,7 +11,6 @@ from torch import nn
 
 from trivium.engine.base import EngineSettings, MakeModel, Precision
 from trivium.engine.draw import init_key
-from trivium.engine.grow import VOCAB_MATRICES
 from trivium.engine.torch import huggingface
 from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.checkpoint.state import WEIGHTS, read_into, refuse_other_weights, saved_tensors, under
@@ -23,6 +20,7 @@ from trivium.engine.torch.own import OwnModel
 from trivium.engine.torch.parallel import HeldModel, hold, local_part
 from trivium.errors import UsageError
 from trivium.model.folder import is_saved, read_spec, refuse_other_model
+from trivium.model.foreign import with_vocab
 from trivium.model.spec import ModelSpec, RopeSpec
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -74,9 +72,9 @@ def fill(model: LanguageModel, folder: Path) -> None:
     """
     there = read_spec(folder, foreign=model.spec.foreign is not None)
     spec = model.spec
-    if there.own is None and there.foreign is None:
-        spec = replace(spec, vocab=min(there.vocab, spec.vocab))
-    apart = VOCAB_MATRICES if spec.vocab < model.spec.vocab else ()
+    if there.own is None:
+        spec = with_vocab(spec, min(there.vocab, spec.vocab))
+    apart = model.vocab_rows() if spec.vocab < model.spec.vocab else ()
     weights = model.tensors()
     if not is_saved(folder):
         refuse_other_model(folder, spec)
@@ -85,24 +83,21 @@ def fill(model: LanguageModel, folder: Path) -> None:
             from trivium.engine.torch.transformers import model as foreign
 
             assert isinstance(model, foreign.TransformersModel)
-            files.read_weights(model, folder)
+            files.read_weights(model, folder, spec)
             return
         assert isinstance(model, Decoder), "a Hugging Face folder has no model of anyone's own"
         huggingface.read_weights(model, folder, spec.vocab)
         return
     saved = saved_tensors(folder, spec)  # refuses another model's
-    shapes = {name: padded_shape(name, tensor.shape, spec) for name, tensor in weights.items()}
+    shapes = {
+        name: (spec.padded_vocab, *each.shape[1:]) if name in apart else each.shape for name, each in weights.items()
+    }
     refuse_other_weights(folder, shapes, saved)
     read_into(folder, saved, under(WEIGHTS, {name: each for name, each in weights.items() if name not in apart}))
-    for name in (name for name in apart if name in weights):
+    for name in apart:
         rows = torch.empty(saved[WEIGHTS + name].shape, dtype=saved[WEIGHTS + name].dtype)
         read_into(folder, saved, {WEIGHTS + name: rows})
         lay_rows(weights[name], rows[: spec.vocab], model.spec.vocab, averaged=True)
-
-
-def padded_shape(name: str, shape: Sequence[int], spec: ModelSpec) -> Sequence[int]:
-    """A parameter's shape inside an engine, of a model with this vocabulary."""
-    return shape if spec.own is not None or name not in VOCAB_MATRICES else (spec.padded_vocab, *shape[1:])
 
 
 def write_folder(model: LanguageModel, rope: RopeSpec, seq_len: int, folder: Path) -> None:

@@ -80,10 +80,3 @@ class SlotShare:
     def _ends(self) -> Iterator[int]:
         """Where the slots of one rank end and those of another begin: not in the middle, where both are the last's."""
         return (number * self.stretch for number in range(1, 2 * self.ranks) if number != self.ranks)
-
-
-def joined(batch: Batch) -> Batch:
-    """The same rows, whose documents are one, which counts positions through the row."""
-    positions = np.broadcast_to(np.arange(batch.seq_len, dtype=np.int32), batch.positions.shape)
-    segments = np.where(batch.segments == PADDING, PADDING, 0).astype(np.int32)
-    return Batch(batch.tokens, batch.targets, segments, positions, batch.source, batch.sources)

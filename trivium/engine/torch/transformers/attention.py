@@ -12,6 +12,7 @@ but the price; sinks are refused where the model is made.
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 from transformers import AttentionInterface
 
@@ -40,10 +41,23 @@ def attend(
     width, widest = value.shape[-1], max(query.shape[-1], value.shape[-1])
     if isinstance(layout, Recorder):
         return layout.record(module, query, key, value, how, attention_mask, others), None
+    if isinstance(query, DTensor):  # of ranks that share the model's matrices, each attends by its own heads
+        queries, keys, values = map(own_heads, (query, key, value))
+        found, _ = attend(module, queries, keys, values, None, scaling, sliding_window, softcap, layout)
+        return DTensor.from_local(found, query.device_mesh, [Shard(2)]), None
     queries, keys, values = (
         pad(each.to(value.dtype), (0, widest - each.shape[-1])).transpose(1, 2) for each in (query, key, value)
     )
     return layout.attend(queries, keys, values, how)[..., :width], None
+
+
+def own_heads(every: Any) -> Tensor:
+    """The heads (B, heads, T, head_dim) of this rank, of which it may have all, or its own alone."""
+    if every.placements != (Shard(1),):
+        # Gathered, gradients are laid out by heads last: torch's view needs them so, and does not look.
+        every = every.transpose(1, 2).contiguous().redistribute(placements=[Shard(2)]).transpose(1, 2)
+    own: Tensor = every.to_local()
+    return own
 
 
 class Recorder:

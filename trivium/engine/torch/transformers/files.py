@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from transformers.core_model_loading import revert_weight_conversion
 
+from trivium.engine.torch.checkpoint.grow import lay_rows
 from trivium.engine.torch.parallel import local_part, whole
 from trivium.engine.torch.transformers.make import make_inner
 from trivium.engine.torch.transformers.model import TransformersModel
@@ -88,15 +89,23 @@ def _place(owner: Tensor, part: Tensor) -> tuple[slice, ...] | None:
 
 
 @torch.no_grad()
-def read_weights(model: TransformersModel, folder: Path) -> None:
-    """Fill a model from a folder; what is missing, too much or of another shape is refused, all at once."""
+def read_weights(model: TransformersModel, folder: Path, there: ModelSpec) -> None:
+    """Fill a model from a folder; what is missing, too much or of another shape is refused, all at once.
+
+    `there` is the model that the folder has, with fewer tokens perhaps: the rows of others are their mean.
+    """
     ours: dict[str, Tensor] = {**model.weights(), **model.constants()}
-    tensors = file_tensors(model.spec, ours)
+    tensors = file_tensors(there, ours)
+    apart = model.vocab_rows() if there.vocab < model.spec.vocab else ()
     files = _fitting(folder, tensors, tied=model.tied)
     for path in sorted(set(files.values())):
         with open_tensors(path, "pt") as file:
             for name in sorted(name for name in tensors if files.get(name) == path):
-                _copy_part(file, name, tensors[name], ours[tensors[name].owner])
+                owner = tensors[name].owner
+                if owner in apart:
+                    lay_rows(ours[owner], file.get_tensor(name).float(), model.spec.vocab, averaged=True)
+                else:
+                    _copy_part(file, name, tensors[name], ours[owner])
 
 
 def _copy_part(file: Any, name: str, tensor: FileTensor, ours: Tensor) -> None:

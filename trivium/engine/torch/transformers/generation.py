@@ -5,16 +5,32 @@ gather the same layers.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 from transformers import DynamicCache
 
 from trivium.engine.torch.model import uncompiled
 from trivium.engine.torch.parallel import HeldModel
+from trivium.engine.torch.transformers.attention import own_heads
 from trivium.engine.torch.transformers.model import TransformersModel
+
+
+class OwnHeads(DynamicCache):
+    """transformers' cache, with the heads of this rank where ranks share the model's matrices."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *others: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        if not isinstance(key_states, DTensor):
+            plain: tuple[Tensor, Tensor] = super().update(key_states, value_states, *others, **named)
+            return plain
+        mesh = key_states.device_mesh
+        both = super().update(own_heads(key_states), own_heads(value_states), *others, **named)
+        keys, values = (DTensor.from_local(each, mesh, [Shard(1)]) for each in both)
+        return keys, values
 
 
 class CachedGeneration:
@@ -31,7 +47,7 @@ class CachedGeneration:
         for row, prompt in enumerate(prompts):
             tokens[row, longest - len(prompt) :], seen[row, longest - len(prompt) :] = prompt, 1
         self.seen = torch.from_numpy(seen).to(device)
-        self.cache = DynamicCache(config=self.model.inner.config)
+        self.cache = OwnHeads(config=self.model.inner.config)
         self._logits = self._next(torch.from_numpy(tokens).to(device))
 
     def logits(self) -> NDArray[np.float32]:

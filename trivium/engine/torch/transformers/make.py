@@ -12,8 +12,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel, logging
 
 from trivium.engine.torch.transformers import attention, experts
-from trivium.engine.torch.transformers.probe import Probed, probe, refusal
-from trivium.model.spec import ModelSpec
+from trivium.engine.torch.transformers.parts import parts_by_parameter
+from trivium.engine.torch.transformers.probe import probe, refusal
+from trivium.engine.torch.transformers.tensor import why_undivided
+from trivium.model.parts import all_parts
+from trivium.model.spec import ForeignSpec, ModelSpec
 
 
 def make_inner(spec: ModelSpec) -> tuple[PreTrainedModel, dict[str, Tensor]]:
@@ -57,15 +60,32 @@ def layers_of(inner: PreTrainedModel, spec: ModelSpec) -> nn.ModuleList:
 def counted(spec: ModelSpec) -> ModelSpec:
     """The spec with what can only be counted on the model; ConfigError where it cannot be trained here."""
     assert spec.foreign is not None
-    parameters, probed = _looked_at(replace(spec, foreign=replace(spec.foreign, parameters=0, token_weights=0)))
-    foreign = replace(spec.foreign, parameters=parameters, attention=probed.attention)
-    return replace(spec, foreign=replace(foreign, token_weights=probed.token_weights))
+    uncounted = ForeignSpec(spec.foreign.family, spec.foreign.config)
+    return replace(spec, foreign=_looked_at(replace(spec, foreign=uncounted)))
 
 
 @cache
-def _looked_at(spec: ModelSpec) -> tuple[int, Probed]:
+def _looked_at(spec: ModelSpec) -> ForeignSpec:
+    assert spec.foreign is not None
     inner, _ = make_inner(spec)
-    return sum(each.numel() for each in inner.parameters()), probe(inner, layers_of(inner, spec), spec)
+    layers = layers_of(inner, spec)
+    probed = probe(inner, layers, spec)
+    empty = all_parts(spec) - set(parts_by_parameter(inner, layers, spec).values())
+    return replace(
+        spec.foreign,
+        parameters=sum(each.numel() for each in inner.parameters()),
+        token_weights=probed.token_weights,
+        attention=probed.attention,
+        undivided=why_undivided(inner) or "",
+        empty_parts=tuple(sorted(empty)),
+    )
+
+
+@cache
+def parts_of_model(spec: ModelSpec) -> dict[str, str]:
+    """The part that every parameter belongs to, by name."""
+    inner, _ = make_inner(spec)
+    return parts_by_parameter(inner, layers_of(inner, spec), spec)
 
 
 @contextmanager

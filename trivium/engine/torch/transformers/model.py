@@ -13,12 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.experimental import implicit_replication
 
 from trivium.engine.torch.loss import Losses, Objective, ReferenceStates
-from trivium.engine.torch.model import DeviceBatch, LanguageModel, recomputed
+from trivium.engine.torch.model import DeviceBatch, LanguageModel, own_rows, recomputed
+from trivium.engine.torch.tensor_parallel.axis import TensorAxis
 from trivium.engine.torch.transformers.experts import balance_of
 from trivium.engine.torch.transformers.first_values import rules_of
-from trivium.engine.torch.transformers.make import counted, layers_of, make_inner
+from trivium.engine.torch.transformers.make import counted, layers_of, make_inner, parts_of_model
+from trivium.engine.torch.transformers.tensor import split_matrices, to_be_divided
 from trivium.model.foreign import with_rope
 from trivium.model.spec import ModelSpec, RopeSpec
 
@@ -58,7 +62,11 @@ class TransformersModel(LanguageModel):
         bias = getattr(self.lm_head, "bias", None)
         if bias is None:
             return super().use_lm_head(use)
-        return super().use_lm_head(lambda weight: use(torch.cat((weight, bias[:, None].to(weight.dtype)), 1)))
+        return super().use_lm_head(lambda weight: use(torch.cat((weight, own_rows(bias)[:, None].to(weight.dtype)), 1)))
+
+    def split_matrices(self, mesh: DeviceMesh) -> None:
+        split_matrices(self.inner, self.layers, self.spec, mesh)
+        self.axis = TensorAxis(mesh)
 
     def hidden(self, batch: DeviceBatch) -> Tensor:
         """Hidden states (B, T, width) after the last norm; a last channel is 1 where the lm_head has a bias."""
@@ -83,7 +91,10 @@ class TransformersModel(LanguageModel):
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         asked: dict[str, Any] = {"output_router_logits": True} if routes else {}
         found = self._base(input_ids=tokens, position_ids=positions, use_cache=False, layout=batch.layout, **asked)
-        return self._with_ones(found.last_hidden_state), tuple(getattr(found, "router_logits", None) or ())
+        hidden = found.last_hidden_state
+        if self.axis.mesh is not None:
+            hidden = to_be_divided(hidden, self.axis.mesh)
+        return self._with_ones(hidden), tuple(getattr(found, "router_logits", None) or ())
 
     def _base(self, **arguments: Any) -> Any:
         """The model without its lm_head, in the precision that flows."""
@@ -106,9 +117,10 @@ class TransformersModel(LanguageModel):
         before = self.inner.config._attn_implementation
         self.inner.set_attn_implementation("eager")
         try:
-            found = self._base(
-                input_ids=tokens, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True
-            )
+            with implicit_replication():  # of masks, which all ranks of a tensor axis have whole
+                found = self._base(
+                    input_ids=tokens, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True
+                )
         finally:
             self.inner.set_attn_implementation(before)
         return self._logits(self._with_ones(found.last_hidden_state[:, -1]))
@@ -120,6 +132,14 @@ class TransformersModel(LanguageModel):
 
     def weights(self) -> dict[str, nn.Parameter]:
         return dict(self.inner.named_parameters())
+
+    def vocab_rows(self) -> tuple[str, ...]:
+        owners = [self.inner.get_input_embeddings()] + ([] if self.tied else [self.lm_head])
+        names = {id(module): name for name, module in self.inner.named_modules()}
+        return tuple(f"{names[id(each)]}.{key}" for each in owners for key, _ in each.named_parameters(recurse=False))
+
+    def part_of(self, name: str) -> str:
+        return parts_of_model(self.spec)[name]
 
     def constants(self) -> dict[str, Tensor]:
         """Buffers that files have too: numbers of a family that nothing trains."""

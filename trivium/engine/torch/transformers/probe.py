@@ -35,9 +35,10 @@ class Probed:
 
 def probe(inner: Any, layers: nn.ModuleList, spec: ModelSpec) -> Probed:
     """What a model does; ConfigError, with all that is known of it, where it is nothing that can be trained here."""
-    recorder = attention.Recorder()
-    with _experts_counted(inner):
-        flops = _flops_of_pass(inner, recorder, spec)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        recorder = meta_pass(inner, spec)
+    flops = _flops_of_products(counter)
     problems = [*_attention_problems(inner, layers, recorder), *_logit_problems(inner, spec)]
     if problems:
         raise refusal(spec, "; ".join(dict.fromkeys(problems)))
@@ -54,16 +55,21 @@ def refusal(spec: ModelSpec, why: str) -> ConfigError:
     return ConfigError([Problem("model.family", f'"{spec.foreign.family}" cannot be trained here: {why}. {instead}')])
 
 
-def _flops_of_pass(inner: Any, recorder: attention.Recorder, spec: ModelSpec) -> int:
-    """FLOPs of all products of SLOTS tokens but attention's own and those of rotary positions."""
-    counter = FlopCounterMode(display=False)
+def meta_pass(inner: Any, spec: ModelSpec) -> attention.Recorder:
+    """What a pass of SLOTS tokens without values asks of attention."""
+    recorder = attention.Recorder()
     tokens = torch.zeros(1, SLOTS, dtype=torch.long, device="meta")
     positions = torch.arange(SLOTS, device="meta")[None]
     try:
-        with counter, torch.no_grad():
+        with _experts_counted(inner), torch.no_grad():
             inner.base_model(input_ids=tokens, position_ids=positions, use_cache=False, layout=recorder)
     except Exception as error:  # whatever a family's own code does with what it does not expect
         raise refusal(spec, f"a pass without values fails ({type(error).__name__}: {str(error)[:200]})") from error
+    return recorder
+
+
+def _flops_of_products(counter: FlopCounterMode) -> int:
+    """FLOPs of all products but attention's own and those of rotary positions."""
     counts = counter.get_flop_counts()
     of_rotary = [sum(each.values()) for name, each in counts.items() if name.endswith(("rotary_emb", "rotary_embs"))]
     return int(counter.get_total_flops() - sum(of_rotary))

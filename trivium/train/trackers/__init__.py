@@ -1,0 +1,1 @@
+"""Figures of a run by name -> trackers of experiments: TensorBoard, wandb, trackio, MLflow."""
