@@ -41,6 +41,8 @@ PAGES = {
     "report": "report.md",
     "compare": "midtraining.md#what-was-gained-and-forgotten",
     "inspect": "inspect.md",
+    "why": "why.md",
+    "rerun": "why.md#take-the-steps-again",
     "sample": "sampling.md",
     "chat": "sampling.md#chatting",
     "eval": "midtraining.md#scores",

@@ -33,6 +33,7 @@ ROOMS = (
     "forecast",
     "ask",
     "train",
+    "why",
     "report",
     "init",
     "publish",

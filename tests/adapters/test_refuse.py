@@ -8,7 +8,7 @@ from tests.support.loops import three_stages
 from tests.support.training import FOUR_STAGES
 from trivium.adapters.refuse import ASKED, CHANGED, refuse
 from trivium.config.load import load_config
-from trivium.errors import PlanError
+from trivium.errors import PlanError, UsageError
 from trivium.plan.make import make_plan
 
 INSTEAD = "Take it out, or train with `trivium train`."
@@ -52,6 +52,8 @@ def test_a_loop_names_what_it_can_do_and_what_it_cannot(folder: Path) -> None:
         "stages[2].seq_len",
     ]
     refuse(plan, "This loop", can=("rope", "lr"))
+    with pytest.raises(UsageError, match=r"can: a plan has no part \['zloss'\]\. Write some of average, batch_size"):
+        refuse(plan, "This loop", can=("zloss",))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_torchs_data_loader_reads_steps_in_worker_processes(folder: Path, contex
     steps = Steps(plan, form="huggingface", tensors=True)
     if context == "spawn":
         steps = pickle.loads(pickle.dumps(steps))
-    loader = DataLoader(steps, batch_size=None, num_workers=1, multiprocessing_context=context)
+    loader: Any = DataLoader(steps, batch_size=None, num_workers=1, multiprocessing_context=context)  # type: ignore[arg-type]
     assert [hash_rows(each["input_ids"]) for each in loader] == row_hashes(plan)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from trivium.cli import ask, average, init, inspect, plan, prepare, prove, publish, report, train
+from trivium.cli import ask, average, init, inspect, plan, prepare, prove, publish, report, train, why
 from trivium.engine.ranks import end_process, launched_ranks
 from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
 from trivium.screen import echo, echo_line
@@ -56,10 +56,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         "report": Command(report.report, "trivium report runs/base"),
         "compare": Command(report.compare, "trivium compare runs/base runs/other"),
         "inspect": Command(inspect.inspect, "trivium inspect run.toml --step 4000"),
+        "why": Command(why.why, "trivium why runs/base --step 4000"),
+        "rerun": Command(why.rerun, "trivium rerun runs/base --from 4000 --to 4010 --without web:1234"),
     },
     "Models": {
         "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),
-        "chat": Command(ask.chat, "trivium chat runs/base"),
+        "chat": Command(ask.chat, "trivium chat --web runs/base runs/other@4000"),
         "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
         "export": Command(publish.export, "trivium export runs/base exported"),
         "push": Command(publish.push, "trivium push runs/base me/base"),

@@ -109,7 +109,7 @@ def text_recipe(
 ) -> Recipe:
     """How the texts of a source become tokens."""
     fim = find_fim(source.fim, settings.tokenizer, settings.config)
-    score = source.score and ScoreRange(**source.score.model_dump())
+    score = None if source.score is None else ScoreRange(**source.score.model_dump())
     words = settings.tokenizer, settings.config
     return Recipe("text", *words, source.column, source.add, dataset, fim=fim, score=score)
 

@@ -15,7 +15,7 @@ from trivium.config.schema import Config
 from trivium.config.sources import TextSource
 from trivium.errors import SourceError, UsageError
 from trivium.files import draft
-from trivium.screen import terminal
+from trivium.screen import Detail, detail, terminal
 from trivium.text.fim import USUAL_NAMES
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
@@ -79,7 +79,9 @@ def train_on_sources(config: Config, out: Path, vocab: int) -> WrittenTokenizer:
 def _train(sources: Sequence[TextDocuments], out: Path, vocab: int, *, fim: bool) -> WrittenTokenizer:
     from rich.progress import Progress
 
-    with Progress(console=terminal(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        console=terminal(stderr=True), transient=True, disable=detail() is Detail.QUIET or not sys.stderr.isatty()
+    ) as progress:
         task = progress.add_task("reading", total=sum(each.size for each in sources))
 
         def texts() -> Iterator[str]:

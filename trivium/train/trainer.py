@@ -250,7 +250,7 @@ class Trainer:
     def _evaluate(self, *, averaged: bool) -> Evaluated | None:
         fingerprints = self._fingerprints(averaged=averaged)
         weights = LossWeights(self.stage.config.loss_weight or {})
-        with self.with_weights(averaged=averaged):
+        with self.session.under_way("evaluating"), self.with_weights(averaged=averaged):
             batches = self.validation_batches()
             event = evaluate(self.step, self.stage.name, batches, self.val_step, fingerprints, weights)
             if self._evaluator is not None:
@@ -352,6 +352,7 @@ class Trainer:
             try:
                 yield self._session
             except BaseException as error:
+                self._session.failed(self.step, error)
                 self.ranks.failed(error)
                 raise
             finally:
