@@ -20,6 +20,9 @@ END = "<!-- the commands end -->\n"
 
 # Where a command is explained: every command has a page.
 PAGES = {
+    "quickstart": "quickstart.md",
+    "init": "quickstart.md#what-init-finds-and-chooses",
+    "examples": "install.md#without-the-checkout",
     "inspect-model": "models.md",
     "tokenizer train": "tokenizers.md#train-one",
     "prepare": "prepare.md",

@@ -35,6 +35,7 @@ ROOMS = (
     "train",
     "why",
     "report",
+    "init",
     "publish",
     "demo",
     "prove",

@@ -17,7 +17,7 @@ def tokenizer_group() -> None:
     """Make a tokenizer."""
 
 
-@tokenizer.command("train")
+@tokenizer.command("train", epilog="\b\nExample:\n  trivium tokenizer train my-texts --vocab 4096 --out my-tokenizer")
 def train_tokenizer(
     what: Annotated[list[str], typer.Argument(help="Files and folders of text, or a config and overrides.")],
     out: Annotated[Path, typer.Option(help="The folder for tokenizer.json.")],

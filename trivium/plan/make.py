@@ -50,6 +50,7 @@ from trivium.rows.reading import RowSettings
 from trivium.run.decisions import Decision, StageEnded
 from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
+from trivium.sources.provide import provide_tokenizer
 
 
 def make_plan(
@@ -64,12 +65,15 @@ def make_plan(
 
     `config` may be the path of one. `sources` are opened where they are not given. Text that is not tokenised yet, and
     datasets that are not fetched, are gaps of the plan, unless `prepare` is true: then both are done here, which may
-    take hours. `own` is what a Trainer overrides, for the record; `decisions` are those made while the run went on.
+    take hours, and so is a tokenizer that is to be fetched or trained. `own` is what a Trainer overrides, for the
+    record; `decisions` are those made while the run went on.
     """
     if not isinstance(config, Config):
         config = load_config(config)
     taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
+        if prepare:
+            provide_tokenizer(taken.config)
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
         return make_inherited(taken, opened, own or {}, tuple(decisions))
     except PlanError as error:

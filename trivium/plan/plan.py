@@ -205,7 +205,7 @@ class Plan:
         if not any(isinstance(source, StreamSource) for source in self.config.sources.values()):
             return None
         try:
-            tokenizer = open_tokenizer(self.config.tokenizer)
+            tokenizer = open_tokenizer(self.config.tokenizer, fetch=False)
         except SourceError:
             return None
         return None if tokenizer is None else tokenizer.fingerprint

@@ -23,7 +23,7 @@ from trivium.prepare.folder import VERSION, identity_of, is_prepared
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
 from trivium.text.fim import find_fim
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.text.tokenizer import AwaitedTokenizerError, Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.textfiles.score import ScoreRange
 from trivium.tokenfiles import find
@@ -65,7 +65,9 @@ class LocateSettings:
     def tokenizer(self) -> Tokenizer:
         """The config's, which text needs."""
         try:
-            opened = open_tokenizer(self.config)
+            opened = open_tokenizer(self.config, fetch=self.prepare)
+        except AwaitedTokenizerError:
+            raise
         except SourceError as error:
             raise TokenizerError(str(error)) from error
         if opened is None:

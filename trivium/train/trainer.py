@@ -111,7 +111,8 @@ class Trainer:
         decisions = known_at(self.decisions, self.planned_from)
         with ranks.as_one(), self._named():
             if made is None:
-                made = make_plan(asked, known_sources(asked, found or {}), own=own, decisions=decisions)
+                known = known_sources(asked, found or {})
+                made = make_plan(asked, known, prepare=True, own=own, decisions=decisions)
             self.plan = made.complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_groups(self.plan)
