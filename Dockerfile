@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 # trivium in a container, for CPUs or for NVIDIA GPUs. docs/install.md has the commands.
 #
-#   docker build -t trivium .                        for CPUs
-#   docker build -t trivium:cuda --target cuda .     for NVIDIA GPUs
+#   docker build -t trivium --build-arg TORCH_INDEX=ADDRESS .     for CPUs; the address is on torch's install page
+#   docker build -t trivium:cuda --target cuda .                  for NVIDIA GPUs
 
 ARG PYTHON=3.12
 
@@ -37,7 +37,8 @@ CMD ["--help"]
 
 # torch's own index has the build for CPUs, which is a tenth of the other one's size.
 FROM base AS cpu
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX
+RUN test -n "${TORCH_INDEX}" || { echo "give --build-arg TORCH_INDEX=: the index of CPU wheels on torch's install page"; exit 1; }
 RUN pip install --no-cache-dir --constraint /etc/trivium/constraints.txt \
         --extra-index-url ${TORCH_INDEX} "torch==2.13.0+cpu"
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
