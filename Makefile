@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs recipes test test-fast check format clean browser slurm chaos fuzz
+.PHONY: demo docs recipes test test-fast check format clean browser slurm torchtitan chaos fuzz
 
 # Stopped by Ctrl-C it ends with 3, or before training with 130, which is no failure: `make demo` again goes on.
 demo: $(READY)
@@ -19,7 +19,7 @@ recipes: $(READY)
 	@$(BIN)/python examples/recipes/twin.py examples/recipes/*.toml --out twins
 	@for config in twins/*/*.toml; do $(BIN)/trivium train $$config run.folder=twins/runs || exit 1; done
 
-test: $(READY) browser slurm
+test: $(READY) browser slurm torchtitan
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -74,6 +74,11 @@ slurm:
 		echo "== no Slurm: the test of the script for clusters is skipped. Install slurmctld, slurmd and munge."; \
 	fi
 
+# The adapter for torchtitan is tested with torchtitan 0.3, which asks for older packages than ours: it has a folder of
+# its own beside .venv. Where pip cannot fetch it the tests are skipped, unless TRIVIUM_NEEDS_TORCHTITAN is set.
+torchtitan: $(READY)
+	@$(BIN)/python -m tests.support.titan_env
+
 format: $(READY)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -90,4 +95,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-torchtitan .mypy_cache .pytest_cache .ruff_cache

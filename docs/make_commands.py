@@ -20,6 +20,9 @@ END = "<!-- the commands end -->\n"
 
 # Where a command is explained: every command has a page.
 PAGES = {
+    "quickstart": "quickstart.md",
+    "init": "quickstart.md#what-init-finds-and-chooses",
+    "examples": "install.md#without-the-checkout",
     "inspect-model": "models.md",
     "tokenizer train": "tokenizers.md#train-one",
     "prepare": "prepare.md",
@@ -38,6 +41,8 @@ PAGES = {
     "report": "report.md",
     "compare": "midtraining.md#what-was-gained-and-forgotten",
     "inspect": "inspect.md",
+    "why": "why.md",
+    "rerun": "why.md#take-the-steps-again",
     "sample": "sampling.md",
     "chat": "sampling.md#chatting",
     "eval": "midtraining.md#scores",

@@ -201,7 +201,7 @@ def draw_pictures() -> None:
             view = browser.new_page(viewport={"width": 900, "height": 1400})
             view.goto(page.as_uri())
             view.wait_for_timeout(800)
-            view.add_style_tag(content="#block-plan-picture > .note { display: none }")
+            view.add_style_tag(content="#block-plan-picture > .note, .chart-buttons { display: none }")
             if len(loaded.config.sources) > MOST_SOURCES:
                 view.add_style_tag(content="#block-plan-picture .part:first-child .legend { display: none }")
             view.locator("#block-plan-picture").screenshot(path=path)

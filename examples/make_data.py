@@ -2,8 +2,8 @@
 
     python examples/make_data.py
 
-gives examples/data/web (.ds), code (flat .bin), talk (.ds with loss bytes), and as text chats (JSONL) and texts (JSONL
-and a plain file). A token is a byte; 256 ends a document. The same text comes out on every machine.
+gives examples/data/web (.ds), code (flat .bin), talk (.ds with loss bytes), and as text chats (JSONL), texts (JSONL
+and a plain file) and dice (JSONL). A token is a byte; 256 ends a document. The same text comes out on every machine.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 END = 256
+GARBAGE = 329  # the number of the document
 SUBJECTS = (
     "the harbour",
     "a lighthouse",
@@ -89,6 +90,14 @@ def write_texts(folder: Path, count: int, draw: random.Random) -> None:
     (folder / "letter.txt").write_text(web_page(draw), encoding="utf-8")
 
 
+def write_dice(path: Path, draw: random.Random) -> None:
+    """Rolls of a die, and one document of garbage among them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [" ".join(str(draw.randrange(1, 7)) for _ in range(40)) for _ in range(500)]
+    texts[GARBAGE] = "".join(chr(draw.randrange(58, 127)) for _ in range(79))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+
+
 def write_sources(folder: Path) -> None:
     """All sources below a folder."""
     draw = random.Random(1234)
@@ -99,6 +108,7 @@ def write_sources(folder: Path) -> None:
     np.array(flat, "<u2").tofile(folder / "code" / "functions.bin")
     talk = list(conversations(draw, 400))
     write_ds(folder / "talk" / "000.ds", [tokens for tokens, _ in talk], [loss for _, loss in talk])
+    write_dice(folder / "dice.jsonl", random.Random("dice"))
     write_texts(folder / "texts", 600, random.Random("texts"))
     for split, count in (("train", 500), ("test", 50)):
         write_chats(folder / "chats" / f"{split}.jsonl", count, random.Random(f"chats {split}"))

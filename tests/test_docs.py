@@ -215,9 +215,9 @@ def test_pages_keep_to_the_words_of_the_design(page: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "example"), [("README.md", "tour.toml"), ("docs/quickstart.md", "quickstart.toml")])
-def test_the_first_config_of_a_page_is_the_example(page: str, example: str) -> None:
-    shown = next(block for block in blocks("toml") if block.page == ROOT / page)
-    assert tomllib.loads(shown.text) == tomllib.loads((ROOT / "examples" / example).read_text(encoding="utf-8"))
+def test_a_page_shows_the_example_as_it_is(page: str, example: str) -> None:
+    shown = [tomllib.loads(block.text) for block in blocks("toml") if block.page == ROOT / page]
+    assert tomllib.loads((ROOT / "examples" / example).read_text(encoding="utf-8")) in shown
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.support.command_line import trivium
+from trivium import screen
 from trivium.run.listing import RunState, show_runs
-from trivium.screen import echo, echo_line, one_line, printable, terminal
+from trivium.screen import (
+    Detail,
+    echo,
+    echo_line,
+    one_line,
+    printable,
+    printing,
+    shown_in,
+    terminal,
+    under_way,
+)
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2Ja\rb\x9b1m\u202etxt.exe [/bold] [link=x] :smile:"
 SHOWN = "\\u001b]0;owned\\u0007\\u001b[2Ja\\u000db\\u009b1m\\u202etxt.exe [/bold] [link=x] :smile:"
@@ -125,3 +137,57 @@ def test_a_file_name_forges_no_line(tmp_path: Path) -> None:
     assert code == 0
     assert "\\u000afinished:allis" in "".join(shown.split())
     assert not [line for line in (shown + told).splitlines() if line.startswith("finished")]
+
+
+def test_what_is_under_way_is_a_line_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = threading.Event()
+    monkeypatch.setattr(screen._OnItsOwn, "LINE_SECONDS", 0.0)
+    line = screen.echo_line
+
+    def noted(text: object, *, err: bool = False) -> None:
+        line(text, err=err)
+        shown.set()
+
+    monkeypatch.setattr(screen, "echo_line", noted)
+    with under_way("packing rows of web") as done:
+        assert shown.wait(60)
+        done(0.5)
+        with under_way("within another"):
+            pass
+    assert capsys.readouterr() == ("", "packing rows of web ...\n")
+
+
+def test_what_is_over_at_once_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with under_way("quick"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("reason", ["quiet", "another rank", "another thread"])
+def test_some_show_nothing(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def look() -> None:
+        with shown_in(lambda what, part: calls.append(what)), under_way("packing"):
+            pass
+
+    if reason == "quiet":
+        with printing(Detail.QUIET):
+            look()
+    elif reason == "another rank":
+        monkeypatch.setenv("RANK", "3")
+        look()
+    else:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert calls == []
+
+
+def test_a_live_view_shows_what_is_under_way_and_that_it_is_over() -> None:
+    calls: list[tuple[str, float | None]] = []
+    with shown_in(lambda what, part: calls.append((what, part))), under_way("packing") as done:
+        done(0.25)
+    assert calls == [("packing", None), ("packing", 0.25), ("", None)]

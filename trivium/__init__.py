@@ -1,10 +1,11 @@
 """trivium trains language models in stages: one TOML file says what a model reads, and when.
 
     config = trivium.load_config("run.toml", overrides=["stages.0.steps=10"])
-    plan = trivium.make_plan(config)
+    plan = trivium.make_plan(config)  # or of a path
     with trivium.Loader(plan, rank=0, world_size=1) as loader:
         batch = loader.batch(41_337)
     trivium.Trainer("run.toml").run()
+    trivium.report("runs/small")
 
 Names are imported when they are first used, so that `import trivium` costs nothing.
 """
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from trivium.plan.plan import Plan as Plan
     from trivium.plan.stage import CompleteStage as CompleteStage
     from trivium.plan.stage import PlannedStage as PlannedStage
+    from trivium.report.notebook import report as report
     from trivium.rows.batch import Batch as Batch
     from trivium.train.session import Session as Session
     from trivium.train.trainer import Trainer as Trainer
@@ -81,7 +83,7 @@ _HOMES = {
     "trivium.train.trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__ = ["__version__", *sorted((*_HOME_OF, "report"))]
 
 
 def __dir__() -> list[str]:
@@ -91,6 +93,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("trivium")
+    if name == "report":
+        return import_module("trivium.report")  # a room that can be called
     if name not in _HOME_OF:
         raise AttributeError(f"module 'trivium' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

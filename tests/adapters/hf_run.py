@@ -33,7 +33,7 @@ def make_trainer(folder: str, *overrides: str, **options: Any) -> StagedTrainer:
 
 def logged(trainer: StagedTrainer) -> dict[int, float]:
     """The loss of each step, as it was logged."""
-    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    return {int(entry["step"]): entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ class Tiny(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = self.model(**batch).loss
-        mean = self.all_gather(loss.detach()).mean().item() / self.trainer.accumulate_grad_batches
+        gathered: Any = self.all_gather(loss.detach())
+        mean = gathered.mean().item() / self.trainer.accumulate_grad_batches
         step = self.trainer.global_step + 1
         self.losses[step] = self.losses.get(step, 0.0) + mean
         return loss
@@ -45,7 +46,7 @@ def fit(folder: str, *overrides: str, resume: str | None = None, **options: Any)
     module = Tiny(plan.peak_lr["rest"])
     keep = ModelCheckpoint(dirpath=folder, every_n_train_steps=7, filename="{step}", save_top_k=-1)
     given: dict[str, Any] = {"accumulate_grad_batches": 2, "max_steps": 13, "callbacks": [StageCallback(plan), keep]}
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = Trainer(accelerator="cpu", gradient_clip_val=1.0, **quiet, **(given | options))
     trainer.fit(module, StagedDataModule(plan), ckpt_path=resume, weights_only=False)
     return module

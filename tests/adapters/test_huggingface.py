@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,8 @@ def test_losses_are_those_of_our_trainer_and_a_resume_gives_the_same_bits(folder
     resumed = make_trainer("hf", *rope)
     resumed.train(resume_from_checkpoint="hf/checkpoint-7")
     assert logged(resumed) == logged(whole)
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+    models: list[Any] = [whole.model, resumed.model]
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(one, other)
 
 

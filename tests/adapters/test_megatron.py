@@ -56,7 +56,7 @@ def test_every_step_has_the_loaders_rows_on_one_rank_and_after_a_resume_on_two(f
     dataset = make_dataset(*MASKED)
     expected = row_hashes(three_stages(*SAME, *MASKED))
     assert len(dataset) == 13 * 8
-    one = DataLoader(dataset, batch_sampler=list(sequential(0, 104, 2, 0, 1)))
+    one: Any = DataLoader(dataset, batch_sampler=list(sequential(0, 104, 2, 0, 1)))
     parts = [hash_rows(part["tokens"]) for part in one]
     assert [[*chain(*parts[first : first + 4])] for first in range(0, 52, 4)] == expected
     consumed = 7 * 8  # in the middle of stage two

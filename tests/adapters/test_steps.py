@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_torchs_data_loader_reads_steps_in_worker_processes(folder: Path, contex
     steps = Steps(plan, form="huggingface", tensors=True)
     if context == "spawn":
         steps = pickle.loads(pickle.dumps(steps))
-    loader = DataLoader(steps, batch_size=None, num_workers=1, multiprocessing_context=context)
+    loader: Any = DataLoader(steps, batch_size=None, num_workers=1, multiprocessing_context=context)  # type: ignore[arg-type]
     assert [hash_rows(each["input_ids"]) for each in loader] == row_hashes(plan)
 
 
@@ -122,3 +123,12 @@ def test_micro_batches_have_nearly_equal_rows() -> None:
     assert np.concatenate([part.source for part in parts(batch, 4)]).tolist() == list(range(10))
     with pytest.raises(PlanError, match="a step has 10 rows on this rank, which 11 micro-batches cannot share"):
         parts(batch, 11)
+
+
+def test_some_rows_of_a_step_are_those_of_the_whole(folder: Path) -> None:
+    steps = Steps(three_stages())
+    whole, some = steps.batch(10), steps.rows(10, 3, 5)
+    for name in ("tokens", "targets", "segments", "positions", "source"):
+        assert (getattr(some, name) == getattr(whole, name)[3:5]).all()
+    with pytest.raises(PlanError, match="step 10 has rows 0 to 11 here, and 12 to 12 were asked for"):
+        steps.rows(10, 12, 13)

@@ -62,6 +62,18 @@ class EngineContract(
         assert stats.loss == pytest.approx(before.nats / before.tokens, rel=1e-6)
         assert {name: part.nats for name, part in before.by_source.items()} == pytest.approx(stats.nats_by_source)
 
+    @pytest.mark.parametrize("micro_batch_size", [None, 1, 3])
+    def test_a_step_has_the_mean_loss_of_every_row(self, micro_batch_size: int | None) -> None:
+        batch = make_batch()
+        batch.targets[1] = IGNORED
+        engine = self.tiny(micro_batch_size=micro_batch_size)
+        nats, tokens = engine.nats(batch).sum(axis=1), batch.loss_tokens_by_row()
+        found = engine.step(batch, settings_at()).loss_by_row
+        assert found is not None
+        assert found == pytest.approx(nats / np.maximum(1, tokens), rel=1e-5)
+        assert found[1] == 0
+        assert len(set(found.tolist())) == len(found)
+
     def test_losses_are_summed_by_the_position_in_a_document(self) -> None:
         batch = make_batch(rows=((140, 20), (70, 90)), seq_len=160)
         engine = self.tiny()

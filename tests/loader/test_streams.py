@@ -24,8 +24,9 @@ from trivium.plan.plan import Plan
 from trivium.rows.batch import PADDING
 from trivium.run.decisions import StageEnded
 from trivium.sources.stream.lanes import Lanes
+from trivium.text.tokenizer import open_tokenizer
 
-ORIGIN = ("file", "document", "start", "stop")
+ORIGIN = ("file", "document", "start", "stop", "text")
 
 
 @pytest.fixture
@@ -303,6 +304,13 @@ def test_the_rows_of_the_last_step_are_told_without_reading_a_stream_again(
             assert [[asdict(piece) for piece in each.pieces] for each in origins] == [
                 [{key: getattr(piece, key) for key in ORIGIN} for piece in each.pieces] for each in expected[step]
             ]
+        words = open_tokenizer(plan.config.tokenizer)
+        assert words is not None
+        kept = origins_of(loader, step, np.arange(len(origins), dtype=np.float32), words)
+        assert [each.loss for each in kept] == list(range(len(origins)))
+        assert [[piece.text for piece in each.pieces[:8]] for each in kept] == [
+            [words.decode(piece.tokens[:64].tolist())[:240] for piece in each.pieces[:8]] for each in expected[step]
+        ]
     web = sum(address.source == "web" for rows in expected.values() for address in rows)
     assert len(reads) == web  # each row once
 

@@ -1,7 +1,9 @@
 """Pages in a real browser: drawn, quiet, safe, usable on a phone, and true."""
 
+import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ def test_a_page_is_drawn_whole_and_asks_for_nothing(open_page: Open, page_file: 
             assert points, f"{chart}: {label} has no points"
             if style[number] not in ("faint", "dashed"):
                 assert opened.pixels(chart, number) > 20, f"{chart}: {label} is not to be seen"
-    assert opened.page.locator("#block-text-0-0 pre").inner_text().startswith("The cat sat on </script><script>")
+    assert opened.page.locator("#block-texts-0 pre").inner_text().startswith("The cat sat on </script><script>")
     assert opened.page.locator("main img").count() == 0
 
 
@@ -244,6 +246,112 @@ def test_zoom_moves_all_charts(open_page: Open, page_file: Path) -> None:
     assert high == pytest.approx(210, abs=2)
     plot.dblclick()
     until(page, f"{ranges}.join() === '0,300'")
+
+
+def test_lines_are_drawn_by_step_tokens_or_time(open_page: Open, run_folder: Path, page_file: Path) -> None:
+    page = open_page(page_file).page
+    steps = steps_taken(run_folder / "events.jsonl")
+    places = "report.views.get('loss').plot.data[0]"
+    ends = "[report.views.get('loss').plot.scales.x.min, report.views.get('loss').plot.scales.x.max]"
+    assert page.evaluate(places) == list(steps)
+    page.locator("#axis").select_option("tokens")
+    tokens = list(accumulate(step["tokens"] for step in steps.values()))
+    assert page.evaluate(places) == pytest.approx(tokens)
+    assert page.evaluate(ends) == [0, tokens[-1]]
+    page.locator("#zoom").select_option("long")
+    long = dict(zip(steps, tokens, strict=True))
+    assert page.evaluate(ends) == pytest.approx([long[150], long[240]])
+    page.locator("#axis").select_option("seconds")
+    seconds = list(accumulate(step["seconds"] for step in steps.values()))
+    assert page.evaluate(places) == pytest.approx(seconds, rel=1e-6)
+    assert page.evaluate(ends) == pytest.approx([0, seconds[-1]])  # the zoom was by tokens
+    page.locator("#axis").select_option("steps")
+    assert page.evaluate(places) == list(steps)
+
+
+def test_smoothing_moves_figures_of_steps_and_leaves_what_was_written(open_page: Open, page_file: Path) -> None:
+    opened = open_page(page_file)
+    page = opened.page
+    before = opened.drawn()
+    page.locator("#smooth").fill("50")
+    after = opened.drawn()
+
+    def jumps(charts: dict[str, dict[str, list[tuple[int, float]]]], chart: str, label: str) -> float:
+        values = [value for _, value in charts[chart][label]]
+        return sum(abs(later - value) for value, later in pairwise(values))
+
+    for chart, label in (("loss", "loss"), ("throughput", "tokens a second"), ("gradient-norm", "gradient norm")):
+        assert jumps(after, chart, label) < 0.6 * jumps(before, chart, label), chart
+    assert after["loss"]["running mean"] == before["loss"]["running mean"]
+    for chart in ("validation-loss", "epochs", "plan-lr", "lr"):
+        assert after[chart] == before[chart]
+    assert page.evaluate("report.views.get('loss').written[1].filter((value) => value != null)") == [
+        value for _, value in before["loss"]["loss"]
+    ]
+    page.locator("#smooth").fill("0")
+    assert opened.drawn() == before
+
+
+def test_a_chart_can_have_a_logarithmic_axis(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file).page
+    button = page.locator("#block-loss .chart-buttons button", has_text="log")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    kind = "report.views.get('loss').plot.scales.y.distr"
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate(kind) == 3
+    low, high = page.evaluate(
+        "[report.views.get('loss').plot.scales.y.min, report.views.get('loss').plot.scales.y.max]"
+    )
+    assert 1 < low < high < 10  # not whole decades
+    button.click()
+    assert page.evaluate(kind) == 1
+    assert (
+        page.locator("#block-gradient-norm .chart-buttons button", has_text="log").get_attribute("aria-pressed")
+        == "true"
+    )
+
+
+def test_a_chart_is_saved_as_a_picture_and_as_a_table(
+    open_page: Open, run_folder: Path, page_file: Path, tmp_path: Path
+) -> None:
+    opened = open_page(page_file)
+    page = opened.page
+
+    def saved(chart: str, button: str) -> Path:
+        with page.expect_download() as download:
+            page.locator(f"#block-{chart} .chart-buttons button", has_text=button).click()
+        path = tmp_path / download.value.suggested_filename
+        download.value.save_as(path)
+        return path
+
+    picture = saved("loss", "PNG")
+    assert picture.name == "training-loss.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000
+    with open(saved("loss", "CSV"), newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["step", "tokens", "seconds", "loss", "running mean"]
+    steps = steps_taken(run_folder / "events.jsonl")
+    assert [int(row[0]) for row in rows] == list(steps)
+    assert [float(row[3]) for row in rows] == pytest.approx([step["loss"] for step in steps.values()], rel=1e-6)
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith("blob:")] == [page_file.as_uri()]
+
+
+def test_a_name_is_no_formula_in_a_table(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file).page
+    rows = [["=1+1", "+a", 'a "b", c', -2.5, None]]
+    assert page.evaluate("rows => chartTools.csvOf(rows)", rows) == '\'=1+1,\'+a,"a ""b"", c",-2.5,\n'
+
+
+def test_the_page_says_what_it_ran_on(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file).page
+    shown = page.locator("#machine").inner_text()
+    for words in ("parameters\t140,864 (141k)", "commit\t0123456789", "host\tnode-1", "devices\t2 x H100", "ranks\t2"):
+        assert words in shown
+    page.locator("#block-versions summary").click()
+    assert "torch\t2.13.0" in page.locator("#machine").inner_text()
 
 
 def test_dark_follows_the_system_and_the_button(open_page: Open, page_file: Path) -> None:

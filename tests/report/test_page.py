@@ -24,7 +24,7 @@ from trivium.plan.export import plan_json
 from trivium.plan.make import make_plan
 from trivium.plan.show import show_plan
 from trivium.report.page import page_data, page_html, write_plan, write_report
-from trivium.report.plan_part import share_points
+from trivium.report.parts.plan import share_points
 from trivium.report.read import RunFiles
 from trivium.report.run import ShownRun, shown_runs
 from trivium.run.decisions import BatchResized
@@ -202,7 +202,7 @@ def test_no_text_ends_the_element_that_holds_the_data(page_file: Path) -> None:
     data = re.search(r'<script type="application/json"[^>]*>(.*)', text)
     assert data is not None
     assert "<" not in data[1].removesuffix("</script>")
-    assert text.count("</script>") == 3  # the library, the data, the page's own
+    assert text.count("</script>") == 6  # the library, the data, the page's own three, that of spikes
     texts = texts_of(data_in(page_file)).values()
     assert f"The cat sat on {BREAKS_OUT}" in texts
 
@@ -237,8 +237,8 @@ def test_a_text_of_blank_lines_makes_no_long_page(tmp_path: Path) -> None:
     run.tell(Sampled(step=0, prompt="", text="\n" * 500))
     run.tell(Sampled(step=0, prompt="The", text=" cat\n\n" + " \n" * 80 + "sat\n\nstill\n\n\n"))
     texts = texts_of(page_data(shown_runs([RunFiles(run.folder)])))
-    assert texts["text-0-0"] == "(only white space)"
-    assert texts["text-0-1"] == "The cat\n\nsat\n\nstill"
+    assert texts["texts-0-0"] == "(only white space)"
+    assert texts["texts-1-0"] == "The cat\n\nsat\n\nstill"
 
 
 def test_a_fork_names_its_parent(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.support.events import steps_taken
 from tests.support.runs import WrittenRun, eventful_run
 from trivium.errors import UsageError
 from trivium.report.charts import Chart
-from trivium.report.loss_part import validation_section
+from trivium.report.parts.loss import validation_section
 from trivium.report.read import EventLog, RunFiles
 from trivium.report.run import shown_runs
 from trivium.report.summary import best_evaluation
@@ -146,7 +146,7 @@ def test_a_fork_that_was_never_started_is_said_to_be_one(tmp_path: Path) -> None
 def test_every_column_that_the_page_draws_is_a_field_of_a_step() -> None:
     """Names of columns are strings: each must be in the schema, or the chart would be empty."""
     asked = set()
-    for path in (Path(__file__).parents[2] / "trivium" / "report").glob("*.py"):
+    for path in (Path(__file__).parents[2] / "trivium" / "report").rglob("*.py"):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("column", "known", "under", "source_series"):
                 asked |= {str(leaf.value) for leaf in ast.walk(call.args[0]) if isinstance(leaf, ast.Constant)}

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -18,9 +19,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import until
-from tests.support.runs import WrittenRun
+from tests.support.pages import charts_of
+from tests.support.runs import BREAKS_OUT, WrittenRun
 from trivium.errors import UsageError
+from trivium.report.follow import Followed
 from trivium.report.watch import RunServer
+from trivium.run import glance
+from trivium.run.events import Failed, parse_event
 
 
 @contextmanager
@@ -148,3 +153,133 @@ def test_ctrl_c_ends_it_in_peace(run: WrittenRun) -> None:
         finally:
             process.kill()
     assert (process.returncode, errors) == (0, "")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder of runs: a finished one, a fork of it that is stopped, one that failed, a damaged one, no run."""
+    folder = tmp_path / "runs"
+    base = WrittenRun(folder / "base", name="base")
+    base.start()
+    base.take(0, 40)
+    base.evaluate(20)
+    base.evaluate(40)
+    base.end(300)
+    fork = WrittenRun(folder / "a-fork", name="a-fork", seed=2)
+    (fork.folder / "lineage.json").write_text(json.dumps({"run": "runs/base", "step": 20}))
+    fork.start(20)
+    fork.take(20, 30)
+    fork.end(30)
+    failed = WrittenRun(folder / "failed", name="failed")
+    failed.start()
+    failed.take(0, 3)
+    failed.tell(Failed(step=3, why=BREAKS_OUT))
+    damaged = folder / "damaged"
+    damaged.mkdir()
+    (damaged / "plan.json").write_text("{")
+    (damaged / "events.jsonl").write_bytes(b'\x00\xff{"event": "step"\n[1]\n{"event": "started", "step": -1}\n')
+    (folder / "no run").mkdir()
+    return folder
+
+
+def test_all_runs_of_a_folder_are_listed_as_a_tree(runs: Path) -> None:
+    with served(runs) as server:
+        _, headers, body = ask(server, "/data.json")
+        listing = json.loads(body)["listing"]
+        shown = [(run["name"], run["depth"], run["state"], run["step"]) for run in listing["runs"]]
+        assert shown == [
+            ("base", 0, "finished", 300),
+            ("a-fork", 1, "stopped", 30),
+            ("damaged", 0, "new", 0),
+            ("failed", 0, "failed", 3),
+        ]
+        best = listing["runs"][0]
+        assert (best["best_step"], best["total_steps"]) == (40, 300)
+        assert listing["runs"][1]["forked"] == "runs/base at 20"
+        assert json.loads(body)["runs"] == []
+        assert ask(server, "/data.json", If_None_Match=headers["ETag"])[0] == 304
+
+
+def test_chosen_runs_are_laid_over_one_another_and_a_damaged_one_is_said_so(runs: Path) -> None:
+    with served(runs) as server:
+        _, _, body = ask(server, "/data.json?run=base&run=a-fork&run=damaged&run=gone")
+        data = json.loads(body)
+        assert [run["label"] for run in data["runs"]] == ["base", "a-fork"]
+        assert data["listing"]["chosen"] == ["base", "a-fork", "damaged"]
+        first, second = data["listing"]["problems"]
+        assert first.startswith(f"{runs / 'damaged' / 'plan.json'}: is not what a run writes: ")
+        assert second == f"gone: is not a run of {runs}."
+        labels = [series["label"] for series in charts_of(data)["loss"]["series"]]
+        assert labels == ["loss, base", "running mean, base", "loss, a-fork", "running mean, a-fork"]
+
+
+def test_a_name_never_becomes_a_path(runs: Path) -> None:
+    with served(runs) as server:
+        for query in ("run=../runs/base", "run=%2e%2e%2fruns%2fbase", f"run={runs / 'base'}", "run=no+run", "run=."):
+            data = json.loads(ask(server, f"/data.json?{query}")[2])
+            assert data["runs"] == [], query
+            assert len(data["listing"]["problems"]) == 1, query
+        for query in ("x=base", "run", "run=base&x=1", "&".join(["run=base"] * 9)):
+            assert ask(server, f"/data.json?{query}")[0] == 404, query
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunServer(tmp_path, 0)
+    assert str(caught.value) == f"{tmp_path}: has no runs. Give a run's folder, or the one that run.folder names."
+    with pytest.raises(UsageError, match=r"gone: has no plan.json. Give a run's folder, such as runs/small."):
+        RunServer(tmp_path / "gone", 0)
+
+
+def test_hundreds_of_runs_are_read_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        shutil.copytree(runs / "base", runs / f"copy-{number}")
+    parsed: list[bytes] = []
+
+    def counted(line: bytes) -> dict[str, Any] | None:
+        parsed.append(line)
+        return parse_event(line)
+
+    monkeypatch.setattr(glance, "parse_event", counted)
+    followed = Followed(runs)
+    first = followed.now()
+    assert len(first.data["listing"]["runs"]) == 304
+    assert 0 < len(parsed) < 304 * 12  # not one for each of 40 steps
+    parsed.clear()
+    assert followed.now() is first
+    assert parsed == []
+
+
+@pytest.mark.slow
+def test_runs_are_chosen_in_the_list_and_drawn_below_it(runs: Path, browser: Browser) -> None:
+    with served(runs) as server:
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(server.url)
+        names = page.locator(".runs tbody a").all_inner_texts()
+        assert names == ["base", "a-fork", "damaged", "failed"]
+        assert page.locator("canvas").count() == 0
+        assert page.locator(".runs .status.failed").get_attribute("title") == BREAKS_OUT
+        page.get_by_label("Show base", exact=True).check()
+        expect(page.locator("#block-loss canvas")).to_be_visible()
+        page.get_by_label("Show a-fork", exact=True).check()
+        until(page, "report.views.get('loss')?.chart.series.length === 4")
+        assert page.url.endswith("/?run=base&run=a-fork")
+        page.get_by_label("Filter runs").fill("stop")
+        assert page.locator(".runs tbody a").all_inner_texts() == ["a-fork"]
+        page.wait_for_timeout(300)  # news come, and leave what is typed
+        assert page.get_by_label("Filter runs").input_value() == "stop"
+        assert page.locator(".runs tbody a").all_inner_texts() == ["a-fork"]
+        page.reload()  # the address has what was chosen
+        until(page, "report.views.get('loss')?.chart.series.length === 4")
+        page.locator(".runs tbody a", has_text="failed").click()
+        until(page, "report.data.runs.length === 1 && report.data.runs[0].label === 'failed'")
+        page.get_by_role("button", name="show none").click()
+        until(page, "report.data.runs.length === 0")
+        assert page.locator("canvas").count() == 0
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert complaints == []
+        page.close()

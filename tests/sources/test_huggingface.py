@@ -116,3 +116,15 @@ def test_a_dataset_on_disk_is_a_gap_until_it_is_prepared(tmp_path: Path, dataset
     assert unprepared_plan(source).sources["web"].documents == len(TEXTS)
     saved(datasets, tmp_path / "saved", {"text": TEXTS[1:]})
     assert "web" not in unprepared_plan(source).sources
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_hub_that_cannot_be_reached_is_told_from_a_wrong_name(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PlanError) as caught:
+        plan_of({"kind": "huggingface", "dataset": "some-org/some-data"})
+    assert str(caught.value) == (
+        "sources.web: some-org/some-data: is not on disk: the Hub cannot be reached from here, and it was not fetched "
+        "before. Run trivium prepare CONFIG where there is a network, with HF_HOME and TRIVIUM_CACHE in folders that "
+        "this machine reads too."
+    )

@@ -37,7 +37,10 @@ def table(data: dict[str, Any], name: str) -> list[list[str]]:
 
 def texts_of(data: dict[str, Any]) -> dict[str, str]:
     blocks = [block for section in data["sections"] for block in section["blocks"]]
-    return {block["id"]: block["text"] for block in blocks if block["type"] == "text"}
+    texts = {block["id"]: block["text"] for block in blocks if block["type"] == "text"}
+    for block in (block for block in blocks if block["type"] == "texts"):
+        texts |= {f"{block['id']}-{number}": text for number, (_, text) in enumerate(block["entries"])}
+    return texts
 
 
 def points(chart: dict[str, Any], label: str) -> dict[int, float]:

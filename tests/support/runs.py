@@ -74,6 +74,7 @@ class WrittenRun:
                 versions={"python": "3.11.7", "torch": "2.13.0"},
                 settings={"engine": "torch", "device": None, "compile": False},
                 changes=changes or {},
+                machine={"host": "node-1", "devices": "2 x H100", "commit": "0123456789" * 4},
             )
         )
 
@@ -229,6 +230,7 @@ def plan_of(name: str, steps: int, lr: float) -> dict[str, Any]:
         "peak_lr": {"matrix": lr, "rest": lr},
         "lr_curve": [[0, 0.1], [steps // 20, 1.0], [steps * 4 // 5, 1.0], [steps - 1, 0.01]],
         "stages": stages,
+        "model": {"layers": 2, "width": 64, "heads": 2, "vocab": 266, "parameters": 140_864},
         "sources": {
             source: {"kind": "tokens", "documents": tokens // 250, "tokens": tokens, "fingerprint": "0"}
             for source, tokens in SOURCES.items()

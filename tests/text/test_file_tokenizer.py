@@ -9,8 +9,10 @@ import huggingface_hub.constants
 import pytest
 
 from tests.support.tokenizers import LINES, byte_level, file_tokenizer, opened, piece_level, write_json
+from trivium.config.schema import Tokenizer as TokenizerConfig
 from trivium.errors import SourceError
 from trivium.text.roles import ROLES
+from trivium.text.tokenizer import AwaitedTokenizerError, open_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +184,28 @@ def test_a_name_on_the_hub_that_cannot_be_had_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(SourceError) as caught:
         opened(path="some-org/some-model")
-    message = str(caught.value)
-    assert message.startswith("tokenizer.path: some-org/some-model does not exist, and the Hub does not provide it: ")
-    assert message.endswith(". Write a path on disk.")
+    assert str(caught.value) == (
+        "tokenizer.path: some-org/some-model does not exist. If it is a name on the Hub: the Hub cannot be reached "
+        "from here, and it was not fetched before. Run trivium prepare CONFIG where there is a network, with HF_HOME "
+        "and TRIVIUM_CACHE in folders that this machine reads too."
+    )
+
+
+def test_a_plan_asks_the_cache_alone_for_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def download(*_args: Any, local_files_only: bool, **_settings: Any) -> str:
+        asked.append(local_files_only)
+        raise FileNotFoundError("not in the cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(AwaitedTokenizerError) as caught:
+        open_tokenizer(TokenizerConfig(path="some-org/some-model"), fetch=False)
+    assert asked == [True]
+    assert str(caught.value) == (
+        "tokenizer.path: some-org/some-model is not on disk. If it is a name on the Hub, trivium prepare CONFIG "
+        "fetches it; else trivium tokenizer train CONFIG --out some-org/some-model makes one."
+    )
 
 
 def test_a_name_on_the_hub_is_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from trivium.errors import PlanError
 from trivium.plan.make import make_plan
 from trivium.plan.show import source_list
 
-ROWS = [{"text": f"document {number}", "grade": number / 2, "id": number} for number in range(12)]
+ROWS: list[dict[str, Any]] = [{"text": f"document {number}", "grade": number / 2, "id": number} for number in range(12)]
 
 
 def write_rows(folder: Path, kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from trivium.rows.batch import Batch
 from trivium.run import saver
 from trivium.run.events import read_events
 from trivium.run.folder import RunFolder
+from trivium.run.row_losses import recent_losses
 from trivium.train import meter
 from trivium.train.session import Session
 from trivium.train.trainer import Trainer
@@ -99,11 +100,13 @@ def figures(name: str) -> dict[str, Any]:
     """Losses, rows and starts of a run."""
     events = Path("runs", name, "events.jsonl")
     started = [event for event in read_events(events) if event["event"] == "started"]
+    by_row = [recent_losses(Path("runs", name), step - 1) for step in sorted(steps_taken(events))]
     return {
         "losses": {step: event["loss"] for step, event in steps_taken(events).items()},
         "kl": {step: event["extra"]["kl"] for step, event in steps_taken(events).items() if "kl" in event["extra"]},
         "validation": [event["loss"] for event in read_events(events) if event["event"] == "evaluated"],
         "rows": rows_read(name),
+        "losses of rows": [loss for rows in by_row for loss in (() if rows is None else rows.tolist())],
         "started": [[event["step"], event["world_size"], event["changes"]] for event in started],
     }
 

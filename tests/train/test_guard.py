@@ -136,7 +136,7 @@ def test_a_run_that_goes_wrong_for_good_ends_and_names_the_rows(folder: Path) ->
     with pytest.raises(GuardError) as error:
         Doomed("run.toml", show=False).run()
     assert str(error.value).startswith("steps 4 to 8: the loss is ")
-    assert len(list(Path("runs/run/rows").iterdir())) == 5
+    assert len(list(Path("runs/run/rows").glob("step-*.json"))) == 5
     code, out, err = trivium(folder, "inspect", "runs/run", "--step", "8", "--row", "0")
     assert code == 0, err
     assert out.startswith("step 8: stage two")

@@ -109,6 +109,9 @@ def test_two_processes_train_as_one_and_end_when_one_is_gone(folder: Path) -> No
             assert figures[name]["rows"] == figures["one"]["rows"]
         theirs, ours = (figures[each]["losses"] for each in ("one", name))
         assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-5)
+        one, other = (figures[each]["losses of rows"] for each in ("one", name))
+        assert other == pytest.approx(one, rel=1e-4)
+        assert len(one) == sum(map(len, figures["one"]["rows"].values()))
     assert figures["parts"]["started"][1] == [4, 1, {"layout.shard": "2 -> 1", "world_size": "2 -> 1"}]
     assert found["written"]["two"] == found["written"]["shared"] == found["written"]["one"]
     assert len({len(row) for samples in found["written"]["one"] for row in samples}) > 2

@@ -47,6 +47,8 @@ def test_a_run_goes_from_1_to_2_to_4_ranks_and_from_layout_to_layout(folder: Pat
     assert parts["rows"] == whole["rows"]
     assert parts["losses"].keys() == whole["losses"].keys()
     assert list(parts["losses"].values()) == pytest.approx(list(whole["losses"].values()), rel=1e-5)
+    assert parts["losses of rows"] == pytest.approx(whole["losses of rows"], rel=1e-4)
+    assert len(whole["losses of rows"]) == sum(map(len, whole["rows"].values()))
     assert list(whole["kl"]) == [str(step) for step in range(7, 20)]
     assert list(parts["kl"].values()) == pytest.approx(list(whole["kl"].values()), rel=1e-4, abs=1e-7)
     # The first and the third stop fall between two evaluations, so that both runs have taken the same ones.

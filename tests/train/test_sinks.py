@@ -1,21 +1,16 @@
 """Where events go: trackers' figures every nth step, and a tracker that fails."""
 
-import io
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.support.events import step
-from tests.support.training import train, write_four_stages
-from trivium.config.load import load_config
+from tests.support.training import train
 from trivium.config.schema import Track
-from trivium.plan.make import make_plan
-from trivium.run.events import Evaluated, Notice
-from trivium.train.sinks import Lines, LiveView
+from trivium.run.events import Evaluated
 from trivium.train.trackers.make import trackers
 from trivium.train.trackers.tracker import Tracked, Tracker
 
@@ -70,46 +65,6 @@ def test_track_every_reaches_tensorboard(tmp_path: Path) -> None:
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
     assert [scalar.step for scalar in read.Scalars("train/loss")] == [4, 8]
-
-
-def test_the_live_view_has_figures_of_the_last_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_four_stages(tmp_path)
-    shown = io.StringIO()
-    view = LiveView(make_plan(load_config("run.toml")).complete, Console(file=shown, force_terminal=True, width=100))
-    view.write(replace(step(5, loss=2.25), mean_loss=7.5))
-    view.close()
-    assert shown.getvalue().count("loss 2.2500") >= 2  # of the step, and of its source
-    assert "7.5" not in shown.getvalue()
-
-
-def test_the_live_view_keeps_the_devices_memory_until_it_is_compared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_four_stages(tmp_path)
-    shown = io.StringIO()
-    view = LiveView(make_plan(load_config("run.toml")).complete, Console(file=shown, force_terminal=True, width=120))
-    sizes = {"active": 60, "reserved": 64, "total": 85, "predicted": 57}
-    memory = {"retries": 2, **{name: size * 10**9 for name, size in sizes.items()}}
-    view.write(replace(step(1), device_memory=memory))
-    shown.truncate(0)
-    view.write(step(2))
-    view.close()
-    for words in ("GPU 60.0 of 85.0 GB", "reserved 64.0 GB", "predicted 57.0 GB (-5.0%)", "2 allocator retries"):
-        assert words in shown.getvalue()
-
-
-def test_a_line_is_written_in_one_piece() -> None:
-    pieces: list[str] = []
-
-    class Watched(io.StringIO):
-        def write(self, text: str) -> int:
-            pieces.append(text)
-            return len(text)
-
-    Lines(1, Watched()).write(Notice(step=3, text="slow"))
-    assert pieces == ["step 3: slow\n"]
 
 
 def test_tensorboard_is_a_sink_by_name(folder: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import grain
 
 from trivium.adapters.forms import Form
-from trivium.adapters.refuse import Part, refuse
+from trivium.adapters.refuse import refuse
 from trivium.adapters.steps import Steps
 from trivium.plan.plan import Plan
 
 
-class StepsDataset(grain.MapDataset[dict[str, Any]]):
+class StepsDataset(grain.MapDataset[dict[str, Any]]):  # type: ignore[misc]
     """The steps of a run by number; as with every MapDataset, numbers from its length on begin again."""
 
     def __init__(self, steps: Steps) -> None:
@@ -38,7 +38,7 @@ class StepsDataset(grain.MapDataset[dict[str, Any]]):
 
 
 def grain_dataset(
-    plan: Plan, rank: int = 0, world_size: int = 1, *, form: str | Form = "maxtext", can: Collection[Part] = ()
+    plan: Plan, rank: int = 0, world_size: int = 1, *, form: str | Form = "maxtext", can: Collection[str] = ()
 ) -> StepsDataset:
     """The steps of a plan, of which a process gets its rows; refuses what a loop over batches cannot do.
 

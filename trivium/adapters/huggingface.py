@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from trivium.adapters.refuse import Part, refuse, refuse_micro_batches
+from trivium.adapters.refuse import refuse, refuse_micro_batches
 from trivium.adapters.steps import Steps, parts
 from trivium.adapters.transformers_rope import RopeOfStages
 from trivium.errors import ConfigError, Problem, ResumeError
@@ -43,7 +43,7 @@ class StagedTrainer(Trainer):
     plan that a subclass of yours does by itself, such as "z_loss" in its `compute_loss`.
     """
 
-    def __init__(self, plan: Plan, *, args: TrainingArguments, can: Collection[Part] = (), **options: Any) -> None:
+    def __init__(self, plan: Plan, *, args: TrainingArguments, can: Collection[str] = (), **options: Any) -> None:
         refuse(plan, LOOP, {"rope", *can})
         self.plan = plan = plan.readable()
         refuse_arguments(args)
@@ -53,11 +53,12 @@ class StagedTrainer(Trainer):
         args.ignore_data_skip = True  # a loader begins at any step: nothing is read to be thrown away
         super().__init__(args=args, **options)
         # With a cache, these models do not tell documents apart by their positions.
-        self.model.config.use_cache = False
+        model: Any = self.model
+        model.config.use_cache = False
         self.add_callback(EnterStages(plan))
         pinned = args.dataloader_pin_memory and torch.cuda.is_available()
         ranks = self.accelerator
-        how = {"form": "huggingface", "tensors": True, "pin_memory": pinned}
+        how: dict[str, Any] = {"form": "huggingface", "tensors": True, "pin_memory": pinned}
         self.steps = Steps(plan, ranks.process_index, ranks.num_processes, **how)
 
     def get_train_dataloader(self) -> Any:
@@ -67,7 +68,7 @@ class StagedTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The plan's learning rate, as a multiplier of `learning_rate`."""
         last = self.plan.total_steps - 1
-        used = optimizer or self.optimizer
+        used: Any = optimizer or self.optimizer
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             used, lambda step: self.plan.lr_multiplier(min(step, last))
         )
@@ -77,7 +78,8 @@ class StagedTrainer(Trainer):
     def _begin(self) -> int:
         """The step that a launch begins with: 0, or a checkpoint's, whose earlier steps are those of the plan."""
         step = self.state.global_step
-        saved = self.state.stateful_callbacks.get(STATE)
+        states: Any = self.state.stateful_callbacks
+        saved = states.get(STATE)
         if saved is None:
             if step:
                 what = "was not written by a StagedTrainer, so that its data cannot be known"
@@ -88,7 +90,8 @@ class StagedTrainer(Trainer):
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
         state = self.steps.loader.state_at(self.state.global_step)
-        self.state.stateful_callbacks[STATE] = {"args": {}, "attributes": state}
+        states: Any = self.state.stateful_callbacks
+        states[STATE] = {"args": {}, "attributes": state}
         super()._save_checkpoint(*arguments, **options)
 
 

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 
 from trivium.adapters.forms import Form
-from trivium.adapters.refuse import Part, refuse, refuse_micro_batches
+from trivium.adapters.refuse import refuse, refuse_micro_batches
 from trivium.adapters.steps import Steps, parts
 from trivium.adapters.transformers_rope import RopeOfStages
 from trivium.errors import ConfigError, Problem, ResumeError
@@ -64,7 +64,7 @@ class StagedDataModule(LightningDataModule):
     `can` are the parts of a plan that your module does by itself, such as "z_loss" in its `training_step`.
     """
 
-    def __init__(self, plan: Plan, *, form: str | Form = "huggingface", can: Collection[Part] = ()) -> None:
+    def __init__(self, plan: Plan, *, form: str | Form = "huggingface", can: Collection[str] = ()) -> None:
         super().__init__()
         refuse(plan, LOOP, {"rope", *can})
         self.plan = plan.readable()

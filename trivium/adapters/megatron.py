@@ -17,7 +17,7 @@ from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 from megatron.core.datasets.utils import Split
 
-from trivium.adapters.refuse import Part, refuse
+from trivium.adapters.refuse import refuse
 from trivium.adapters.steps import Steps
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan, ReadablePlan
@@ -73,7 +73,7 @@ def datasets_provider(
     global_batch_size: int,
     config: GPTDatasetConfig,
     is_built_on_rank: Callable[[], bool] = lambda: True,
-    can: Collection[Part] = (),
+    can: Collection[str] = (),
 ) -> Provider:
     """What Megatron's `pretrain` takes; gives a dataset for training, and none for validation and tests.
 

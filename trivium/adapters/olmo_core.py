@@ -18,7 +18,7 @@ import numpy as np
 from olmo_core.data.data_loader import DataLoaderBase
 from olmo_core.optim.scheduler import Scheduler
 
-from trivium.adapters.refuse import Part, refuse
+from trivium.adapters.refuse import refuse
 from trivium.adapters.steps import Steps
 from trivium.errors import PlanError, Problem
 from trivium.plan.plan import Plan
@@ -41,7 +41,7 @@ class StagedDataLoader(DataLoaderBase):  # type: ignore[misc]
         dp_world_size: int = 1,
         dp_rank: int = 0,
         fs_local_rank: int | None = None,
-        can: Collection[Part] = (),
+        can: Collection[str] = (),
     ) -> None:
         refuse(plan, LOOP, can)
         self.plan = plan.readable()
@@ -52,7 +52,7 @@ class StagedDataLoader(DataLoaderBase):  # type: ignore[misc]
     @property
     def global_batch_size(self) -> int:
         """Tokens of the next step, on all ranks."""
-        return self._tokens_at(self.batches_processed)
+        return self._tokens_at(int(self.batches_processed))
 
     @global_batch_size.setter
     def global_batch_size(self, tokens: int) -> None:
@@ -91,7 +91,7 @@ class StagedDataLoader(DataLoaderBase):  # type: ignore[misc]
 
     def global_num_tokens_in_batch(self, batch: dict[str, Any]) -> int:
         """Tokens of a step on all ranks, padding included."""
-        return int(batch["input_ids"].numel()) * self.dp_world_size
+        return int(batch["input_ids"].numel() * self.dp_world_size)
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
         for _, batch in self.steps.batches(self.batches_processed):

@@ -8,21 +8,14 @@ other loop's own.
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
-from typing import Literal
 
 from trivium.config.sources import StreamSource
-from trivium.errors import PlanError, Problem
+from trivium.errors import PlanError, Problem, UsageError
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 
-# fmt: off
-Part = Literal[
-    "kl", "distill", "loss", "z_loss", "loss_weight", "freeze", "reset_optimizer", "average", "start_from",
-    "vocab", "optimizer", "rope", "until", "engine", "lr", "seq_len", "batch_size", "document_mask", "streams",
-]
-# fmt: on
 # What a stage asks for by itself, and the reason why a loop that does not know of it cannot do it.
-ASKED: dict[Part, tuple[Callable[[PlannedStage], bool], str]] = {
+ASKED: dict[str, tuple[Callable[[PlannedStage], bool], str]] = {
     "kl": (lambda stage: stage.config.kl is not None, "has no frozen reference to compare the model with"),
     "distill": (lambda stage: stage.config.distill is not None, "has no teacher"),
     "loss": (lambda stage: stage.config.loss is not None, "computes its own loss"),
@@ -40,21 +33,24 @@ ASKED: dict[Part, tuple[Callable[[PlannedStage], bool], str]] = {
     "engine": (lambda stage: bool(stage.config.engine.model_fields_set), "runs on an engine of its own"),
 }
 # What differs from one stage to the next.
-CHANGED: dict[Part, tuple[Callable[[PlannedStage], object], str]] = {
+CHANGED: dict[str, tuple[Callable[[PlannedStage], object], str]] = {
     "vocab": (lambda stage: stage.vocab, "cannot add rows to the embedding"),
     "rope": (lambda stage: stage.rope, "cannot change rotary positions"),
     "seq_len": (lambda stage: stage.seq_len, "has one row length for all stages"),
     "batch_size": (lambda stage: stage.batches, "has one batch size for all stages"),
     "document_mask": (lambda stage: stage.config.document_mask, "has one attention mask for all stages"),
 }
-EVERY_LOOP: frozenset[Part] = frozenset(("seq_len", "batch_size", "document_mask", "streams"))  # unless one says not
+EVERY_LOOP = frozenset(("seq_len", "batch_size", "document_mask", "streams"))  # unless one says that it cannot
+PARTS = frozenset((*ASKED, *CHANGED, *EVERY_LOOP, "lr"))
 
 
-def refuse(plan: Plan, loop: str, can: Collection[Part] = (), cannot: Collection[Part] = ()) -> None:
+def refuse(plan: Plan, loop: str, can: Collection[str] = (), cannot: Collection[str] = ()) -> None:
     """Raise PlanError with every part of a plan that a loop cannot do; the message calls the loop by its name.
 
     `can` are the parts that the loop does beside those of every loop, `cannot` those of every loop that it does not.
     """
+    if unknown := {*can, *cannot} - PARTS:
+        raise UsageError(f"can: a plan has no part {sorted(unknown)}. Write some of {', '.join(sorted(PARTS))}.")
     able = (EVERY_LOOP | frozenset(can)) - frozenset(cannot)
     problems = [*_asked(plan, loop, able), *_changed(plan, loop, able), *_by_group(plan, loop, able)]
     if "streams" not in able:
@@ -63,14 +59,14 @@ def refuse(plan: Plan, loop: str, can: Collection[Part] = (), cannot: Collection
         raise PlanError(sorted(problems, key=lambda problem: problem.where))
 
 
-def _asked(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem]:
+def _asked(plan: Plan, loop: str, able: Collection[str]) -> Iterator[Problem]:
     for stage in plan.stages:
         for part, (asks, why) in ASKED.items():
             if part not in able and asks(stage):
                 yield _problem(stage, part, loop, why)
 
 
-def _changed(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem]:
+def _changed(plan: Plan, loop: str, able: Collection[str]) -> Iterator[Problem]:
     for before, stage in pairwise(plan.stages):
         for part, (value, why) in CHANGED.items():
             if part not in able and value(before) != value(stage):
@@ -91,7 +87,7 @@ def refuse_micro_batches(plan: Plan, count: int, world_size: int, key: str) -> N
         raise PlanError(problems)
 
 
-def _by_group(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem]:
+def _by_group(plan: Plan, loop: str, able: Collection[str]) -> Iterator[Problem]:
     if "lr" in able:
         return
     if len(set(plan.peak_lr.values())) > 1:
@@ -103,7 +99,7 @@ def _by_group(plan: Plan, loop: str, able: Collection[Part]) -> Iterator[Problem
             yield _problem(stage, "lr", loop, "multiplies the learning rates of all parameters alike")
 
 
-def _problem(stage: PlannedStage, part: Part, loop: str, why: str) -> Problem:
+def _problem(stage: PlannedStage, part: str, loop: str, why: str) -> Problem:
     return Problem(f"stages[{stage.index}].{part}", f"{loop} {why}. Take it out, or train with `trivium train`.")
 
 

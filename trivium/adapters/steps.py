@@ -28,7 +28,8 @@ class Steps:
     """One rank's rows of every step: `steps[41_337]`, or one after the other, with a state to resume from.
 
     `form` is a name (plain, huggingface, maxtext, megatron, olmo_core) or a function of your own from a Batch to arrays
-    by name. With `tensors` they are torch tensors, with `pin_memory` in memory that a GPU copies from directly.
+    by name. With `tensors` they are torch tensors, with `pin_memory` in memory that a GPU copies from directly. Ranks
+    must be able to share every batch from step `start` on, up to step `end` where others go on from there.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Steps:
         form: str | Form = "plain",
         tensors: bool = False,
         pin_memory: bool = False,
+        start: int = 0,
+        end: int | None = None,
     ) -> None:
-        self.loader = Loader(plan, rank, world_size)
+        self.loader = Loader(plan, rank, world_size, start=start, end=end)
         self.form = _form(form)
         self.tensors = tensors or pin_memory
         self.pin_memory = pin_memory

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trivium.ask.convert import checkpoint_stage
 from trivium.ask.export import whole_folder, write_tokenizer
-from trivium.ask.open import begins_with, folder_tokenizer, put_before
+from trivium.ask.open import begins_with, folder_tokenizer, put_before, run_at_step
 from trivium.config.schema import Config
 from trivium.engine.make import single_weights, weight_shapes
 from trivium.errors import UsageError
@@ -135,12 +135,7 @@ def _shares(models: Sequence[str], weights: Sequence[float] | None) -> list[floa
 
 def _open(name: str) -> Averaged:
     """`runs/a`, `runs/a@4000`, a checkpoint or a Hugging Face folder."""
-    path, step = Path(name), None
-    if not path.exists() and "@" in name:
-        run, _, number = name.rpartition("@")
-        if not number.isdecimal():
-            raise UsageError(f'{name}: "{number}" is not a step. Write {run}@4000, or {run} for its last checkpoint.')
-        path, step = Path(run), int(number)
+    path, step = run_at_step(name)
     if not path.is_dir():
         known = "a run's folder, RUN@STEP, a checkpoint, or a Hugging Face folder"
         raise UsageError(f"{name}: is not a folder. Give {known}.")

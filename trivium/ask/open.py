@@ -101,6 +101,17 @@ def open_model(
     return LoadedModel(engine, words, spec, seq_len, title, begins_with(config, words), text_ends(words))
 
 
+def run_at_step(name: str) -> tuple[Path, int | None]:
+    """`runs/a@4000` -> the run's folder and the step; of any other name the path alone."""
+    path = Path(name)
+    if path.exists() or "@" not in name:
+        return path, None
+    run, _, number = name.rpartition("@")
+    if not number.isdecimal():
+        raise UsageError(f'{name}: "{number}" is not a step. Write {run}@4000, or {run} for its last checkpoint.')
+    return Path(run), int(number)
+
+
 def begins_with(config: Config, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens before each text of a run: bos, unless its own texts have none."""
     bos = tokenizer.special("bos")

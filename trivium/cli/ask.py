@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,10 @@ def sample(
 
 
 def chat(
-    model: ModelFolder,
+    models: Annotated[
+        list[str],
+        typer.Argument(help="A run's folder, RUN@STEP, a checkpoint, or a Hugging Face folder. Several: --web."),
+    ],
     system: System = None,
     max_new_tokens: MaxTokens = None,
     temperature: Temperature = 0.8,
@@ -100,16 +104,28 @@ def chat(
     weights: WhichWeights = Weights.OWN,
     tokenizer: TokenizerPath = None,
     device: Device = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page to talk to the models, to this machine alone.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --web: the port; 0 takes any that is free.")] = 8643,
 ) -> None:
     """Chat with a model, one question on each line. /new starts again, /quit or Ctrl-C ends."""
     from trivium.ask.generate.sampling import Sampling
     from trivium.ask.generate.talk import Talk
-    from trivium.ask.open import open_model
+    from trivium.ask.open import open_model, run_at_step
 
-    opened = open_model(model, step, tokenizer, device, averaged=weights is Weights.AVERAGE)
+    if len(models) > 1 and not web:
+        raise UsageError("chat: several models are talked to on a page, beside one another. Give --web, or one model.")
+    sampling, both = Sampling(temperature, top_k, top_p, seed), []
+    for name in models:
+        path, at = run_at_step(name)
+        opened = open_model(path, step if at is None else at, tokenizer, device, averaged=weights is Weights.AVERAGE)
+        both.append((opened, _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)))
+    if web:
+        _serve(both, system, port)
+        return
+    ((opened, writing),) = both
     words = opened.tokenizer
-    sampling = Sampling(temperature, top_k, top_p, seed)
-    writing = _writing(opened, sampling, max_new_tokens or CHAT_TOKENS, chat=True)
     echo_line(f"{opened.title}: {opened.spec.parameters:,} parameters. /new starts again, /quit ends.", err=True)
     talk = Talk(opened.engine, words, writing, opened.seq_len, system)
     try:
@@ -122,6 +138,16 @@ def chat(
                 _print_answer(talk, line)
     except KeyboardInterrupt:
         echo()
+
+
+def _serve(models: Sequence[tuple["LoadedModel", "Writing"]], system: str | None, port: int) -> None:
+    """Serve the page of models until Ctrl-C."""
+    from trivium.ask.web.server import ChatServer, Talker
+
+    talkers = [Talker(opened, writing, system) for opened, writing in models]
+    with ChatServer(talkers, port) as server, suppress(KeyboardInterrupt):
+        echo_line(f"{server.url} talks to {', '.join(opened.title for opened, _ in models)}; Ctrl-C ends it.")
+        server.serve_forever()
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from trivium.cli import ask, average, inspect, plan, prepare, prove, publish, report, train
+from trivium.cli import ask, average, init, inspect, plan, prepare, prove, publish, report, train, why
 from trivium.engine.ranks import end_process, launched_ranks
 from trivium.errors import FAILED, ProblemsError, RankError, SilentRankError, TriviumError, exit_code
 from trivium.screen import echo, echo_line
@@ -30,6 +30,12 @@ class Command(NamedTuple):
 
 # In the order of use.
 GROUPS: dict[str, dict[str, Command]] = {
+    "Start": {
+        "quickstart": Command(init.quickstart, "trivium quickstart my-texts"),
+        "init": Command(init.init, "trivium init my-texts"),
+        "examples": Command(init.examples, "trivium examples --list"),
+        "demo": Command(train.demo, "trivium demo"),
+    },
     "Data": {
         "prepare": Command(prepare.prepare, "trivium prepare run.toml"),
         "verify": Command(prepare.verify, "trivium verify run.toml"),
@@ -43,7 +49,6 @@ GROUPS: dict[str, dict[str, Command]] = {
         "prove": Command(prove.prove, "trivium prove run.toml"),
     },
     "Runs": {
-        "demo": Command(train.demo, "trivium demo"),
         "train": Command(train.train, "trivium train run.toml"),
         "fork": Command(train.fork, "trivium fork runs/base --at 4000 new.toml"),
         "runs": Command(train.runs, "trivium runs"),
@@ -51,10 +56,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         "report": Command(report.report, "trivium report runs/base"),
         "compare": Command(report.compare, "trivium compare runs/base runs/other"),
         "inspect": Command(inspect.inspect, "trivium inspect run.toml --step 4000"),
+        "why": Command(why.why, "trivium why runs/base --step 4000"),
+        "rerun": Command(why.rerun, "trivium rerun runs/base --from 4000 --to 4010 --without web:1234"),
     },
     "Models": {
         "sample": Command(ask.sample, 'trivium sample runs/base --prompt "Once upon a time"'),
-        "chat": Command(ask.chat, "trivium chat runs/base"),
+        "chat": Command(ask.chat, "trivium chat --web runs/base runs/other@4000"),
         "eval": Command(ask.evaluate, "trivium eval runs/base --tasks spelling"),
         "export": Command(publish.export, "trivium export runs/base exported"),
         "push": Command(publish.push, "trivium push runs/base me/base"),
@@ -82,7 +89,7 @@ class GroupedCommands(TyperGroup):
 app = typer.Typer(
     cls=GroupedCommands,
     help="Train language models in stages: one TOML file says what a model reads, and when.",
-    epilog="\b\nExample:\n  trivium plan run.toml && trivium train run.toml && trivium report runs/base",
+    epilog="\b\nExample:\n  trivium quickstart my-texts",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from trivium.config import DIALECT_NAMES
-from trivium.screen import echo
+from trivium.errors import UsageError
+from trivium.screen import Detail, echo
 
 INTERRUPTED = 130  # Ctrl-C where nothing needs to be saved
 
@@ -33,6 +34,19 @@ WorldSize = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also name the keys of another tool's config that decide nothing here.")
 ]
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the end.")]
+EveryStep = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print every step, and what libraries log.", show_default=False)
+]
+
+
+def how_much(quiet: bool, verbose: bool = False) -> Detail:
+    """What `-q` and `-v` ask for; both at once is refused."""
+    if quiet and verbose:
+        raise UsageError("-q and -v: print less, and more. Give one of them.")
+    return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
 
 
 class Weights(StrEnum):

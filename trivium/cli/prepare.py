@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, WorldSize
+from trivium.cli.options import BadLines, ConfigFile, Dialect, Overrides, Quiet, WorldSize, how_much
 from trivium.errors import UsageError
-from trivium.screen import echo, echo_line
+from trivium.screen import echo, echo_line, printing
 
 tokenizer = typer.Typer(help="Make a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -17,7 +17,7 @@ def tokenizer_group() -> None:
     """Make a tokenizer."""
 
 
-@tokenizer.command("train")
+@tokenizer.command("train", epilog="\b\nExample:\n  trivium tokenizer train my-texts --vocab 4096 --out my-tokenizer")
 def train_tokenizer(
     what: Annotated[list[str], typer.Argument(help="Files and folders of text, or a config and overrides.")],
     out: Annotated[Path, typer.Option(help="The folder for tokenizer.json.")],
@@ -27,14 +27,16 @@ def train_tokenizer(
     ] = None,
     bad_lines: BadLines = None,
     fim: Annotated[bool, typer.Option("--fim", help="Add the three tokens of fill-in-the-middle.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a byte-level BPE on texts, or on the texts of a config's sources."""
     from trivium.text.train_tokenizer import train_on_texts
     from trivium.textfiles.progress import say
 
-    trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines, fim=fim)
-    for line in trained.skipped:
-        say(line)
+    with printing(how_much(quiet)):
+        trained = train_on_texts(what, out, vocab, column=column, bad_lines=bad_lines, fim=fim)
+        for line in trained.skipped:
+            say(line)
     echo(str(trained))
 
 
@@ -57,6 +59,7 @@ def prepare(
     ] = "ds",
     bad_lines: BadLines = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. By default one for each core.")] = None,
+    quiet: Quiet = False,
     dialect: Dialect = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -64,7 +67,8 @@ def prepare(
     from trivium.sources.commands import prepare_paths, prepare_sources
 
     if out is not None:
-        echo_line(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
+        with printing(how_much(quiet)):
+            echo_line(prepare_paths(what, out, tokenizer, column, add, bad_lines, workers, written))
         return
     if written == "megatron":
         why = "A config's conversations have loss masks, which Megatron's files cannot hold."
@@ -75,7 +79,7 @@ def prepare(
     from trivium.plan.inherit import inherited
 
     loaded = load(Path(what[0]), what[1:], dialect=dialect, world_size=world_size)
-    with loaded.places.named():
+    with loaded.places.named(), printing(how_much(quiet)):
         for line in prepare_sources(inherited(loaded.config).config, bad_lines, workers):
             echo_line(line)
 
@@ -84,6 +88,7 @@ def verify(
     config: ConfigFile,
     overrides: Overrides = None,
     write: Annotated[bool, typer.Option("--write", help="Write a manifest.json where a folder has none.")] = False,
+    quiet: Quiet = False,
     dialect: Dialect = None,
     world_size: WorldSize = None,
 ) -> None:
@@ -93,6 +98,6 @@ def verify(
     from trivium.sources.commands import verify_sources
 
     loaded = load(config, overrides or (), dialect=dialect, world_size=world_size)
-    with loaded.places.named():
+    with loaded.places.named(), printing(how_much(quiet)):
         for line in verify_sources(inherited(loaded.config).config, write=write):
             echo_line(line)

@@ -26,10 +26,10 @@ def report(
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one that holds runs.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8642,
 ) -> None:
-    """Serve a run's page, and update it while the run trains. It answers this machine alone."""
+    """Serve the page of a run, or of all runs of a folder, and update it. It answers this machine alone."""
     from trivium.report.watch import RunServer
 
     with RunServer(run, port) as server, suppress(KeyboardInterrupt):

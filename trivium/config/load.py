@@ -37,6 +37,7 @@ class Loaded:
     warnings: tuple[Problem, ...]
     notes: Notes  # of a config that was translated
     places: KeyPlaces
+    path: FilePath
 
 
 def load_config(
@@ -58,24 +59,24 @@ def load(
         translated = translate(tables, path.name, dialect, world_size)
     places = replace(places, overridden=overridden_keys(overrides, translated.raw))
     with places.named():
-        return _load(translated, path.name, overrides, places)
+        return _load(translated, path, overrides, places)
 
 
-def _load(translated: Translation, file: str, overrides: Sequence[str], places: KeyPlaces) -> Loaded:
+def _load(translated: Translation, path: FilePath, overrides: Sequence[str], places: KeyPlaces) -> Loaded:
     raw = copy.deepcopy(translated.raw)
     apply_overrides(raw, overrides)
     in_file = replace(places, overridden=frozenset())  # an override changes our tables, and not another tool's
     problems = [in_file.name(problem) for problem in translated.problems]
     problems += [key.problem for key in translated.needed if key.is_missing(raw)]
     try:
-        config, warnings = validate(raw, file)
+        config, warnings = validate(raw, path.name)
     except ConfigError as error:
         # A key that could not be translated, or that the user must give, is missing from our tables too: said once.
         rest = error.problems if not problems else [one for one in error.problems if not _is_absence(one)]
         raise ConfigError([*problems, *rest]) from None
     if problems:
         raise ConfigError(problems)
-    return Loaded(config, raw, tuple(map(places.name, warnings)), translated.notes, places)
+    return Loaded(config, raw, tuple(map(places.name, warnings)), translated.notes, places, path)
 
 
 def _is_absence(problem: Problem) -> bool:

@@ -197,6 +197,13 @@ class Markers(Table):
     """After it."""
 
 
+class TrainTokenizer(Table):
+    """How a tokenizer is made that does not exist yet."""
+
+    vocab: Count = Field(32_768, examples=[4096])
+    """The number of tokens, special ones included."""
+
+
 class Tokenizer(Table):
     """Text to tokens."""
 
@@ -204,6 +211,8 @@ class Tokenizer(Table):
     """The package that reads `path`; bytes is built in and needs no path."""
     path: PathText | None = Field(None, examples=["tokenizer.json"])
     """A tokenizer.json, a folder, or a name on the Hub; with kind = "tiktoken" a .tiktoken file."""
+    train: TrainTokenizer | None = Field(None, examples=[{"vocab": 4096}])
+    """Where the folder `path` does not exist, train a byte-level BPE on the config's sources of text, and write it."""
     bos: Text | None = Field(None, examples=["<|bos|>"])
     """The token that begins a document; absent: the one of the tokenizer's folder, or one with a well-known name."""
     eos: Text | None = Field(None, examples=["<|eos|>"])

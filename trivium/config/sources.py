@@ -21,6 +21,8 @@ from trivium.config.fields import (
 from trivium.config.numbers import Count, Whole, parse_count
 from trivium.config.redact import redact
 
+MOST_WITHOUT = 1000  # documents of a source; more are better left out of its files
+
 
 def _read_holdout(value: object) -> object:
     """`0.001` is a fraction of the documents, `"500k"` a number of tokens."""
@@ -39,6 +41,7 @@ def _read_holdout(value: object) -> object:
 
 
 Added = Annotated[tuple[Literal["bos", "eos"], ...], Field(strict=False)]
+Documents = Annotated[tuple[Whole, ...], Field(strict=False, max_length=MOST_WITHOUT)]
 HoldOut = Annotated[float | int, BeforeValidator(_read_holdout, json_schema_input_type=OpenFraction | Count)]
 
 
@@ -59,6 +62,8 @@ class BaseSource(Table):
     """Tokens in a block, the unit of order."""
     window_blocks: Count = Field(64, examples=[64])
     """Blocks that are packed and shuffled together."""
+    without: Documents | None = Field(None, examples=[[1234]])
+    """Documents by their numbers that are read in their places and do not count in the loss; absent: all count."""
 
     @property
     def holds_out(self) -> bool:

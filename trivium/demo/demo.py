@@ -5,8 +5,6 @@ Everything is in one folder: files that exist are kept, and the run resumes from
 
 import importlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +16,7 @@ from rich.progress import Progress
 from trivium.demo.texts import sums, write_lines, write_texts
 from trivium.errors import UsageError
 from trivium.files import draft
+from trivium.screen import under_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def make_demo(folder: Path, size: DemoSize, console: Console) -> Path:
 def run_demo(folder: Path, size: DemoSize, console: Console) -> bool:
     """Make everything from the texts to the page; False where the run was stopped before its end."""
     config = make_demo(folder, size, console)
-    with _waiting("importing torch", console):
+    with under_way("importing torch"):
         importlib.import_module("trivium.engine.torch.engine")
     from trivium.plan.show import show_plan
     from trivium.train.trainer import Trainer
@@ -127,14 +126,6 @@ def _train_tokenizer(config: Path, folder: Path, size: DemoSize, console: Consol
 
         _headline(console, f"A tokenizer of {size.vocab:,} tokens, trained on them")
         console.print(str(train_on_texts([str(config)], folder, size.vocab)), highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _waiting(what: str, console: Console) -> Iterator[None]:
-    """A bar without an end, for what reports no progress."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(what, total=None)
-        yield
 
 
 def _show_end(folder: Path, console: Console) -> None:

@@ -239,6 +239,8 @@ class StepStats:
     raised: tuple[bool, ...] | None = None  # for each flag, whether any rank raised it; None where none were exchanged
     compilations: int = field(default=0, compare=False)  # made for this step, by an engine that compiles whole steps
     notice: str | None = field(default=None, compare=False)  # something a user should know
+    # Of every row of all ranks, in their order: the mean over its loss tokens; 0 where none counts.
+    loss_by_row: NDArray[np.float32] | None = field(default=None, compare=False)
 
     @staticmethod
     def why_skipped(loss: float, grad_norm: float, loss_limit: float, norm_limit: float = inf) -> str | None:

@@ -7,10 +7,9 @@ from trivium.engine.base import POSITIONS, SourceFigures
 from trivium.rows.batch import IGNORED, Batch
 
 
-def counts_by_source(batch: Batch) -> NDArray[np.float64]:
-    """Rows and loss tokens by source, (2, sources)."""
-    counted = (batch.targets != IGNORED).sum(axis=1)
-    weights = (None, counted)
+def counts_by_source(batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Rows and loss tokens by source, (2, sources); `tokens` are the rows' loss tokens."""
+    weights = (None, tokens)
     found = [np.bincount(batch.source, each, minlength=len(batch.sources)) for each in weights]
     return np.array(found, np.float64)
 

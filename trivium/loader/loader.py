@@ -25,12 +25,14 @@ from trivium.errors import PlanError, Problem, ResumeError, SourceError
 from trivium.loader.stage_reader import FoundRows, StageReader
 from trivium.loader.streams import Streams
 from trivium.loader.unknown_ids import unknown_in_file, unknown_in_stream
+from trivium.loader.without import Without
 from trivium.plan.plan import Plan
 from trivium.plan.record import first_difference
 from trivium.plan.settings import stage_mesh
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.rows.batch import Batch
 from trivium.rows.gather import gather
+from trivium.screen import as_html
 
 LOG = logging.getLogger("trivium")
 AHEAD_STEPS = 64  # steps that are planned together in sequence, at the most
@@ -68,6 +70,7 @@ class Loader:
         self.workers = max(1, plan.config.loader.workers if workers is None else workers)
         self.step = 0
         self.sources = tuple(sorted(plan.config.sources))
+        self.without = Without.of(plan, self.sources)  # documents that do not count in the loss
         self.say: Callable[[str], None] = LOG.warning
         self.stopping: Callable[[], bool] = lambda: False  # asked while a stream is waited for
         # Rows are found ahead of the batches that are taken: a state may be asked for there, or a step again.
@@ -107,6 +110,19 @@ class Loader:
 
     def __setstate__(self, state: tuple[int, Mapping[str, Any]]) -> None:
         self.seek(*state)
+
+    def __repr__(self) -> str:
+        """`Loader of small: rank 0 of 1, at step 12 of 300 (stage long, 4 rows of 1,024)`."""
+        where = f"rank {self.rank} of {self.world_size}, at step {self.step:,} of {len(self):,}"
+        stage = self.plan.stage_at(min(self.step, len(self) - 1))
+        size = stage.size_at(min(self.step, len(self) - 1))
+        return (
+            f"Loader of {self.plan.config.run.name}: {where} (stage {stage.name}, {size:,} rows of {stage.seq_len:,})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Where it stands, and its plan, in a notebook."""
+        return as_html(lambda console: console.print(repr(self), highlight=False)) + self.plan._repr_html_()
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of any step, in any order of calls; a stream is read forward alone."""
@@ -260,6 +276,7 @@ class Loader:
         row, file, offset = gather(found.rows[first:stop], arrays, *found.goldfish.rule)
         if row >= 0:
             raise SourceError(f"step {step:,}: {self._unknown_id(found, first + row, file, offset)}")
+        self.without.apply(found.rows[first:stop], found.source[first:stop], arrays[1])
         return Batch(arrays[0], arrays[1], arrays[2], arrays[3], found.source[first:stop], self.sources)
 
     def _vocabs(self, stage: CompleteStage) -> dict[str, int]:

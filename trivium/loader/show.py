@@ -7,7 +7,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from trivium.loader.trace import Occurrence, PieceAddress, RowAddress, find_text, places_of, why_not_read
+from trivium.loader.trace import PieceAddress, RowAddress, find_text, places_of, why_not_read
+from trivium.plan.places import Occurrence
 from trivium.plan.plan import Plan
 from trivium.plan.stage import PlannedStage
 from trivium.screen import one_line

@@ -4,10 +4,10 @@ Nothing is searched for: the rows of a step are computed as the loader does, and
 from its blocks, the order of each epoch and the mixture. Of a stream only the first way is open.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 from trivium.config.sources import StreamSource
 from trivium.errors import PlanError, Problem, SourceError, TriviumError
 from trivium.loader.loader import Loader
+from trivium.plan.places import Occurrence, file_blocks, occurrences
 from trivium.plan.plan import Plan
-from trivium.plan.stage import CompleteStage, Segment
+from trivium.plan.stage import Segment
 from trivium.rows.batch import IGNORED
 from trivium.rows.blocks import FileBlocks
 from trivium.rows.piece import file_of, length_of
-from trivium.rows.reading import BlockOrder, Reading
 from trivium.sources.open import OpenSource
 from trivium.sources.stream.lanes import LaneRows
 from trivium.text.tokenizer import Tokenizer
 
+TEXT_ROWS, TEXT_PIECES = 32, 8  # of a step that went wrong: the rows that are kept with texts, and the pieces of each
+TEXT_TOKENS, TEXT_CHARACTERS = 64, 240  # of a piece, its beginning
 AROUND = 30  # characters shown on each side of a text that was found
 
 
@@ -37,6 +39,7 @@ class PieceOrigin:
     document: int  # within its source; of a stream, within its lane and epoch
     start: int  # first token, counted from the document's start
     stop: int
+    text: str | None = field(default=None, kw_only=True)  # its beginning, of rows that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class RowOrigin:
     epoch: int | None = None
     pieces: tuple[PieceOrigin, ...] = ()
     unknown: str | None = None  # why there are none
+    loss: float | str | None = None  # mean over its loss tokens; one that is not finite as text, for JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +84,6 @@ class RowAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
-    """Where a stretch of a document is read."""
-
-    step: int
-    row: int
-    stage: str
-    epoch: int
-    start: int  # within the document
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class Hit:
     """A document that holds a text."""
 
@@ -115,21 +107,44 @@ def rows_of(plan: Plan, step: int) -> list[RowAddress]:
     return addresses
 
 
-def origins_of(loader: Loader, step: int) -> list[RowOrigin]:
+def origins_of(
+    loader: Loader, step: int, losses: NDArray[np.float32] | None = None, tokenizer: Tokenizer | None = None
+) -> list[RowOrigin]:
     """The documents of every row of a step that a loader has just read, all ranks' rows included.
 
     It explains a step, and so never costs a run: no source is read again. A row that is no longer
-    in memory has the reason in `unknown`.
+    in memory has the reason in `unknown`. Rows have their losses where these are given, and the highest have texts.
     """
     origins = []
+    shown = set() if losses is None else set(by_loss(losses)[:TEXT_ROWS].tolist())
     for row, name, find in _row_finders(loader, step):
+        loss = None if losses is None else _plain(float(losses[row]))
         try:
             read = find()
             pieces = tuple(PieceOrigin(*origin) for origin, _ in _located(read))
-            origins.append(RowOrigin(row, name, read.epoch, pieces))
+            if tokenizer is not None and row in shown:
+                pieces = tuple(_with_texts(read, pieces, tokenizer))
+            origins.append(RowOrigin(row, name, read.epoch, pieces, loss=loss))
         except (TriviumError, OSError) as error:
-            origins.append(RowOrigin(row, name, unknown=str(error)))
+            origins.append(RowOrigin(row, name, unknown=str(error), loss=loss))
     return origins
+
+
+def by_loss(losses: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The numbers of rows, those with the highest loss first; one that is not finite is higher than any."""
+    return np.argsort(-np.where(np.isfinite(losses), losses, np.inf), kind="stable")
+
+
+def _plain(loss: float) -> float | str:
+    return float(f"{loss:.6g}") if isfinite(loss) else str(loss)
+
+
+def _with_texts(read: "_RowRead", pieces: Iterable[PieceOrigin], tokenizer: Tokenizer) -> Iterator[PieceOrigin]:
+    for number, (piece, (offset, word)) in enumerate(zip(pieces, read.pieces.tolist(), strict=True)):
+        if number < TEXT_PIECES:
+            tokens = read.tokens_at(file_of(word), offset)[: min(TEXT_TOKENS, length_of(word))]
+            piece = replace(piece, text=tokenizer.decode(tokens.tolist())[:TEXT_CHARACTERS])
+        yield piece
 
 
 class _Document(NamedTuple):
@@ -149,6 +164,7 @@ class _RowRead:
     epoch: int
     pieces: NDArray[np.int64]
     document_at: Callable[[int, int], _Document]
+    tokens_at: Callable[[int, int], NDArray[np.integer]]  # of a file, from an offset on
 
 
 def _row_finders(loader: Loader, step: int) -> Iterator[tuple[int, str, Callable[[], _RowRead]]]:
@@ -170,14 +186,17 @@ def _file_row(segment: Segment | None, source_row: int) -> _RowRead:
     assert segment is not None, "the loader has read it"
     position = segment.start + source_row
     number, within = segment.reading.locate(position)
-    blocks = _file_blocks(segment.reading)
+    blocks = file_blocks(segment.reading)
 
     def document_at(file: int, offset: int) -> _Document:
         document, start = blocks.document_at(file, offset)
         return _Document(blocks.files[file].name, document, start, blocks.document_span(document)[2])
 
+    def tokens_at(file: int, offset: int) -> NDArray[np.integer]:
+        return blocks.opened(file).tokens[offset:]
+
     pieces = segment.reading.window(number).row_pieces(within)
-    return _RowRead(position, segment.reading.place(number)[0], pieces, document_at)
+    return _RowRead(position, segment.reading.place(number)[0], pieces, document_at, tokens_at)
 
 
 def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) -> _RowRead:
@@ -189,8 +208,12 @@ def _stream_row(name: str, streamed: list[tuple[str, LaneRows]], position: int) 
     def document_at(file: int, offset: int) -> _Document:
         return _Document(*rows.documents[file].document_at(offset))
 
+    def tokens_at(file: int, offset: int) -> NDArray[np.integer]:
+        tokens: NDArray[np.integer] = rows.documents[file].tokens[offset:]
+        return tokens
+
     within = position - rows.first
-    return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at)
+    return _RowRead(position, rows.epochs[within], rows.window.row_pieces(within), document_at, tokens_at)
 
 
 def _located(read: _RowRead) -> Iterator[tuple[tuple[str, int, int, int], int]]:
@@ -223,12 +246,7 @@ def places_of(plan: Plan, source: str, document: int) -> list[Occurrence]:
     if source not in plan.sources:
         known = ", ".join(sorted(plan.sources)) or "none"
         raise PlanError([Problem("", f'there is no source "{source}" on disk. There is: {known}.')])
-    found: list[Occurrence] = []
-    readers = [source, *(name for name, opened in plan.sources.items() if opened.view_of == source)]
-    for stage, reader in product(filter(None, map(CompleteStage.of, plan.stages)), readers):
-        use = stage.uses.get(reader)
-        if use is not None and use.segment is not None:
-            found.extend(_in_stage(stage, reader, document, use.segment, use.rows))
+    found = [each for places in occurrences(plan.stages, plan.sources, source, document) for each in places]
     return sorted(found, key=lambda each: (each.step, each.row, each.start))
 
 
@@ -259,57 +277,3 @@ def why_not_read(plan: Plan, source: str, document: int) -> str:
     if not shortest <= end - start < limit:
         return f"its {end - start:,} tokens are not within the view's lengths"
     return "it is held out for validation" if blocks.is_held_out(document) else "the run ends before it"
-
-
-def _in_stage(stage: CompleteStage, source: str, document: int, segment: Segment, rows: int) -> Iterator[Occurrence]:
-    reading = segment.reading
-    blocks = _file_blocks(reading)
-    try:
-        file, start, end = blocks.document_span(document)
-    except IndexError:
-        what = f"{source} has no document {document:,}. Give one from 0 to {blocks.num_documents - 1:,}."
-        raise PlanError([Problem("", what)]) from None
-    first, last = (reading.locate(position)[0] for position in (segment.start, segment.start + rows - 1))
-    for number in _windows_with(reading, blocks.blocks_of(document), first, last):
-        window = reading.window(number)
-        offsets, lengths = window.pieces[:, 0], window.lengths
-        of_document = (window.files == file) & (offsets < end) & (offsets + lengths > start)
-        for piece in np.flatnonzero(of_document).tolist():
-            within = int(np.searchsorted(window.row_starts, piece, side="right")) - 1
-            stage_rows = reading.rows_before(number) + within - segment.start
-            if 0 <= stage_rows < rows:
-                row = stage.mixture.first_row_reaching(source, stage_rows + 1)
-                assert row is not None, "the stage gives this row"
-                step, row = stage.batches.place_of(row - 1)
-                begin = int(offsets[piece]) - start
-                epoch = reading.place(number)[0]
-                yield Occurrence(stage.start + step, row, stage.name, epoch, begin, begin + int(lengths[piece]))
-
-
-def _windows_with(reading: Reading, blocks: NDArray[np.int64], first: int, last: int) -> list[int]:
-    """The windows from `first` to `last` that may have spans of these blocks."""
-    found = {number for number in (first,) if reading.place(number)[1] < 0}
-    size = reading.blocks.window_blocks
-    number = first
-    while number <= last:
-        epoch, index = reading.place(number)
-        if index < 0:
-            number += 1
-            continue
-        order = reading.order_of(epoch)
-        found |= {number - index + at // size for at in _places_in_order(order, blocks)}
-        number += -(-order.num_blocks // size) - index
-    return sorted(each for each in found if first <= each <= last)
-
-
-def _places_in_order(order: BlockOrder, blocks: NDArray[np.int64]) -> list[int]:
-    if order.chosen is not None:
-        at = np.flatnonzero(np.isin(order.chosen, blocks)) - order.first
-    else:
-        at = order.permutation.inverse(blocks) - order.first
-    return [int(place) for place in at if place >= 0]
-
-
-def _file_blocks(reading: Reading) -> FileBlocks:
-    assert isinstance(reading.blocks, FileBlocks), "only files have documents to name"
-    return reading.blocks

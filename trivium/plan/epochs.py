@@ -1,12 +1,14 @@
-"""How often stages read their sources -> what is over a cap, with the fix, and what is read often without one."""
+"""How often stages read their sources -> what is over a cap, with the fix, what is read often without one, or twice."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from math import ceil, floor, log10
 
 from trivium.config.numbers import show_count
 from trivium.config.schema import Config
 from trivium.errors import Problem
 from trivium.plan.stage import PlannedStage, SourceUse
+from trivium.sources.open import OpenSource
 
 MANY_EPOCHS = 4
 
@@ -61,3 +63,16 @@ def _rounded_up(epochs: float) -> float:
     """To two digits, never below: a cap that works."""
     digits = 1 - floor(log10(epochs))
     return float(ceil(epochs * 10.0**digits - 1e-9) / 10.0**digits)
+
+
+def shared_documents(stages: Sequence[PlannedStage], sources: Mapping[str, OpenSource]) -> Iterator[Problem]:
+    """No document belongs to two sources of a stage: both would read it."""
+    for stage in stages:
+        names = () if stage.mixture is None else stage.mixture.names
+        opened = {name: sources[name].blocks for name in names if name in sources}
+        for (one, blocks), (other, others) in combinations(opened.items(), 2):
+            if blocks.name == others.name and blocks.lengths.mask & others.lengths.mask:
+                what = f"{one} and {other} share documents of {blocks.name}, which the stage would read twice."
+                what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
+                note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
+                yield Problem(f"stages[{stage.index}]", f"{what}{note}")

@@ -45,6 +45,7 @@ def plan_json(plan: Plan, loaded: Loaded | None = None) -> dict[str, Any]:
             name: {"kind": source.kind}
             | {key: getattr(plan.sources.get(name), key, None) for key in ("documents", "tokens", "fingerprint")}
             | {"expected_tokens": source.expected_tokens}
+            | {"without": sorted(set(source.without or ()))}
             | {"fim": None if (fim := fim_of(source)) is None else fim.model_dump()}
             | {"tasks": [task._asdict() for task in plan.sources[name].tasks] if name in plan.sources else None}
             for name, source in plan.config.sources.items()

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from trivium.config.batches import Batches
+from trivium.config.load import load_config
 from trivium.config.numbers import show_count
 from trivium.config.optimizer import StageOptimizer, stage_optimizers
 from trivium.config.schema import Config
@@ -30,12 +31,13 @@ from trivium.plan.budget import (
     unmeasured,
     with_parameters_counted,
 )
-from trivium.plan.epochs import epoch_problems
+from trivium.plan.epochs import epoch_problems, shared_documents
 from trivium.plan.inherit import Inherited, inherited
 from trivium.plan.ledger import Ledger
 from trivium.plan.lr.curve import Curve, exact
 from trivium.plan.lr.lengths import extension_of, lengths_of, needs_length, resolve
 from trivium.plan.lr.shapes import Lengths
+from trivium.plan.places import without_problems
 from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.rates import GROUPS, MAIN_GROUP, low_rates, unknown_packages
 from trivium.plan.schedule import StageSpan, learning_rate, momentum
@@ -48,10 +50,11 @@ from trivium.rows.reading import RowSettings
 from trivium.run.decisions import Decision, StageEnded
 from trivium.sources.locate import Gap
 from trivium.sources.open import OpenSource, OpenSources, open_sources
+from trivium.sources.provide import provide_tokenizer
 
 
 def make_plan(
-    config: Config,
+    config: Config | str | Path,
     sources: Mapping[str, OpenSource] | None = None,
     *,
     prepare: bool = False,
@@ -60,12 +63,17 @@ def make_plan(
 ) -> Plan:
     """Resolve every unit; raises PlanError with every problem that what is on disk brings up.
 
-    `sources` are opened where they are not given. Text that is not tokenised yet, and datasets that are not fetched,
-    are gaps of the plan, unless `prepare` is true: then both are done here, which may take hours. `own` is what a
-    Trainer overrides, for the record; `decisions` are those made while the run went on.
+    `config` may be the path of one. `sources` are opened where they are not given. Text that is not tokenised yet, and
+    datasets that are not fetched, are gaps of the plan, unless `prepare` is true: then both are done here, which may
+    take hours, and so is a tokenizer that is to be fetched or trained. `own` is what a Trainer overrides, for the
+    record; `decisions` are those made while the run went on.
     """
+    if not isinstance(config, Config):
+        config = load_config(config)
     taken = inherited(config) if config.model.depth is None else dialed(config)
     try:
+        if prepare:
+            provide_tokenizer(taken.config)
         opened = open_sources(taken.config, prepare=prepare) if sources is None else OpenSources(dict(sources), {})
         return make_inherited(taken, opened, own or {}, tuple(decisions))
     except PlanError as error:
@@ -119,10 +127,11 @@ class Builder:
         self._check_fades(stages)
         self.problems += filter(None, map(endless_ramp, stages))
         self.problems += [problem for stage in stages if (problem := unmeasured(stage, self.config.evaluate))]
-        self._check_views(stages)
+        self.problems += shared_documents(stages, self.sources)
         self._check_loss_tokens(stages)
         self._check_epochs(stages)
         self.warnings.extend(low_rates(self.config.optimizer, self.optimizers))
+        self.problems.extend(without_problems(self.config, self.sources))
         self.problems.extend(unknown_packages(self.config.optimizer, self.optimizers))
         self.problems.extend(average_problems(stages))
         self.problems.extend(unknown_losses(stage.config for stage in stages))
@@ -403,18 +412,6 @@ class Builder:
                 what = f"is {show_count(asked.tokens)} tokens, less than a step of {show_count(first_step)}."
                 what = f"{what} For steps write fade = {{ steps = 100 }}."
                 self.warnings.append(Problem(f"stages[{stage.index}].fade", what))
-
-    def _check_views(self, stages: tuple[PlannedStage, ...]) -> None:
-        """No document belongs to two sources of a stage: both would read it."""
-        for stage in stages:
-            names = () if stage.mixture is None else stage.mixture.names
-            opened = {name: self.sources[name].blocks for name in names if name in self.sources}
-            for (one, blocks), (other, others) in combinations(opened.items(), 2):
-                if blocks.name == others.name and blocks.lengths.mask & others.lengths.mask:
-                    what = f"{one} and {other} share documents of {blocks.name}, which the stage would read twice."
-                    what = f"{what} Write views whose lengths do not overlap, or leave one of them out."
-                    note = " (A fade reads the stage before it too.)" if stage.config.fade is not None else ""
-                    self.problems.append(Problem(f"stages[{stage.index}]", f"{what}{note}"))
 
     def _check_epochs(self, stages: tuple[PlannedStage, ...]) -> None:
         """Caps on epochs."""

@@ -17,10 +17,12 @@ from trivium.model.spec import ModelSpec
 from trivium.model.starting import StartingWeights
 from trivium.plan.inherit import Inherited
 from trivium.plan.lr.curve import Curve
+from trivium.plan.places import first_reads, without_entries
 from trivium.plan.rates import MAIN_GROUP, peak_lr, slow_rates
 from trivium.plan.record import Record, fingerprint, group_rate_entries, record
 from trivium.plan.stage import CompleteStage, PlannedStage
 from trivium.run.decisions import BatchResized, Decision, in_force
+from trivium.screen import as_html
 from trivium.sources.open import OpenSource
 from trivium.text.tokenizer import open_tokenizer
 
@@ -188,9 +190,14 @@ class Plan:
         curves = self.learning_rate, self.momentum
         facts = self.config, self.model, self.sources, self.stages
         entries = record(*facts, *curves, step, self._stream_tokenizer)
+        entries |= without_entries(self._first_reads, step)
         if step and self.learning_rate is not None:
             entries |= group_rate_entries(self.learning_rate, self.group_learning_rates, step)
         return {**entries, **self.own} if step else entries
+
+    @cached_property
+    def _first_reads(self) -> dict[str, dict[int, int]]:
+        return first_reads(self.config, self.stages, self.sources)
 
     @cached_property
     def _stream_tokenizer(self) -> str | None:
@@ -198,7 +205,7 @@ class Plan:
         if not any(isinstance(source, StreamSource) for source in self.config.sources.values()):
             return None
         try:
-            tokenizer = open_tokenizer(self.config.tokenizer)
+            tokenizer = open_tokenizer(self.config.tokenizer, fetch=False)
         except SourceError:
             return None
         return None if tokenizer is None else tokenizer.fingerprint
@@ -242,6 +249,12 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.readable().__reduce__()
+
+    def _repr_html_(self) -> str:
+        """What `trivium plan` prints, in a notebook."""
+        from trivium.plan.show import show_plan
+
+        return as_html(lambda console: show_plan(self, console))
 
     def _lacks_source(self, stage: PlannedStage) -> bool:
         return any(

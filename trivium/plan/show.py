@@ -22,6 +22,7 @@ from trivium.plan.stage import PlannedStage, SourceUse
 from trivium.screen import one_line
 
 UNKNOWN = "?"
+SHOWN_WITHOUT = 12  # documents of a source
 
 
 def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, verbose: bool = False) -> None:
@@ -33,6 +34,7 @@ def show_plan(plan: Plan, console: Console, loaded: Loaded | None = None, *, ver
     parts += [Text(line) for line in objective_lines([stage_json(plan, stage) for stage in plan.stages])]
     parts += [Text(fill(line, console.width)) for line in early_lines(plan)]
     parts += [Text(), source_table(plan), Text(), source_list(plan)]
+    parts += [Text(fill(line, console.width, subsequent_indent="  ")) for line in without_lines(plan)]
     parts += [Text(line) for line in (*roundings(plan), *decision_lines(plan), *inherited_lines(plan, console.width))]
     notes, warnings, gaps = Notes(), plan.warnings, plan.gaps
     if loaded is not None:
@@ -78,9 +80,10 @@ def model_line(plan: Plan) -> list[Text]:
     model = plan.model
     if model is None:
         return []
-    heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
+    heads = _counted(model.heads, "head") + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
     family = "" if model.foreign is None else f"{model.foreign.family} (transformers), "
-    shape = f"{family}{model.layers} layers of {model.width:,}, {heads}, vocabulary {model.vocab:,}"
+    size = f"{_counted(model.layers, 'layer')} of {model.width:,}"
+    shape = f"{family}{size}, {heads}, vocabulary {model.vocab:,}"
     if plan.makes_model is not None:  # nobody has counted its FLOPs
         return [Text(f"model: {plan.makes_model}, {shape}, {show_count(model.parameters)} parameters")]
     work = sorted({plan.flops_per_token(stage) or 0.0 for stage in plan.stages})
@@ -88,6 +91,11 @@ def model_line(plan: Plan) -> list[Text]:
     line = Text(f"model: {shape}, {show_count(model.parameters)} parameters, {flops} FLOPs a token")
     layers = layer_line(model)
     return [line] if layers is None else [line, Text(f"layers: {layers}; {export_line(model, plan.stages[-1].rope)}")]
+
+
+def _counted(count: int, what: str) -> str:
+    """`1 head`, `8 heads`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def starting_line(plan: Plan) -> list[str]:
@@ -197,6 +205,18 @@ def roundings(plan: Plan) -> list[str]:
         elif asked != taken:
             lines.append(f"{stage.name}: {planned}")
     return [] if not lines else ["", *lines]
+
+
+def without_lines(plan: Plan) -> list[str]:
+    """`web: 2 documents do not count in the loss: 97, 812 (without)`."""
+    named = {name: sorted(set(source.without)) for name, source in plan.config.sources.items() if source.without}
+    lines = []
+    for name, documents in named.items():
+        shown = ", ".join(f"{each:,}" for each in documents[:SHOWN_WITHOUT])
+        more = f" and {len(documents) - SHOWN_WITHOUT:,} more" if len(documents) > SHOWN_WITHOUT else ""
+        what = "document does" if len(documents) == 1 else "documents do"
+        lines.append(f"{one_line(name)}: {len(documents):,} {what} not count in the loss: {shown}{more} (without)")
+    return ["", *lines] if lines else []
 
 
 def decision_lines(plan: Plan) -> list[str]:

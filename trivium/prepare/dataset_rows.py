@@ -18,6 +18,7 @@ from trivium.config.redact import redact
 from trivium.errors import SourceError
 from trivium.files import cache_folder
 from trivium.prepare.encode import Encoded
+from trivium.text.hub import UNREACHABLE, is_unreached
 from trivium.textfiles.read import InputRecords, text_records
 from trivium.textfiles.score import ScoreRange
 
@@ -44,6 +45,8 @@ def load_rows(dataset: str, subset: str | None, split: str, *, saved: bool) -> A
     except KeyError:
         raise SourceError(f'{dataset}: has no split "{split}", but {", ".join(found)}. Name one of these.') from None
     except Exception as error:  # the library raises what its readers raise
+        if not saved and is_unreached(error):
+            raise SourceError(f"{redact(dataset)}: is not on disk: {UNREACHABLE}.") from error
         reason = redact(" ".join(str(error).split()))[:300].rstrip(".")
         raise SourceError(f"{redact(dataset)}: cannot be loaded: {reason}. Check dataset, subset and split.") from error
 

@@ -19,7 +19,7 @@ from trivium.errors import UsageError
 from trivium.model.folder import read_spec
 from trivium.model.words import layer_line
 from trivium.report.charts import PageTable
-from trivium.report.plan_part import plan_tables
+from trivium.report.parts.plan import plan_tables
 from trivium.report.read import EventLog, RunFiles
 from trivium.report.run import ShownRun
 from trivium.report.summary import tokens_before

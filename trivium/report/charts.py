@@ -46,8 +46,8 @@ class Series:
             "source": self.source,
             "run": self.run,
             "all": len(self.values),
-            "steps": _base64(self.steps[kept].astype("<u4")),
-            "values": _base64(self.values[kept].astype("<f4")),
+            "steps": packed_numbers(self.steps[kept].astype("<u4")),
+            "values": packed_numbers(self.values[kept].astype("<f4")),
         }
 
 
@@ -64,6 +64,7 @@ class Chart:
     stacked: bool = False
     small: bool = False
     wide: bool = False
+    smooth: bool = False  # whether a reader may smooth it: figures of every step
 
     def packed(self, points: int) -> dict[str, Any]:
         """For the page; series without points are skipped."""
@@ -120,7 +121,20 @@ class Text:
         return {"type": "text", **asdict(self)}
 
 
-Block = Chart | PageTable | Panel | Text
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts one beside or below the other, each with a label."""
+
+    id: str
+    title: str
+    entries: list[tuple[str, str]]
+    note: str = ""
+
+    def packed(self, _points: int) -> dict[str, Any]:
+        return {"type": "texts", **asdict(self)}
+
+
+Block = Chart | PageTable | Panel | Text | Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,8 @@ def _is_empty(block: Block) -> bool:
             return not block.rows
         case Text():
             return not block.text
+        case Texts():
+            return not block.entries
 
 
 def count_series(sections: Iterable[Section]) -> int:
@@ -157,7 +173,8 @@ def count_series(sections: Iterable[Section]) -> int:
     return sum(len(chart.series) for chart in charts)
 
 
-def _base64(numbers: np.ndarray[Any, Any]) -> str:
+def packed_numbers(numbers: np.ndarray[Any, Any]) -> str:
+    """As the page unpacks them."""
     return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode()
 
 

@@ -16,10 +16,14 @@
 
   let data = JSON.parse(holder.textContent);
   let zoom = null;
+  let axis = "steps";        // what the horizontal axis counts: steps, tokens or seconds
+  let smoothing = 0;         // a half-life, as a part of the axis
   let drawn = "";
   const views = new Map();   // chart id -> { plot, chart, host, ... }
   const hidden = new Map();  // chart id -> labels of the series that are switched off
   const opened = new Map();  // details id -> whether it is open
+  const logged = new Map();  // chart id -> whether its axis is logarithmic, where a reader chose
+  const runAxes = [];        // of each run: steps with their tokens and seconds
 
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
@@ -46,6 +50,25 @@
     const values = Array.from(new Float32Array(bytesOf(series.values)), (value) => (Number.isFinite(value) ? value : null));
     return [steps, values];
   }
+
+  function unpackAxes() {
+    runAxes.splice(0, runAxes.length, ...data.runs.map(({ axis: packed }) => ({
+      steps: Array.from(new Uint32Array(bytesOf(packed.steps))),
+      tokens: Array.from(new Float64Array(bytesOf(packed.tokens))),
+      seconds: Array.from(new Float64Array(bytesOf(packed.seconds))),
+    })));
+  }
+
+  // Where a run's step is on the axis; null for a step that has no time yet.
+  const placeOf = (run, step) => (axis === "steps" ? step : chartTools.interpolated(runAxes[run].steps, runAxes[run][axis], step));
+
+  // The end of the axis: of the longest run.
+  function axisEnd(unit = axis) {
+    if (unit === "steps") return data.steps;
+    return Math.max(0, ...runAxes.map((each) => Math.max(0, ...each[unit].filter(Number.isFinite)))) || 1;
+  }
+
+  const placed = (run, step) => placeOf(run, step) ?? axisEnd();
 
   const whole = (number) => Math.round(number).toLocaleString("en-US");
 
@@ -96,8 +119,48 @@
 
   // ---- a chart
 
-  function columnsOf(chart) {
-    return uPlot.join(chart.series.map(unpack));
+  const isLog = (chart) => logged.get(chart.id) ?? chart.scale === "log";
+  const halfLife = (chart) => (chart.smooth ? smoothing * axisEnd() : 0);
+  // A running mean that was written stays as it is: what it is the mean of is smoothed.
+  const isSmoothed = (chart, series) => halfLife(chart) > 0 && (series.style === "faint" || chart.series.every(({ style }) => style !== "faint"));
+
+  // Places on the axis, and the values there of every line, smoothed or as they were written.
+  function columnsOf(chart, window = halfLife(chart)) {
+    return uPlot.join(chart.series.map((series) => {
+      const [steps, written] = unpack(series);
+      const known = steps.map((step) => placeOf(series.run, step));
+      const there = known.map((place, i) => i).filter((i) => known[i] !== null);
+      const places = there.map((i) => known[i]);
+      const values = chartTools.smoothed(places, there.map((i) => written[i]), isSmoothed(chart, series) ? window : 0);
+      return [places, isLog(chart) ? values.map((value) => (value > 0 ? value : null)) : values];
+    }));
+  }
+
+  // Behind a smoothed line, the line as it was written.
+  function drawWritten(plot, view) {
+    if (!halfLife(view.chart)) return;
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    view.written.slice(1).forEach((values, number) => {
+      if (view.off[number] || !isSmoothed(view.chart, view.chart.series[number])) return;
+      ctx.strokeStyle = faded(lookOf(view.chart, view.chart.series[number]).colour, .25);
+      ctx.lineWidth = devicePixelRatio;
+      ctx.beginPath();
+      let drawing = false;
+      values.forEach((value, i) => {
+        if (value === undefined) return;
+        if (value === null) { drawing = false; return; }
+        const [x, y] = [plot.valToPos(view.written[0][i], "x", true), plot.valToPos(value, "y", true)];
+        if (drawing) ctx.lineTo(x, y);
+        else ctx.moveTo(x, y);
+        drawing = true;
+      });
+      ctx.stroke();
+    });
+    ctx.restore();
   }
 
   function stackedColumns(columns, off) {
@@ -129,8 +192,9 @@
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     data.runs[runsOf(chart)[0]].stages.forEach((stage, number) => {
-      const left = plot.valToPos(stage.start, "x", true);
-      const right = plot.valToPos(stage.end, "x", true);
+      const run = runsOf(chart)[0];
+      const left = plot.valToPos(placed(run, stage.start), "x", true);
+      const right = plot.valToPos(placed(run, stage.end), "x", true);
       if (number % 2 === 1) {
         ctx.fillStyle = css("--band");
         ctx.fillRect(left, bbox.top, right - left, bbox.height);
@@ -151,9 +215,9 @@
       ctx.lineWidth = scale;
       ctx.strokeStyle = number === 0 ? css("--edge") : faded(palette()[number % palette().length], .55);
       ctx.setLineDash(number === 0 ? [] : [2 * scale, 3 * scale]);
-      run.stages.slice(1).forEach((stage) => line(plot.valToPos(stage.start, "x", true)));
+      run.stages.slice(1).forEach((stage) => line(plot.valToPos(placed(number, stage.start), "x", true)));
       run.marks.forEach((mark) => {
-        const x = plot.valToPos(mark.step, "x", true);
+        const x = plot.valToPos(placed(number, mark.step), "x", true);
         const trouble = mark.kind !== "resume" && mark.kind !== "fork";
         ctx.strokeStyle = ctx.fillStyle = trouble ? css("--warn") : data.runs.length > 1 ? palette()[number % palette().length] : css("--accent");
         ctx.setLineDash([4 * scale, 3 * scale]);
@@ -184,9 +248,10 @@
       ctx.fillStyle = css("--quiet");
       ctx.textBaseline = "bottom";
       ctx.textAlign = "left";
-      data.runs[runsOf(chart)[0]].stages.forEach((stage) => {
-        const left = Math.max(plot.valToPos(stage.start, "x", true), bbox.left);
-        const right = Math.min(plot.valToPos(stage.end, "x", true), bbox.left + bbox.width);
+      const first = runsOf(chart)[0];
+      data.runs[first].stages.forEach((stage) => {
+        const left = Math.max(plot.valToPos(placed(first, stage.start), "x", true), bbox.left);
+        const right = Math.min(plot.valToPos(placed(first, stage.end), "x", true), bbox.left + bbox.width);
         if (ctx.measureText(stage.name).width + 6 * scale < right - left) {
           ctx.fillText(stage.name, left + 3 * scale, bbox.top - 3 * scale);
         }
@@ -194,16 +259,23 @@
     }
   }
 
-  const bounds = () => zoom ?? [0, data.steps];
+  const bounds = () => zoom ?? [0, axisEnd()];
+
+  const ROUND = [1, 2, 5].flatMap((n) => [...Array(16).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b);
+  const ROUND_SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * 86400)];
+
+  // A place on the axis in words: a step, tokens, or hours, minutes and seconds.
+  const placeWords = (place, digits) => (axis === "seconds" ? chartTools.clock(place) : place >= 1e5 ? shortNumber(place, digits) : whole(place));
 
   function axes(chart, bare) {
     const grid = { stroke: css("--line"), width: 1 };
     const font = "12px system-ui, sans-serif"; // uPlot scales whole pixels only
     const shared = { stroke: css("--quiet"), grid, ticks: { show: false }, font };
     return [
-      { ...shared, grid: { show: false }, size: bare ? 4 : 28, gap: 6, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b),
-        values: (_, splits) => splits.map((split) => (bare ? "" : split >= 1e5 ? shortNumber(split, 4) : whole(split))) },
+      { ...shared, grid: { show: false }, size: bare ? 4 : 28, gap: 6, space: 70, incrs: axis === "seconds" ? ROUND_SECONDS : ROUND,
+        values: (_, splits) => splits.map((split) => (bare ? "" : placeWords(split, 4))) },
       { ...shared, size: 62, gap: 6, space: chart.small ? 22 : 34,
+        ...(isLog(chart) ? { splits: (_plot, _axis, low, high) => chartTools.logTicks(low, high), filter: (_, splits) => splits } : {}),
         values: (_, splits) => splits.map((split) => (split === null ? "" : shown(split, chart.unit, 4))) },
     ];
   }
@@ -212,6 +284,7 @@
     return (_, low, high) => {
       if (low === null || high === null) return [0, 1];
       if (chart.stacked) return [0, 100];
+      if (isLog(chart)) return [low / 1.06, high * 1.06];
       if (chart.scale === "zero") return [0, high > 0 ? high * 1.06 : 1];
       const room = (high - low || Math.abs(high) || 1) * .06;
       return [low - room, high + room];
@@ -226,8 +299,8 @@
       return {
         label: each.label,
         show: !off[number],
-        stroke: each.style === "faint" ? faded(colour, .4) : colour,
-        width: chart.stacked ? 0 : width,
+        stroke: each.style === "faint" && !isSmoothed(chart, each) ? faded(colour, .4) : colour,
+        width: chart.stacked ? 0 : isSmoothed(chart, each) ? 2.2 : halfLife(chart) ? 1 : width,
         dash,
         // What is planned holds from step to step: a value belongs to the steps before its place on the axis.
         paths: each.style === "stepped" || each.style === "dashed" ? uPlot.paths.stepped({ align: -1 }) : undefined,
@@ -245,7 +318,6 @@
     if (chart.stacked && visible.length) {
       series[visible[0]].fill = faded(lookOf(chart, chart.series[visible[0]]).colour, .55);
     }
-    const log = chart.scale === "log";
     return {
       width: Math.max(120, host.clientWidth),
       height: chart.small ? 92 : chart.stacked ? 190 : view.wide ? 260 : 220,
@@ -258,12 +330,13 @@
         points: { size: 7 },
         y: false,
       },
-      scales: { x: { time: false, range: bounds }, y: log ? { distr: 3 } : { range: yRange(chart) } },
+      scales: { x: { time: false, range: bounds }, y: { range: yRange(chart), ...(isLog(chart) ? { distr: 3 } : {}) } },
       axes: axes(chart, view.bare),
       series: [{}, ...series],
       bands,
       hooks: {
         drawClear: [(plot) => drawBands(plot, chart)],
+        drawAxes: [(plot) => drawWritten(plot, view)],
         draw: [(plot) => drawMarks(plot, chart)],
         setCursor: [(plot) => showValues(view, plot)],
         setSelect: [(plot) => {
@@ -280,11 +353,12 @@
     view.plot?.destroy();
     view.off = view.chart.series.map((series) => hidden.get(view.chart.id)?.has(series.label) ?? false);
     view.columns = columnsOf(view.chart);
+    view.written = columnsOf(view.chart, 0);
     const columns = view.chart.stacked ? stackedColumns(view.columns, view.off) : view.columns;
     view.plot = new uPlot(options(view), columns, view.host);
     view.plot.over.addEventListener("dblclick", () => setZoom(null));
     view.host.querySelector("canvas").setAttribute("role", "img");
-    view.host.querySelector("canvas").setAttribute("aria-label", `${view.chart.title}, by step`);
+    view.host.querySelector("canvas").setAttribute("aria-label", `${view.chart.title}, by ${AXIS_WORDS[axis]}`);
     drawLegend(view);
     showValues(view, view.plot);
   }
@@ -336,23 +410,85 @@
       const texts = found.filter(({ far }) => far === least).map(({ value }) => shown(value, view.chart.unit));
       now.textContent = texts.join(" \u2192 "); // where two stages meet, the figure of each
     });
-    view.at.textContent = there ? `step ${whole(plot.data[0][plot.cursor.idx])}` : "";
+    const place = there ? plot.data[0][plot.cursor.idx] : 0;
+    view.at.textContent = !there ? "" : axis === "steps" ? `step ${whole(place)}` : axis === "tokens" ? `${shortNumber(place, 4)} tokens` : chartTools.clock(place);
   }
 
   function setZoom(ends) {
-    zoom = ends === null ? null : [Math.max(0, ends[0]), Math.min(data.steps, ends[1])];
+    zoom = ends === null ? null : [Math.max(0, ends[0]), Math.min(axisEnd(), ends[1])];
     views.forEach(({ plot }) => plot.setScale("x", { min: bounds()[0], max: bounds()[1] }));
     drawZoom();
   }
 
   function drawZoom() {
     const select = document.getElementById("zoom");
-    const stages = data.runs[0].stages;
-    const place = stages.findIndex((stage) => zoom !== null && zoom[0] === stage.start && zoom[1] === stage.end);
+    const stages = data.runs[0]?.stages ?? [];
+    const place = stages.findIndex((stage) => zoom !== null && zoom[0] === placed(0, stage.start) && zoom[1] === placed(0, stage.end));
     const choices = [make("option", { value: "all" }, "all steps"), ...stages.map((stage, number) => make("option", { value: String(number) }, stage.name))];
-    if (zoom !== null && place < 0) choices.unshift(make("option", { value: "own" }, `${whole(zoom[0])} to ${whole(zoom[1])}`));
+    if (zoom !== null && place < 0) choices.unshift(make("option", { value: "own" }, zoom.map((end) => placeWords(end, 4)).join(" to ")));
     select.replaceChildren(...choices);
     select.value = zoom === null ? "all" : place < 0 ? "own" : String(place);
+  }
+
+  const AXIS_WORDS = { steps: "step", tokens: "tokens", seconds: "time" };
+
+  function setAxis(unit) {
+    axis = unit;
+    zoom = null;
+    views.forEach(draw);
+    drawZoom();
+  }
+
+  function setSmoothing(part) {
+    smoothing = part;
+    views.forEach((view) => { if (view.chart.smooth) draw(view); });
+  }
+
+  // ---- charts as files
+
+  const fileName = (chart, ending) => `${chart.title || chart.id}.${ending}`.toLowerCase().replace(/[^a-z0-9.]+/g, "-");
+
+  function savePicture(view) {
+    const names = labelsOf(view.chart.series.filter((_, number) => !view.off[number])).map((label) => ({ label, ...lookOf(view.chart, view.chart.series.find((series) => series.label === label)) }));
+    const colours = { paper: css("--card"), ink: css("--ink") };
+    chartTools.pictureOf(view.host.querySelector("canvas"), view.chart.title, names, colours)
+      .toBlob((blob) => chartTools.saveAs(fileName(view.chart, "png"), blob));
+  }
+
+  // The points as they were written, by step; of one run with its tokens and seconds.
+  function tableOfChart(chart) {
+    const labels = labelsOf(chart.series);
+    const rows = new Map();
+    chart.series.forEach((series) => {
+      const [steps, values] = unpack(series);
+      steps.forEach((step, i) => {
+        const known = rows.get(step) ?? rows.set(step, new Map()).get(step);
+        known.set(series.label, values[i]);
+      });
+    });
+    const [run, ...others] = runsOf(chart);
+    const more = others.length ? [] : ["tokens", "seconds"];
+    const round = (value) => (value === null ? null : Number(value.toPrecision(7)));
+    return [["step", ...more, ...labels], ...[...rows.keys()].sort((a, b) => a - b).map((step) => [
+      step, ...more.map((unit) => round(chartTools.interpolated(runAxes[run].steps, runAxes[run][unit], step))), ...labels.map((label) => round(rows.get(step).get(label) ?? null)),
+    ])];
+  }
+
+  function saveTable(view) {
+    chartTools.saveAs(fileName(view.chart, "csv"), new Blob([chartTools.csvOf(tableOfChart(view.chart))], { type: "text/csv" }));
+  }
+
+  function chartButtons(view) {
+    const { chart } = view;
+    const positive = !chart.stacked && !chart.small;
+    const log = make("button", { type: "button", "aria-pressed": String(isLog(chart)), title: "Logarithmic axis", onclick: () => {
+      logged.set(chart.id, !isLog(view.chart));
+      log.setAttribute("aria-pressed", String(isLog(view.chart)));
+      draw(view);
+    } }, "log");
+    return make("span", { class: "chart-buttons" }, positive ? log : null,
+      make("button", { type: "button", title: "Save as a picture", onclick: () => savePicture(view) }, "PNG"),
+      make("button", { type: "button", title: "Save the points as a table", onclick: () => saveTable(view) }, "CSV"));
   }
 
   // ---- blocks
@@ -366,14 +502,14 @@
   function chartBlock(chart, wide) {
     const view = chartView(chart, wide);
     return make("figure", { class: `card${wide ? " wide" : ""}`, id: `block-${chart.id}`, style: "margin:0" },
-      make("div", { class: "chart-head" }, make("h3", {}, chart.title), view.at),
+      make("div", { class: "chart-head" }, make("h3", {}, chart.title), view.at, chartButtons(view)),
       chart.note ? make("p", { class: "note" }, chart.note) : null, view.host, view.legend);
   }
 
   function panelBlock(panel) {
     const parts = panel.charts.map((chart, number) => {
       const view = chartView(chart, true, number < panel.charts.length - 1);
-      return make("div", { class: "part" }, make("div", { class: "part-head" }, make("h3", {}, chart.title), view.legend, view.at), view.host);
+      return make("div", { class: "part" }, make("div", { class: "part-head" }, make("h3", {}, chart.title), view.legend, view.at, chartButtons(view)), view.host);
     });
     return make("figure", { class: "card wide panel", id: `block-${panel.id}`, style: "margin:0" }, ...parts, panel.note ? make("p", { class: "note" }, panel.note) : null);
   }
@@ -414,9 +550,15 @@
       ...folding(block, block.note ? make("p", { class: "note" }, block.note) : null, content));
   }
 
+  function textsBlock(block) {
+    const entries = block.entries.map(([label, text]) => make("div", { class: "entry" }, make("div", { class: "note" }, label), make("pre", {}, text)));
+    return make("div", { class: "card wide", id: `block-${block.id}` }, make("h3", {}, block.title), block.note ? make("p", { class: "note" }, block.note) : null, make("div", { class: "entries" }, ...entries));
+  }
+
   function blockOf(block, wide) {
     if (block.type === "chart") return chartBlock(block, wide);
     if (block.type === "panel") return panelBlock(block);
+    if (block.type === "texts") return textsBlock(block);
     return block.type === "table" ? tableBlock(block) : textBlock(block);
   }
 
@@ -470,7 +612,7 @@
     views.forEach(draw);
     views.forEach((view) => new ResizeObserver(() => {
       const width = Math.max(120, view.host.clientWidth);
-      if (view.plot && width !== view.plot.width) view.plot.setSize({ width, height: view.plot.height });
+      if (views.get(view.chart.id) === view && width !== view.plot.width) view.plot.setSize({ width, height: view.plot.height });
     }).observe(view.host));
     markHere();
   }
@@ -482,7 +624,7 @@
     const how = thinned
       ? `Lines of more than ${whole(data.points)} points are thinned: of each bucket of neighbouring points the least and the greatest are drawn, so that no spike is lost.`
       : "Every point is drawn.";
-    document.getElementById("foot").textContent = `Written ${made} UTC. The step axis counts updates completed. ${how} Tables and numbers are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name beside or below a chart hides its line.${signs}`;
+    document.getElementById("foot").textContent = !data.runs.length ? `Written ${made} UTC.` : `Written ${made} UTC. A step is an update completed; time is that of steps, without evaluations and saves. ${how} Tables and numbers are computed from all steps. Drag over a chart to zoom all of them, double-click to see all steps; a name beside or below a chart hides its line.${signs}`;
   }
 
   function markHere() {
@@ -493,10 +635,28 @@
     links.forEach((link, number) => link.classList.toggle("here", number === here));
   }
 
+  function drawList() {
+    runList.draw(document.getElementById("listing"), data.listing, { make, whole, number: (value) => shortNumber(value, 4), choose });
+    document.getElementById("summary").hidden = !data.runs.length;
+    document.querySelectorAll(".tools label").forEach((label) => (label.hidden = !data.runs.length));
+    const time = document.querySelector("#axis option[value=seconds]");
+    time.disabled = !runAxes.some(({ seconds }) => seconds.some((each) => each > 0));
+  }
+
+  // Which runs are drawn is in the address, so that it can be kept.
+  function choose(names) {
+    const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
+    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    zoom = null;
+    askForNews();
+  }
+
   // The names of all charts, series and tables; while they are the same, news only move the lines.
   const shapeOf = () => JSON.stringify([root.dataset.theme, data.sources, data.runs.map(({ label }) => label), data.sections.map((section) => [section.id, section.blocks.map((block) => [block.id, (block.charts ?? [block]).map((chart) => chart.series?.map(({ label }) => label))])])]);
 
   function drawAll() {
+    unpackAxes();
+    drawList();
     drawHead();
     if (shapeOf() !== drawn) {
       drawSections();
@@ -507,10 +667,11 @@
     drawZoom();
     drawFoot();
     window.report = { data, views };
+    document.dispatchEvent(new Event("drawn"));
   }
 
   function redrawBlock(block) {
-    if (block.type === "table" || block.type === "text") {
+    if (["table", "text", "texts"].includes(block.type)) {
       document.getElementById(`block-${block.id}`).replaceWith(blockOf(block));
       return;
     }
@@ -518,6 +679,7 @@
       const view = views.get(chart.id);
       view.chart = chart;
       view.columns = columnsOf(chart);
+      view.written = columnsOf(chart, 0);
       view.plot.setData(chart.stacked ? stackedColumns(view.columns, view.off) : view.columns);
       showValues(view, view.plot);
     }
@@ -539,26 +701,33 @@
   });
   document.getElementById("zoom").addEventListener("change", (event) => {
     const stage = data.runs[0].stages[Number(event.target.value)];
-    if (event.target.value !== "own") setZoom(event.target.value === "all" ? null : [stage.start, stage.end]);
+    if (event.target.value !== "own") setZoom(event.target.value === "all" ? null : [placed(0, stage.start), placed(0, stage.end)]);
   });
+  document.getElementById("axis").addEventListener("change", (event) => setAxis(event.target.value));
+  document.getElementById("smooth").addEventListener("input", (event) => setSmoothing(.1 * (Number(event.target.value) / 100) ** 2));
   addEventListener("scroll", markHere, { passive: true });
   setTheme(chosen ?? (asked.matches ? "dark" : "light"));
 
   // ---- news, where a server gives them
 
   let mark = null;
+  let waiting = null;
   async function askForNews() {
+    clearTimeout(waiting);
+    const asked = location.search;
     try {
-      const answer = await fetch("data.json", { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
+      const answer = await fetch(`data.json${asked}`, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
+      if (asked !== location.search) return; // others have been chosen since, and asked for
       if (answer.status === 200) {
         mark = answer.headers.get("ETag");
         data = await answer.json();
         drawAll();
       } else if (answer.status === 304) {
+        drawList();
         drawHead();
       }
     } catch { /* the server is gone; the page stays as it is */ }
-    setTimeout(askForNews, poll);
+    waiting = setTimeout(askForNews, poll);
   }
-  if (poll) setTimeout(askForNews, poll);
+  if (poll) waiting = setTimeout(askForNews, poll);
 })();

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from trivium.files import draft
+from trivium.report.axis import packed_axis
 from trivium.report.charts import Section, count_series
-from trivium.report.history_part import config_section, history_section, texts_section
-from trivium.report.loss_part import loss_section, validation_section
-from trivium.report.plan_part import known_stages, plan_section
+from trivium.report.parts.history import config_section, history_section
+from trivium.report.parts.loss import loss_section, validation_section
+from trivium.report.parts.machine import machine_section
+from trivium.report.parts.plan import known_stages, plan_section
+from trivium.report.parts.reading import reading_section
+from trivium.report.parts.steps import speed_section, stability_section
+from trivium.report.parts.texts import texts_section
 from trivium.report.read import RunFiles
-from trivium.report.reading_part import reading_section
 from trivium.report.run import ShownRun, shown_runs
-from trivium.report.steps_part import speed_section, stability_section
+from trivium.report.spikes.part import spikes_of
 from trivium.report.summary import cards, comparison_section, status
 from trivium.run.events import Event, Skipped, Spiked
 
@@ -52,7 +56,7 @@ def page_data(runs: list[ShownRun]) -> dict[str, Any]:
         "title": ", ".join(run.label for run in runs),
         "made": time.time(),
         "points": points,
-        "steps": max(run.total_steps for run in runs),
+        "steps": max((run.total_steps for run in runs), default=1),
         "sources": list(dict.fromkeys(name for run in runs for name in run.sources)),
         "runs": [_run(run) for run in runs],
         "sections": [section for section in packed if section["blocks"]],
@@ -60,13 +64,14 @@ def page_data(runs: list[ShownRun]) -> dict[str, Any]:
 
 
 def _sections(runs: list[ShownRun]) -> list[Section]:
+    if not runs:
+        return []
     taken = any(len(run.log.steps) for run in runs)
-    found = [comparison_section(runs)] if len(runs) > 1 else []
-    found.append(plan_section(runs))
+    losses = [loss_section(runs), validation_section(runs)] if taken else []
+    found = [comparison_section(runs), *losses, plan_section(runs)] if len(runs) > 1 else [plan_section(runs), *losses]
     if taken:
-        found += [loss_section(runs), validation_section(runs), reading_section(runs), speed_section(runs)]
-        found.append(stability_section(runs))
-    found += [texts_section(runs), history_section(runs), config_section(runs)]
+        found += [reading_section(runs), speed_section(runs), stability_section(runs)]
+    found += [texts_section(runs), history_section(runs), machine_section(runs), config_section(runs)]
     return found
 
 
@@ -77,7 +82,9 @@ def _run(run: ShownRun) -> dict[str, Any]:
         "folder": run.folder,
         "last_time": run.log.last_time,
         "cards": cards(run),
+        "axis": packed_axis(run),
         "stages": [{key: stage[key] for key in ("name", "start", "end")} for stage in known_stages(run.plan)],
+        "spikes": spikes_of(run),
         "marks": [{"step": event.step, "kind": kind} for kind, events in _marks(run).items() for event in events],
     }
 
@@ -100,8 +107,12 @@ def page_html(data: dict[str, Any], *, poll_seconds: float | None = None) -> str
         "UPLOT_LICENSE": _asset("uplot/LICENSE"),
         "UPLOT_CSS": _asset("uplot/uPlot.min.css"),
         "CSS": _asset("page.css"),
+        "SPIKES_CSS": _asset("spikes/spikes.css"),
         "UPLOT_JS": _asset("uplot/uPlot.iife.min.js"),
+        "TOOLS": _asset("tools.js"),
+        "LISTING": _asset("listing.js"),
         "JS": _asset("page.js"),
+        "SPIKES_JS": _asset("spikes/spikes.js"),
         "DATA": script_safe(data),
     }
     page = _asset("page.html")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NotRequired, TypeVar, cast
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic cannot check typing's before Python 3.12
@@ -24,6 +24,7 @@ from trivium.run.events import (
     Ended,
     Evaluated,
     Event,
+    Failed,
     Sampled,
     Scored,
     Skipped,
@@ -50,6 +51,9 @@ class KeptPiece(TypedDict):
     """A piece of a row, as far as a page shows it."""
 
     document: int
+    start: NotRequired[int]
+    stop: NotRequired[int]
+    text: NotRequired[str | None]
 
 
 class KeptRow(TypedDict):
@@ -57,6 +61,8 @@ class KeptRow(TypedDict):
 
     source: str
     pieces: list[KeptPiece]
+    row: NotRequired[int]
+    loss: NotRequired[float | None]
 
 
 KEPT_ROWS = TypeAdapter(list[KeptRow])
@@ -133,7 +139,7 @@ class EventLog:
         event, kind = logged.event, type(logged.event)
         if isinstance(event, Started):
             self.steps.cut(event.step)
-            self.kinds[Ended] = []
+            self.kinds[Ended], self.kinds[Failed] = [], []
             for undone in UNDONE_BY_RESUME:
                 self.kinds[undone] = [each for each in self.logged(undone) if each.event.step <= event.step]
         if isinstance(event, TAKEN_ONCE):
@@ -181,6 +187,7 @@ class RunFiles:
         self.lineage: Any = None
         self.checkpoints: list[Record] = []
         self.rows: dict[str, list[KeptRow]] = {}
+        self.read_mark: tuple[tuple[int, int], ...] = ()  # the mark of what has been read
         self._read_bytes = 0
         self.update()
 
@@ -196,6 +203,7 @@ class RunFiles:
 
     def update(self) -> None:
         """Read what is new."""
+        mark = self.mark()
         config, lineage = self.folder / "config.toml", self.folder / "lineage.json"
         self.lineage = self._json("lineage.json", {"run": str, "step": int}) if lineage.is_file() else None
         self.plan = self._json("plan.json", {"stages": list})
@@ -207,6 +215,7 @@ class RunFiles:
         spiked, skipped = self.log.of(Spiked), self.log.of(Skipped)
         for name in (*(event.rows for event in spiked), *(event.rows for event in skipped)):
             self._read_rows(name)
+        self.read_mark = mark
 
     def _read_rows(self, name: object) -> None:
         """The documents in the rows of a step that went wrong, where the run kept them."""

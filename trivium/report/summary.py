@@ -10,15 +10,17 @@ from trivium.config.numbers import show_count
 from trivium.report.charts import PageTable, Section, duration
 from trivium.report.plan_file import batches_of
 from trivium.report.run import ShownRun
-from trivium.run.events import Evaluated, Scored
+from trivium.run.events import Evaluated, Failed, Scored
 
 Record = dict[str, Any]
 
 
 def status(run: ShownRun) -> str:
-    """`finished`, `stopped`, or `open` while no end is written: the run trains, or was killed."""
+    """`finished`, `stopped`, `failed`, or `open` while no end is written: the run trains, or was killed."""
     if run.beginning is None:
         return "planned"
+    if run.log.of(Failed):
+        return "failed"
     end = run.log.end
     return "open" if end is None else "finished" if end.finished else "stopped"
 

@@ -1,35 +1,35 @@
-"""The page of a run while it trains: a server for this machine alone, with two answers and no files.
+"""The page of runs while they train: a server for this machine alone, with two answers and no files.
 
-`/` is the page, `/data.json` what it shows; nothing else of a request is looked at but its Host, so that no other
-site's name can be pointed here.
+`/` is the page, `/data.json` what it shows, each with the names of the runs that are chosen: `?run=a&run=b`. A name is
+looked up in the list of runs and never becomes a path. Nothing else of a request is looked at but its Host, so that no
+other site's name can be pointed here.
 """
 
 import sys
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from trivium.errors import UsageError
-from trivium.report.page import page_data, page_html, script_safe
-from trivium.report.read import RunFiles
-from trivium.report.run import shown_runs
+from trivium.report.follow import MOST_CHOSEN, Followed, Page
+from trivium.report.page import page_html, script_safe
 
 POLL_SECONDS = 3.0
 ADDRESS = "127.0.0.1"
 
 
 class RunServer(ThreadingHTTPServer):
-    """Serves one run's page."""
+    """Serves the page of one run, or of all runs of a folder."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int, poll_seconds: float = POLL_SECONDS) -> None:
         self.poll_seconds = poll_seconds
-        self._files = RunFiles(folder)
+        self._followed = Followed(folder)
         self._lock = threading.Lock()
-        self._mark = self._files.mark()
-        self._data = self._read()
         try:
             super().__init__((ADDRESS, port), _Answers)
         except OSError as error:
@@ -45,22 +45,24 @@ class RunServer(ThreadingHTTPServer):
         """The Host names that it answers to."""
         return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
 
-    def _read(self) -> dict[str, Any]:
-        return page_data(shown_runs([self._files]))
-
-    def news(self) -> tuple[str, dict[str, Any]]:
+    def now(self, chosen: Sequence[str]) -> Page:
         """What the page shows now, and a mark that changes with it."""
         with self._lock:
-            mark = self._files.mark()
-            if mark != self._mark:
-                self._files.update()
-                self._mark, self._data = mark, self._read()
-            return f'"{abs(hash(mark)):x}"', self._data
+            return self._followed.now(chosen)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that went away; show a traceback of anything else."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+
+def chosen_runs(query: str) -> list[str] | None:
+    """The names that a request chooses; None where it asks for anything else."""
+    try:
+        asked = parse_qsl(query, strict_parsing=bool(query), max_num_fields=MOST_CHOSEN)
+    except ValueError:
+        return None
+    return [name for _, name in asked] if all(key == "run" for key, _ in asked) else None
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -72,15 +74,18 @@ class _Answers(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(403, "text/plain", f"ask for {self.server.url}\n")
             return
+        path, _, query = self.path.partition("?")
+        chosen = chosen_runs(query)
+        if path not in ("/", "/data.json") or chosen is None:
+            self._answer(404, "text/plain", "only / and /data.json are served\n")
+            return
         try:
-            mark, data = self.server.news()
+            mark, data = self.server.now(chosen)
         except (UsageError, OSError) as error:  # its files are moved, or half written: the next request may find them
             self._answer(503, "text/plain", f"{error}\n")
             return
-        if self.path == "/":
+        if path == "/":
             self._answer(200, "text/html", page_html(data, poll_seconds=self.server.poll_seconds))
-        elif self.path != "/data.json":
-            self._answer(404, "text/plain", "only / and /data.json are served\n")
         elif self.headers.get("If-None-Match") == mark:
             self._answer(304, "application/json", "", mark)
         else:

@@ -34,6 +34,11 @@ class Batch:
         """Targets that count in the loss."""
         return int(np.count_nonzero(self.targets != IGNORED))
 
+    def loss_tokens_by_row(self) -> NDArray[np.int64]:
+        """Of every row, the targets that count in the loss."""
+        counted: NDArray[np.int64] = np.count_nonzero(self.targets != IGNORED, axis=1)
+        return counted
+
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows, sharing this batch's arrays: a rank's shard, or a micro-batch."""
         return Batch(

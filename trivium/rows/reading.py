@@ -22,6 +22,7 @@ from trivium.rows.order import ORDER_VERSION, Permutation
 from trivium.rows.packing import Policy
 from trivium.rows.window import Window, WindowCache, make_window
 from trivium.rows.window_table import WindowTable
+from trivium.screen import under_way
 from trivium.seeds import derive_key
 
 Int64s = NDArray[np.int64]
@@ -292,19 +293,25 @@ class Reading:
     def _reach(self, column: int, amount: int) -> None:
         """Extend the table until its sum in a column is at least `amount`; the file keeps what is added."""
         with self._lock:
-            reached = int(self._table.sums[-1, column])
-            added: list[Int64s] = []
-            while reached < amount:
-                window = self._make_window(self._table.num_windows + len(added))
-                added.append(window_figures(window, self.blocks.table.loss))
-                reached += int(added[-1][column])
-                if self.place(self._table.num_windows + len(added))[0] > self.first_epoch + MOST_EPOCHS:
-                    raise SourceError(
-                        f"{self.blocks.name} would be read more than {MOST_EPOCHS:,} times. "
-                        "Shorten the stages that read it, or lower its share."
-                    )
-            if added:
-                self._table.extend(added)
+            if int(self._table.sums[-1, column]) < amount:
+                with under_way(f"packing rows of {self.blocks.name}") as done:
+                    self._table.extend(self._reached(column, amount, done))
+
+    def _reached(self, column: int, amount: int, done: Callable[[float], None]) -> list[Int64s]:
+        """The figures of the windows that the table lacks; `done` is told how far they reach."""
+        first = reached = int(self._table.sums[-1, column])
+        added: list[Int64s] = []
+        while reached < amount:
+            window = self._make_window(self._table.num_windows + len(added))
+            added.append(window_figures(window, self.blocks.table.loss))
+            reached += int(added[-1][column])
+            done((reached - first) / (amount - first))
+            if self.place(self._table.num_windows + len(added))[0] > self.first_epoch + MOST_EPOCHS:
+                raise SourceError(
+                    f"{self.blocks.name} would be read more than {MOST_EPOCHS:,} times. "
+                    "Shorten the stages that read it, or lower its share."
+                )
+        return added
 
 
 def keep_table(cache: Path, key: str, content: bytes) -> None:

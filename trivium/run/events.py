@@ -48,6 +48,7 @@ class Started(Event):
     settings: Mapping[str, Any]  # what may change the bits but not the batches: device, precision, micro-batch
     changes: Mapping[str, str] = field(default_factory=dict)  # keys of the config that differ from before
     lineage: Mapping[str, Any] | None = None  # the run and step that this one was forked from
+    machine: Mapping[str, Any] = field(default_factory=dict)  # host, devices, processor, the commit of the config
 
     def line(self) -> str:
         """`small: resumes at step 4,000 of 10,000`."""
@@ -181,8 +182,8 @@ class Spiked(Event):
     rows: str | None = None
 
     def line(self) -> str:
-        """`step 41: the loss spiked to 7.1, over 3.2 (rows/step-00000040.json)`."""
-        rows = f" ({self.rows})" if self.rows else ""
+        """`step 41: the loss spiked to 7.1, over 3.2 (trivium why RUN --step 40)`: steps are counted from 0 there."""
+        rows = f" (trivium why RUN --step {self.step - 1})" if self.rows else ""
         return f"step {self.step:,}: the loss spiked to {self.loss:.4f}, over {self.limit:.4f}{rows}"
 
 
@@ -357,8 +358,20 @@ class Ended(Event):
         return f"{how}: {self.steps:,} steps, {seconds}, {peak}{best}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Event):
+    """The launch ends with an error, after it had started; one that was killed writes nothing."""
+
+    kind: ClassVar[str] = "failed"
+    why: str
+
+    def line(self) -> str:
+        """`step 41: failed: CUDA out of memory`."""
+        return f"step {self.step:,}: failed: {self.why}"
+
+
 OF_STEPS = (Started, WeightsRead, StageBegan, EndedEarly, StepTaken, Skipped, Spiked, Preempted)
-OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Ended)
+OF_MODELS = (Evaluated, Scored, Sampled, Saved, SaveFailed, Notice, Failed, Ended)
 KINDS = {kind.kind: kind for kind in (*OF_STEPS, *OF_MODELS)}
 
 

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from trivium.errors import ResumeError, UsageError
 from trivium.paths import suggestion
-from trivium.run.events import Ended, EndedEarly, Notice, StageBegan, Started, StepTaken, as_event, read_events
 from trivium.run.folder import LINEAGE, RunFolder
+from trivium.run.glance import RunGlance
 from trivium.screen import one_line
 
 
@@ -18,7 +18,7 @@ class RunState:
     """One line of the list: where a run is."""
 
     name: str
-    state: str  # running, finished, stopped, or broken off
+    state: str  # running, finished, stopped, failed, broken off, or new
     step: int
     total_steps: int | None  # None before its first launch
     stage: str
@@ -29,44 +29,35 @@ class RunState:
 
 
 def list_runs(folder: Path) -> list[RunState]:
+    return [run_state(path) for path in run_folders(folder)]
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, by name."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder.{suggestion(folder)} Give the one that run.folder names.")
-    marks = ("plan.json", LINEAGE)  # a fork that has not been started has no plan yet
-    found = [path for path in sorted(folder.iterdir()) if any((path / mark).is_file() for mark in marks)]
-    return [run_state(path) for path in found]
+    return [path for path in sorted(folder.iterdir()) if is_run(path)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's; a fork that has not been started has no plan yet."""
+    return any((path / mark).is_file() for mark in ("plan.json", LINEAGE))
 
 
 def run_state(path: Path) -> RunState:
-    folder = RunFolder(path)
-    step, stage = 0, ""
-    total: int | None = None
-    loss: float | None = None
-    state = "new"
-    records = read_events(folder.events) if folder.events.is_file() else ()
-    for event in filter(None, map(as_event, records)):
-        step = event.step if not isinstance(event, Notice) else step
-        match event:
-            case Started():
-                total, state = event.total_steps, "broken off"
-            case StageBegan():
-                stage = event.name
-            case EndedEarly():
-                total = event.total_steps
-            case StepTaken():
-                stage, loss = event.stage, event.loss
-            case Ended():
-                state = "finished" if event.finished else "stopped"
-    checkpoint, damaged = _last_whole(folder)
+    glance = RunGlance(path)
+    glance.update()
+    checkpoint, damaged = _last_whole(glance.folder)
     return RunState(
         name=path.name,
-        state="running" if folder.is_locked else state,
-        step=step or checkpoint or 0,
-        total_steps=total,
-        stage=stage,
-        loss=loss,
+        state=glance.state,
+        step=glance.step or checkpoint or 0,
+        total_steps=glance.total_steps,
+        stage=glance.stage,
+        loss=None if glance.last is None else glance.last.loss,
         checkpoint=checkpoint,
         damaged=damaged,
-        lineage=_shown_lineage(folder),
+        lineage=_shown_lineage(glance.folder),
     )
 
 

@@ -15,6 +15,7 @@ from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork
 from trivium.sources.locate import LocateSettings
 from trivium.sources.open import locate_sources
+from trivium.sources.provide import provide_tokenizer
 from trivium.text.roles import Role
 from trivium.textfiles.bad_lines import MOST_BAD
 from trivium.textfiles.inputs import find_inputs
@@ -43,7 +44,7 @@ def prepare_paths(
             raise UsageError(f'prepare: --add "{each}" is not known. Give bos, eos or none.')
     config = TokenizerConfig(kind="bytes") if tokenizer == "bytes" else TokenizerConfig(path=tokenizer)
     added = None if not add else tuple(dict.fromkeys(role for each in add for role in ROLES[each]))
-    recipe = Recipe("text", LocateSettings(config).tokenizer, config, column, added, format=written)
+    recipe = Recipe("text", LocateSettings(config, prepare=True).tokenizer, config, column, added, format=written)
     most_bad = MOST_BAD if bad_lines is None else bad_lines
     work = FilesWork(find_inputs(paths))
     return f"{out}: {prepare(work, recipe, out, title=str(out), workers=workers, most_bad=most_bad)}"
@@ -57,6 +58,7 @@ def prepare_sources(config: Config, bad_lines: float | None, workers: int | None
         chosen = {name: source.model_copy(update=update) for name, source in chosen.items()}
     if not chosen:
         yield "nothing to prepare: every source holds tokens already."
+    provide_tokenizer(config)
     problems: list[Problem] = []
     only = config.model_copy(update={"sources": chosen})
     for name, _, located in locate_sources(only, problems, prepare=True, workers=workers):

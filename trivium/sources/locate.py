@@ -23,7 +23,7 @@ from trivium.prepare.folder import VERSION, identity_of, is_prepared
 from trivium.prepare.prepare import prepare
 from trivium.prepare.shards import FilesWork, Work
 from trivium.text.fim import find_fim
-from trivium.text.tokenizer import Tokenizer, open_tokenizer
+from trivium.text.tokenizer import AwaitedTokenizerError, Tokenizer, open_tokenizer
 from trivium.textfiles.inputs import find_inputs, list_inputs
 from trivium.textfiles.score import ScoreRange
 from trivium.tokenfiles import find
@@ -65,7 +65,9 @@ class LocateSettings:
     def tokenizer(self) -> Tokenizer:
         """The config's, which text needs."""
         try:
-            opened = open_tokenizer(self.config)
+            opened = open_tokenizer(self.config, fetch=self.prepare)
+        except AwaitedTokenizerError:
+            raise
         except SourceError as error:
             raise TokenizerError(str(error)) from error
         if opened is None:
@@ -107,7 +109,7 @@ def text_recipe(
 ) -> Recipe:
     """How the texts of a source become tokens."""
     fim = find_fim(source.fim, settings.tokenizer, settings.config)
-    score = source.score and ScoreRange(**source.score.model_dump())
+    score = None if source.score is None else ScoreRange(**source.score.model_dump())
     words = settings.tokenizer, settings.config
     return Recipe("text", *words, source.column, source.add, dataset, fim=fim, score=score)
 

@@ -14,9 +14,17 @@ from trivium.rows.blocks import Blocks, FileBlocks, HoldOut
 from trivium.rows.lengths import MAX_BOUNDS, LengthRange
 from trivium.sources.chat import locate_chat
 from trivium.sources.huggingface import locate_dataset
-from trivium.sources.locate import Gap, LocatedSource, LocateSettings, TokenizerError, locate_text, locate_tokens
+from trivium.sources.locate import (
+    Gap,
+    LocatedSource,
+    LocateSettings,
+    TokenizerError,
+    locate_text,
+    locate_tokens,
+    not_prepared,
+)
 from trivium.sources.origins import DocumentOrigins
-from trivium.text.tokenizer import open_tokenizer, tokenizer_problem
+from trivium.text.tokenizer import AwaitedTokenizerError, open_tokenizer, tokenizer_problem
 from trivium.tokenfiles.manifest import Manifest, check_vocab, manifest_of
 from trivium.tokenfiles.open import TokenFile, UnopenedFile
 
@@ -122,6 +130,8 @@ def locate_sources(
         if source.kind in LOCATE_BY_KIND:
             try:
                 yield name, source, LOCATE_BY_KIND[source.kind](name, source, settings)
+            except AwaitedTokenizerError:
+                yield name, source, not_prepared(source.where, getattr(source, "path", None) or ())
             except TokenizerError as error:
                 without_tokenizer[name] = error
             except SourceError as error:
@@ -147,7 +157,7 @@ def vocab_of(config: Config) -> int | None:
     if config.model.vocab is not None or config.tokenizer is None or config.model.init is not None:
         return None if config.model.vocab is None else max(config.model.vocab, grown)
     try:
-        tokenizer = open_tokenizer(config.tokenizer)
+        tokenizer = open_tokenizer(config.tokenizer, fetch=False)
     except SourceError:
         return None  # a tokenizer that is not there yet is asked for when the run starts
     return None if tokenizer is None else max(tokenizer.vocab, grown)

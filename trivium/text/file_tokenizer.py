@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from trivium.errors import SourceError
 from trivium.files import hash_json, parse_json
 from trivium.text.chat_template import ChatTemplate
 from trivium.text.roles import Role, Roles, find_roles
-from trivium.text.tokenizer import replace_surrogates
+from trivium.text.tokenizer import AwaitedTokenizerError, replace_surrogates
 from trivium.text.tokenizer_folder import find_folder, read_template, read_text
 
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
@@ -140,9 +141,13 @@ def _byte_length(token: str, is_byte_level: bool) -> int:
     return len(token.replace("\u2581", " ").encode())
 
 
-def open_tokenizer_json(config: TokenizerConfig) -> FileTokenizer:
+def open_tokenizer_json(config: TokenizerConfig, *, fetch: bool = True) -> FileTokenizer:
     """The tokenizer of a tokenizer.json, a folder, or a name on the Hub."""
-    folder = find_folder(config.path or "")
+    where = config.path or ""
+    if config.train is not None and not Path(where).exists():
+        how = f"trivium prepare CONFIG trains one of {config.train.vocab:,} tokens on the config's texts"
+        raise AwaitedTokenizerError(f"tokenizer.path: {where} does not exist yet: {how}.")
+    folder = find_folder(where, fetch=fetch)
     described = _described(read_text(folder.path), str(folder.path))
     inner = _build(json.dumps(described), names_are_text=False, where=str(folder.path))
     special = [token["content"] for token in described.get("added_tokens") or () if token.get("special")]

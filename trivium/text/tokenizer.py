@@ -75,8 +75,15 @@ class AddedTokens:
     after: tuple[int, ...] = ()
 
 
-def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
-    """Open the config's tokenizer; None where the config names none."""
+class AwaitedTokenizerError(SourceError):
+    """A tokenizer that is not on disk, and that `trivium prepare` fetches or trains."""
+
+
+def open_tokenizer(config: TokenizerConfig | None, *, fetch: bool = True) -> Tokenizer | None:
+    """Open the config's tokenizer; None where the config names none.
+
+    Unless `fetch`, the Hub is not asked for one: AwaitedTokenizerError where it may have it.
+    """
     if config is None:
         return None
     if config.kind == "bytes":
@@ -84,7 +91,7 @@ def open_tokenizer(config: TokenizerConfig | None) -> Tokenizer | None:
     from trivium.text.file_tokenizer import open_tokenizer_json
     from trivium.text.tiktoken_file import open_tiktoken
 
-    return open_tiktoken(config) if config.kind == "tiktoken" else open_tokenizer_json(config)
+    return open_tiktoken(config) if config.kind == "tiktoken" else open_tokenizer_json(config, fetch=fetch)
 
 
 def tokenizer_problem(error: SourceError) -> Problem:

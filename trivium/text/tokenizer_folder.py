@@ -9,8 +9,9 @@ from typing import Any
 from trivium.errors import SourceError
 from trivium.files import parse_json, read_bounded
 from trivium.paths import suggestion
+from trivium.text.hub import UNREACHABLE, is_unreached
 from trivium.text.roles import ROLES, Role
-from trivium.text.tokenizer import replace_surrogates
+from trivium.text.tokenizer import AwaitedTokenizerError, replace_surrogates
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -35,13 +36,13 @@ class TokenizerFolder:
         return {role: name for role, name in names.items() if name is not None}
 
 
-def find_folder(where: str) -> TokenizerFolder:
+def find_folder(where: str, *, fetch: bool = True) -> TokenizerFolder:
     """The files behind `tokenizer.path`: a tokenizer.json, its folder, or a name on the Hub."""
     path = Path(where)
     if path.is_file():
         return TokenizerFolder(path, {}, None, {})
     if not path.is_dir():
-        path = _from_hub(where)
+        path = _from_hub(where, fetch=fetch)
     if not (path / "tokenizer.json").exists():
         raise SourceError(f"tokenizer.path: {path} has no tokenizer.json. Write the path of a tokenizer.json.")
     config = {**_read_json(path / "special_tokens_map.json"), **_read_json(path / "tokenizer_config.json")}
@@ -102,7 +103,7 @@ def _token_name(value: object) -> str | None:
     return name if isinstance(name, str) and name == replace_surrogates(name) else None
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, *, fetch: bool) -> Path:
     """The folder of a name on the Hub, from the local cache first, so that a tokenizer once read never changes."""
     missing = f"tokenizer.path: {name} does not exist"
     hint = suggestion(name)
@@ -112,13 +113,21 @@ def _from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise SourceError(f"{missing}, and a name on the Hub needs the package huggingface_hub.") from None
-    for local in (True, False):
+    for local in (True, False) if fetch else (True,):
         try:
             folder = Path(snapshot_download(name, allow_patterns=list(FILES), local_files_only=local))
         except Exception as error:  # of the network, the Hub or the cache: in any case there is no folder
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            unreached = is_unreached(error)
             continue
         if (folder / "tokenizer.json").is_file():
             return folder
-        reason = "it has no tokenizer.json"
+        reason, unreached = "it has no tokenizer.json", False
+    if not fetch:
+        raise AwaitedTokenizerError(
+            f"tokenizer.path: {name} is not on disk.{hint} If it is a name on the Hub, trivium prepare CONFIG fetches "
+            f"it; else trivium tokenizer train CONFIG --out {name} makes one."
+        )
+    if unreached:
+        raise SourceError(f"{missing}.{hint} If it is a name on the Hub: {UNREACHABLE}.")
     raise SourceError(f"{missing}, and the Hub does not provide it: {reason.rstrip('.')}.{hint} Write a path on disk.")

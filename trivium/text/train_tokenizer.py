@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trivium.config.load import load
+from trivium.config.schema import Config
 from trivium.config.sources import TextSource
 from trivium.errors import SourceError, UsageError
 from trivium.files import draft
-from trivium.screen import terminal
+from trivium.screen import Detail, detail, terminal
 from trivium.text.fim import USUAL_NAMES
 from trivium.text.roles import ROLES, role_name
 from trivium.text.tiktoken_file import GPT4_PATTERN
@@ -64,12 +65,23 @@ def train_on_texts(
     fim: bool = False,
 ) -> WrittenTokenizer:
     """Train on files and folders of text, or on the text sources of a config and its overrides; write it to `out`."""
-    from rich.progress import Progress
-
     if (out / "tokenizer.json").exists():
         raise UsageError(f"--out: {out} has a tokenizer.json already. Name another folder, or remove it.")
-    sources = _find(what, out, column, bad_lines)
-    with Progress(console=terminal(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    return _train(_find(what, out, column, bad_lines), out, vocab, fim=fim)
+
+
+def train_on_sources(config: Config, out: Path, vocab: int) -> WrittenTokenizer:
+    """Train on the sources of text of a config that is loaded, those with `fim` too; write it to `out`."""
+    fim = any(isinstance(source, TextSource) and source.fim is not None for source in config.sources.values())
+    return _train(list(_texts_of(config, None)), out, vocab, fim=fim)
+
+
+def _train(sources: Sequence[TextDocuments], out: Path, vocab: int, *, fim: bool) -> WrittenTokenizer:
+    from rich.progress import Progress
+
+    with Progress(
+        console=terminal(stderr=True), transient=True, disable=detail() is Detail.QUIET or not sys.stderr.isatty()
+    ) as progress:
         task = progress.add_task("reading", total=sum(each.size for each in sources))
 
         def texts() -> Iterator[str]:
@@ -137,16 +149,21 @@ def _find(what: Sequence[str], out: Path, column: str | None, bad_lines: float |
         return [TextDocuments(str(out), list_inputs(what), column or "text", most_bad)]
     if column is not None:
         raise UsageError("tokenizer train: --column goes with files; a config has it in its sources.")
-    return list(_sources_of(Path(what[0]), what[1:], bad_lines))
+    return _sources_of(Path(what[0]), what[1:], bad_lines)
 
 
-def _sources_of(file: Path, overrides: Sequence[str], bad_lines: float | None) -> Iterator[TextDocuments]:
+def _sources_of(file: Path, overrides: Sequence[str], bad_lines: float | None) -> list[TextDocuments]:
     config = load(file, overrides, world_size=1).config  # ranks decide nothing here
-    chosen = {name: each for name, each in config.sources.items() if isinstance(each, TextSource)}
-    chosen = {name: each for name, each in chosen.items() if not each.validation_only}
-    if not chosen:
+    found = list(_texts_of(config, bad_lines))
+    if not found:
         raise UsageError(f'{file.name}: has no source of kind = "text" to train on. Name files or folders instead.')
-    for name, each in chosen.items():
-        assert each.path is not None, "a checked source has a path"
-        most_bad = each.bad_lines if bad_lines is None else bad_lines
-        yield TextDocuments(name, list_inputs(each.path), each.column, most_bad)
+    return found
+
+
+def _texts_of(config: Config, bad_lines: float | None) -> Iterator[TextDocuments]:
+    """The texts of every source of text that is not held out."""
+    for name, each in config.sources.items():
+        if isinstance(each, TextSource) and not each.validation_only:
+            assert each.path is not None, "a checked source has a path"
+            most_bad = each.bad_lines if bad_lines is None else bad_lines
+            yield TextDocuments(name, list_inputs(each.path), each.column, most_bad)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trivium.config.numbers import show_count
-from trivium.screen import echo_line, terminal
+from trivium.screen import Detail, detail, echo_line, terminal
 
 LINE_SECONDS = 10.0
 
@@ -60,6 +60,9 @@ class ProgressLines(ProgressCounts):
 @contextmanager
 def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
     """Show how much of `total` bytes is done until the block ends."""
+    if detail() is Detail.QUIET:
+        yield ProgressCounts(title, total)
+        return
     if not sys.stderr.isatty():
         yield ProgressLines(title, total)
         return
@@ -79,5 +82,6 @@ def show_progress(title: str, total: int) -> Iterator[ProgressCounts]:
 
 
 def say(line: str) -> None:
-    """Print a line on standard error."""
-    echo_line(line, err=True)
+    """Print a line on standard error, unless the command is quiet."""
+    if detail() is not Detail.QUIET:
+        echo_line(line, err=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trivium.errors import SourceError
 from trivium.files import cached_draft, map_file
+from trivium.screen import under_way
 
 SLICE = 1 << 20  # entries read at a time, which fit into the processor's cache
 Ends = NDArray[np.int64]
@@ -31,9 +32,10 @@ def cached_ends(cache: Path, key: str, find: Callable[[], Iterator[Ends]], num_t
     """The file of the ends cached under `key`; computed by `find`, slice by slice, if it is missing or does not fit."""
     path = cache / "ends" / f"{key}.index"
     if not ends_fit(path, num_tokens):
-        with cached_draft(path) as file:
+        with under_way("looking for the ends of documents") as done, cached_draft(path) as file:
             for ends in find():
                 file.write(ends.astype("<i8", copy=False).tobytes())
+                done(int(ends[-1]) / max(1, num_tokens) if len(ends) else 0.0)
     return path
 
 

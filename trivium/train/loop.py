@@ -6,7 +6,7 @@ override is the Trainer's; what is open while it trains is the Session's; what h
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from trivium.errors import GuardError, StoppedError
 from trivium.loader.trace import origins_of
 from trivium.plan.settings import planned_settings
 from trivium.plan.stage import CompleteStage
+from trivium.rows.batch import Batch
 from trivium.run.events import UNTIL, Ended, EndedEarly, Preempted, Skipped, Spiked, StageBegan
+from trivium.text.tokenizer import open_tokenizer
 from trivium.train.meter import peak_memory
 from trivium.train.session import Session
 from trivium.train.until import heed_figure, measures_at
@@ -69,20 +71,15 @@ def take_steps(trainer: "Trainer", loop: "Loop") -> None:
         else:
             session.meter.start()
             try:
-                batch = trainer.batch(step)
+                with loop.first_shown("getting the first rows"):
+                    batch = trainer.batch(step)
             except StoppedError:
                 if session.ranks.size > 1:  # the others may be in the step already, and cannot save
                     raise
                 trainer.stopping = True
                 return
             session.meter.got_batch()
-            if loop.resizes_at(step):
-                loop.expect_compilation()
-            flags = loop.flags if loop.flags_go_with_steps else None
-            loss_limit, norm_limit = session.guard.limits
-            now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
-            stats = trainer.train_step(batch, now)
-            loop.took(step, now, stats)
+            loop.take(step, batch)
         if loop.evaluates_at(step + 1):
             trainer.evaluate()
         if loop.scores_at(step + 1):
@@ -170,6 +167,30 @@ class Loop:
         self.session.ranks.limit_waits(FIRST_STEP_MINUTES)
         self.session.first_step = True
 
+    def first_shown(self, what: str) -> AbstractContextManager[Any]:
+        """Show what is under way before and in the first step of a stage: later ones are quick."""
+        return self.session.under_way(what) if self.session.first_step else nullcontext()
+
+    @property
+    def first_step_words(self) -> str:
+        """`compiling and taking the first step of stage long`, which may take minutes."""
+        engine = self.trainer.config.engine
+        how = "compiling and taking" if engine.name == "jax" or engine.compile else "taking"
+        return f"{how} the first step of stage {self.trainer.stage.name}"
+
+    def take(self, step: int, batch: Batch) -> StepStats:
+        """Take a step with its batch, within the guard's limits."""
+        trainer, session = self.trainer, self.session
+        if self.resizes_at(step):
+            self.expect_compilation()
+        flags = self.flags if self.flags_go_with_steps else None
+        loss_limit, norm_limit = session.guard.limits
+        now = replace(trainer.settings_at(step), loss_limit=loss_limit, norm_limit=norm_limit, flags=flags)
+        with self.first_shown(self.first_step_words):
+            stats = trainer.train_step(batch, now)
+        self.took(step, now, stats)
+        return stats
+
     def took(self, step: int, now: StepSettings, stats: StepStats) -> None:
         """Count a step and report it; one that went wrong with its rows."""
         trainer, session = self.trainer, self.session
@@ -177,6 +198,7 @@ class Loop:
             session.ranks.limit_waits(STEP_MINUTES)
             session.first_step = False
         self._count(step)
+        session.row_losses.add(step, stats.loss_by_row)
         taken = None if stats.skipped is not None else session.meter.took(step, now, stats)
         limit = session.guard.spike_limit
         too_many: GuardError | None = None
@@ -188,14 +210,14 @@ class Loop:
         stage, figures = trainer.plan.stages[now.stage].name, dict(trainer.figures)
         trainer.figures.clear()
         if stats.skipped is not None:
-            rows = self._keep_rows(step)
+            rows = self._keep_rows(step, stats)
             session.tell(Skipped(step=step + 1, stage=stage, why=stats.skipped, figures=figures, rows=rows))
         if taken is not None:
             is_last = step + 1 == trainer.plan.stages[now.stage].end
             compared = session.compared.took(taken.seconds, stats.together, ends_stage=is_last)
             session.tell(replace(taken, figures=figures, **compared))
             if stats.loss > limit:
-                rows = self._keep_rows(step)
+                rows = self._keep_rows(step, stats)
                 session.tell(Spiked(step=step + 1, stage=stage, loss=stats.loss, limit=limit, rows=rows))
         if stats.notice is not None:
             session.say(stats.notice)
@@ -260,7 +282,7 @@ class Loop:
             return
         session.scored_at = trainer.step
         for averaged in trainer.evaluated_weights:
-            with trainer.with_weights(averaged=averaged):
+            with session.under_way("scoring tasks"), trainer.with_weights(averaged=averaged):
                 event = session.scoring.score(trainer.step, trainer.stage, session.beat, averaged=averaged)
             if event is not None:
                 session.tell(event)
@@ -269,8 +291,9 @@ class Loop:
 
     def sample(self) -> None:
         """Report what the model writes after the config's prompts."""
-        for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage):
-            self.session.tell(event)
+        with self.session.under_way("writing texts"):
+            for event in self.session.scoring.sample(self.trainer.step, self.trainer.stage):
+                self.session.tell(event)
 
     def finish(self) -> None:
         """After the last step: a last evaluation where asked, the final checkpoint, the figures."""
@@ -368,13 +391,15 @@ class Loop:
         """What any rank has raised all ranks know."""
         self.trainer.stopping, self.session.saves_now = raised
 
-    def _keep_rows(self, step: int) -> str | None:
-        """Write down which documents were in the rows of a step."""
+    def _keep_rows(self, step: int, stats: StepStats) -> str | None:
+        """Write down the rows of a step: each one's loss and documents, of those with the highest losses the text."""
         trainer, session = self.trainer, self.session
         if trainer.dry_run or not session.ranks.is_main:
             return None
         try:
-            return session.folder.write_rows(step, [asdict(row) for row in origins_of(trainer.loader, step)])
+            tokenizer = open_tokenizer(trainer.config.tokenizer)
+            rows = origins_of(trainer.loader, step, stats.loss_by_row, tokenizer)
+            return session.folder.write_rows(step, [asdict(row) for row in rows])
         except Exception as failure:  # nothing that only explains may end a run
             how = f"trivium inspect {session.folder.path} --step {step} shows them"
             reason = getattr(failure, "strerror", None) or failure

@@ -1,7 +1,9 @@
 """Two steps of every stage at its real shapes, today, so that stage three does not run out of memory next week."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from trivium.engine.devices import reported_device
 from trivium.engine.memory import DeviceMemory, device_memory
 from trivium.forecast.machine import refuse_price
 from trivium.plan.stage import CompleteStage
-from trivium.screen import echo
+from trivium.screen import Detail, detail, echo_line, printing, under_way
 from trivium.train.loop import Loop
 from trivium.train.meter import peak_memory
 from trivium.train.trainer import Trainer
@@ -64,10 +66,10 @@ def rehearse_run(
         trainer.load()
         loop = Loop(trainer, session)
         for stage in stages:
-            if trainer.ranks.is_main:
-                echo(f"rehearsing {stage.name}, stage {stage.index + 1} of {len(stages)}", err=True)
             # Within the dry run's folder, which all ranks see: they may be on many machines.
-            found.append(_rehearse_stage(loop, stage, session.folder.path / f"rehearsed-{stage.index}"))
+            folder = session.folder.path / f"rehearsed-{stage.index}"
+            with _shown(trainer, stage) as done:
+                found.append(_rehearse_stage(loop, stage, folder, done))
         trainer.ranks.meet()  # rank 0 deletes the folder when all are through
     if trainer.ranks.is_main:
         peaks = trainer.session.compared.predicted
@@ -77,7 +79,20 @@ def rehearse_run(
         show_rehearsed(found, trainer.mesh.size, device_memory(), console, price)
 
 
-def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> Rehearsed:
+@contextmanager
+def _shown(trainer: Trainer, stage: CompleteStage) -> Iterator[Callable[[float], None]]:
+    """Say which stage is rehearsed: a line in a pipe, a bar in a terminal."""
+    title = f"rehearsing {stage.name}, stage {stage.index + 1} of {len(trainer.plan.stages)}"
+    if trainer.ranks.is_main and detail() is not Detail.QUIET and not sys.stderr.isatty():
+        echo_line(title, err=True)
+        with printing(Detail.QUIET), under_way(title) as done:
+            yield done
+        return
+    with under_way(title) as done:
+        yield done
+
+
+def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path, done: Callable[[float], None]) -> Rehearsed:
     trainer = loop.trainer
     largest = stage.largest_since(trainer.plan.decided_from)
     first = stage.start + largest.step
@@ -89,8 +104,10 @@ def _rehearse_stage(loop: Loop, stage: CompleteStage, folder: Path) -> Rehearsed
         started = time.perf_counter()
         trainer.train_step(trainer.loader.batch(step), trainer.settings_at(step))
         step_seconds = time.perf_counter() - started
+        done((step + 1 - first) / (REHEARSED_STEPS + 3))
     device = device_memory()
     evaluation = _timed(trainer.evaluate)
+    done((REHEARSED_STEPS + 1) / (REHEARSED_STEPS + 3))
     save = _timed(lambda: trainer.engine.save(folder, background=False).wait())
     load = _timed(lambda: trainer.engine.load(folder))
     own = [peak_memory(), 0, 0] if device is None else [device.active, device.reserved, device.retries]

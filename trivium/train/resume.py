@@ -13,6 +13,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -32,6 +33,7 @@ from trivium.plan.record import Difference, first_difference
 from trivium.run.decisions import as_plain, keep_decisions, known_at
 from trivium.run.events import Evaluated, Started, WeightsRead
 from trivium.run.folder import Checkpoint
+from trivium.run.machine import machine_facts, this_host
 from trivium.run.restore import fetch_references, find_resume_checkpoint
 from trivium.train.setup import init_folder
 from trivium.train.until import refuse_other_ends
@@ -84,14 +86,15 @@ def save_checkpoint(trainer: "Trainer", session: "Session", reason: str) -> None
     is_reference = trainer.step in session.references.boundaries
     if trainer.dry_run and not is_reference:
         return
-    session.saver.save(
-        session.engine,
-        trainer.step,
-        checkpoint_state(trainer, session),
-        reason,
-        background=trainer.config.checkpoint.background and reason == "cadence",
-        must_succeed=is_reference or reason in ("final", "stopped"),
-    )
+    with session.under_way("saving a checkpoint"):
+        session.saver.save(
+            session.engine,
+            trainer.step,
+            checkpoint_state(trainer, session),
+            reason,
+            background=trainer.config.checkpoint.background and reason == "cadence",
+            must_succeed=is_reference or reason in ("final", "stopped"),
+        )
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
@@ -113,15 +116,18 @@ def restore(trainer: "Trainer", session: "Session") -> None:
     _plain(trainer.state())  # what could not be saved is refused now, not at the first checkpoint
     second = None if mirror is None else mirror.target
     boundaries = session.references.boundaries
-    checkpoint = find_resume_checkpoint(session.folder, second, boundaries, session.say, ranks)
+    with session.under_way("reading the last checkpoint"):
+        checkpoint = find_resume_checkpoint(session.folder, second, boundaries, session.say, ranks)
     if checkpoint is None:
-        load_initial_weights(trainer, session)
+        with session.under_way("making the first weights"):
+            load_initial_weights(trainer, session)
     with ranks.as_one():
         step = 0 if checkpoint is None else checkpoint.step
         _refuse_late_decision(trainer, step)
         _plan_from(trainer, step)
         refuse_other_ends(trainer.plan, trainer.decisions, step, session.folder)
-        changes = {} if checkpoint is None else load_checkpoint(trainer, session, checkpoint)
+        with session.under_way(f"loading the checkpoint of step {step:,}"):
+            changes = {} if checkpoint is None else load_checkpoint(trainer, session, checkpoint)
         if second is not None and ranks.is_main:
             fetch_references(session.folder, second, [step for step in boundaries if step < trainer.step], session.say)
     with ranks.as_one():
@@ -129,6 +135,8 @@ def restore(trainer: "Trainer", session: "Session") -> None:
         if ranks.is_main:
             keep_decisions(session.folder, trainer.decisions)
             write_plan(trainer, session)
+            session.row_losses.begin(trainer.step)
+    devices = ranks.gather([this_host(), trainer.engine.computes_in()["device"]])
     session.tell(
         Started(
             step=trainer.step,
@@ -140,8 +148,15 @@ def restore(trainer: "Trainer", session: "Session") -> None:
             settings=bit_settings(trainer),
             changes=changes | _decided(trainer),
             lineage=session.folder.lineage,
+            machine=machine_facts([(host, device) for host, device in devices], _config_folder(trainer)),
         )
     )
+    session.started = True
+
+
+def _config_folder(trainer: "Trainer") -> Path:
+    """The folder of the config's file; without one, the present folder."""
+    return Path() if trainer.loaded is None else trainer.loaded.path.parent
 
 
 def write_plan(trainer: "Trainer", session: "Session") -> None:

@@ -6,35 +6,42 @@ needs it; only where the launch is changes later (`entered`, `scored_at`, `best`
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trivium.engine.base import Engine
 from trivium.engine.memory import device_memory
 from trivium.engine.ranks import Ranks
+from trivium.errors import StoppedError
 from trivium.forecast.predicted import PredictedPeaks
 from trivium.plan.plan import CompletePlan
 from trivium.run.event_file import EventFile
-from trivium.run.events import Evaluated, Event, Notice, Scored
+from trivium.run.events import Evaluated, Event, Failed, Notice, Scored, Sink
 from trivium.run.folder import Checkpoint, RunFolder, written_to
 from trivium.run.mirror import Mirror
+from trivium.run.row_losses import RowLosses
 from trivium.run.saver import Cadence, Retention, Saver
+from trivium.screen import under_way
 from trivium.train.guard import Guard
 from trivium.train.meter import Compared, Meter, Profiler
 from trivium.train.references import References
 from trivium.train.resume import raw_config
 from trivium.train.scoring import Scoring
+from trivium.train.screens.log import RunLog
+from trivium.train.screens.standing import Launch
+from trivium.train.screens.view import terminal_view
 from trivium.train.setup import run_engine
 from trivium.train.signals import stops_on_signals
-from trivium.train.sinks import Sinks, terminal_view
+from trivium.train.sinks import Sinks
 from trivium.train.trackers.make import trackers
 from trivium.train.watchdog import Process, Watchdog, this_process
 
 if TYPE_CHECKING:
     from trivium.train.trainer import Trainer
 
+MOST_WHY = 2_000  # characters of an error that an event keeps
 BEST, BEST_BITS, OF_AVERAGE = "validation loss", "bits per byte", " of the average"
 
 
@@ -51,11 +58,14 @@ class Session:
     saver: Saver
     cadence: Cadence
     guard: Guard
+    row_losses: RowLosses
     compared: Compared
     profiler: Profiler
     watchdog: Watchdog
     sinks: Sinks
     say: Callable[[str], None]  # tell the user something
+    shows: bool = True  # whether anything is printed
+    started: bool = False  # whether this launch has reported that it started
     entered: int = -1  # the stage that the engine is in
     first_step: bool = False  # whether the next one is the first of its shape in this launch, and may compile
     evaluated_end: int = 0  # the end of the last stage that was evaluated after its last step, or did not ask for it
@@ -70,6 +80,16 @@ class Session:
     def tell(self, event: Event) -> None:
         """Write an event to the file, the terminal and the trackers."""
         self.sinks.write(event)
+
+    def under_way(self, what: str) -> AbstractContextManager[Any]:
+        """Show what takes long, until the block ends."""
+        return under_way(what) if self.shows and self.ranks.is_main else nullcontext()
+
+    def failed(self, step: int, error: BaseException) -> None:
+        """Report the error that ends this launch, if it had started; stopping on a signal does not count."""
+        if self.started and isinstance(error, Exception) and not isinstance(error, StoppedError):
+            why = str(error) or type(error).__name__
+            self.tell(Failed(step=step, why=" ".join(why.split())[:MOST_WHY]))
 
     def follow(self, plan: CompletePlan) -> None:
         """Count, keep and compare by another plan from here on."""
@@ -123,6 +143,7 @@ def open_session(trainer: "Trainer") -> Iterator[Session]:
             sinks = Sinks(watchdog.beat)
             stack.callback(sinks.close)
             session = _session(trainer, folder, engine, watchdog, sinks)
+            stack.callback(session.row_losses.close)
         if ranks.size == 1:  # of many ranks, those that are left would wait for one that failed
             stack.callback(session.saver.wait)
         trainer.loader.say = session.say
@@ -152,20 +173,36 @@ def _session(trainer: "Trainer", folder: RunFolder, engine: Engine, watchdog: Wa
         saver=Saver(folder, retention_of(plan, references), sinks.write, _mirror(trainer, folder, sinks), ranks),
         cadence=Cadence(config.checkpoint.every),
         guard=Guard(config.guard),
+        row_losses=RowLosses(folder.path if ranks.is_main and not trainer.dry_run else None, say),
         profiler=Profiler(_traced_steps(trainer), folder.path / "profile", engine, say),
         compared=Compared(ranks, say, predicted_peaks(trainer)),
         watchdog=watchdog,
         sinks=sinks,
         say=say,
+        shows=trainer.show,
     )
     if ranks.is_main:
         with written_to(folder.path):
             sinks.add(EventFile(folder.events))
         name = config.run.name or "run"
         sinks.add(*trackers(config.track, folder.path, folder.events, name, raw_config(config), say))
-        if trainer.show:
-            sinks.add(terminal_view(lambda: trainer.plan, config.track.every))
+        sinks.add(*_screens(trainer, session))
     return session
+
+
+def _screens(trainer: "Trainer", session: Session) -> list[Sink]:
+    """The run's log file, which a dry run has not, and what is printed."""
+    launch = Launch(
+        plan=lambda: trainer.plan,
+        end=lambda: trainer.plan.total_steps if trainer.until is None else min(trainer.until, trainer.plan.total_steps),
+        validation=lambda: session.last_evaluation,
+        folder=session.folder.path,
+        keeps=not trainer.dry_run,
+        loaded=trainer.loaded,
+    )
+    every = trainer.config.track.every
+    log: list[Sink] = [] if trainer.dry_run else [RunLog(launch, every)]
+    return [*log, terminal_view(launch, every)] if trainer.show else log
 
 
 def retention_of(plan: CompletePlan, references: References) -> Retention:

@@ -111,7 +111,8 @@ class Trainer:
         decisions = known_at(self.decisions, self.planned_from)
         with ranks.as_one(), self._named():
             if made is None:
-                made = make_plan(asked, known_sources(asked, found or {}), own=own, decisions=decisions)
+                known = known_sources(asked, found or {})
+                made = make_plan(asked, known, prepare=True, own=own, decisions=decisions)
             self.plan = made.complete()
             self.config = self.plan.config  # with what it inherits from the run that its weights come from
             self.own.refuse_groups(self.plan)
@@ -249,7 +250,7 @@ class Trainer:
     def _evaluate(self, *, averaged: bool) -> Evaluated | None:
         fingerprints = self._fingerprints(averaged=averaged)
         weights = LossWeights(self.stage.config.loss_weight or {})
-        with self.with_weights(averaged=averaged):
+        with self.session.under_way("evaluating"), self.with_weights(averaged=averaged):
             batches = self.validation_batches()
             event = evaluate(self.step, self.stage.name, batches, self.val_step, fingerprints, weights)
             if self._evaluator is not None:
@@ -351,6 +352,7 @@ class Trainer:
             try:
                 yield self._session
             except BaseException as error:
+                self._session.failed(self.step, error)
                 self.ranks.failed(error)
                 raise
             finally:

@@ -110,6 +110,8 @@ def test_scores_enter_the_runs_events_and_its_page_beside_those_of_its_own(folde
     before = len(list(read_events(folder / "runs/small/events.jsonl")))
     code, out, err = trivium(folder, "eval", "runs/small", "--harness", "quiz.yaml,written.yaml", "--json")
     assert code == 0, err
+    assert "%|" not in err  # the bars of other people's libraries
+    assert "Generating" not in err
     found = json.loads(out)
     assert list(found["tasks"]) == ["quiz acc", "written exact_match"]
     assert found["tasks"]["quiz acc"]["questions"] == 6

@@ -100,8 +100,10 @@ def take(engine: TorchEngine, rank: int, steps: Iterable[int]) -> list[dict[str,
     for step in steps:
         stats = engine.step(shard(make_batch(seed=step), engine.settings.mesh, rank), settings_at(step))
         by_source = [dict(stats.nats_by_source), dict(stats.loss_tokens_by_source)]
-        figures = {"loss": stats.loss, "norm": stats.grad_norm, "z": stats.extra["z_loss"]}
+        figures: dict[str, Any] = {"loss": stats.loss, "norm": stats.grad_norm, "z": stats.extra["z_loss"]}
         figures["objective"] = stats.extra["objective"]
+        assert stats.loss_by_row is not None
+        figures |= {"by_row": stats.loss_by_row.tolist()}
         taken.append(figures | {"by_source": by_source, "loss_tokens": stats.loss_tokens})
     return taken
 

@@ -66,6 +66,7 @@ def test_all_layouts_learn_the_same(layouts: dict[str, Any], name: str, kind: st
         assert other["loss_tokens"] == step["loss_tokens"]
         assert other["by_source"][1] == step["by_source"][1]
         assert other["by_source"][0] == pytest.approx(step["by_source"][0], rel=1e-5)
+        assert other["by_row"] == pytest.approx(step["by_row"], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ Where the next question's prompt does not begin with the tokens that were writte
 one way), or much of it is new, the whole of it is read again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,16 @@ class Talk:
     """Questions -> answers; each is written with the whole conversation before it."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, writing: Writing, seq_len: int, system: str | None = None
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        writing: Writing,
+        seq_len: int,
+        system: str | None = None,
+        before: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        self.messages += before  # turns of this conversation that were taken elsewhere
         self.prefills = 0
         self._engine = engine
         self._tokenizer = tokenizer
@@ -37,7 +44,7 @@ class Talk:
         self._seq_len = seq_len
         self._generation: Generation | None = None
         self._read: list[int] = []  # the tokens that the generation has
-        self._turn = 0
+        self._turn = sum(message["role"] == "user" for message in before)
 
     def ask(self, question: str) -> Iterator[MessagePart]:
         """The answer, as it is written; afterwards both are part of the conversation, unless it was empty."""

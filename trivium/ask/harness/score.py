@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 from lm_eval.evaluator import evaluate
 
+from trivium.ask.harness.bars import no_bars
 from trivium.ask.harness.model import EngineLM
 from trivium.ask.harness.tasks import open_tasks, sandboxed
 from trivium.ask.open import open_model
@@ -20,6 +21,7 @@ from trivium.model.huggingface import CONFIG_FILE
 from trivium.run.event_file import EventFile
 from trivium.run.events import Scored, ScoreFigures
 from trivium.run.folder import find_checkpoint
+from trivium.screen import under_way
 
 EVENTS = "events.jsonl"
 BY_CHOICE = ("acc", "acc_norm", "acc_bytes")  # metrics that guessing gets right by chance
@@ -30,7 +32,7 @@ def score_by_harness(
 ) -> dict[str, Any]:
     """Ask at most this number of questions of each task; a run's scores are written to its events too."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with sandboxed():
+    with sandboxed(), no_bars(), under_way(f"asking the tasks of the harness: {tasks}"):
         opened = open_tasks(tasks)
         model = open_model(folder, step, tokenizer, averaged=averaged)
         started = time.perf_counter()

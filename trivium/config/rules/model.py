@@ -14,7 +14,12 @@ FORM_KEYS = (
 )
 OWN_KEYS = ("depth", "qk_norm", "no_rope_every", *FORM_KEYS)  # a model of transformers has options instead
 INIT_KEYS = ("norm_eps", "tied_embeddings", "init_std")  # which weights decide, or have no use for
-TOKENIZER_KEYS = {"chat_template": ("huggingface",), "pattern": ("tiktoken",), "special_tokens": ("tiktoken",)}
+TOKENIZER_KEYS = {
+    "train": ("huggingface",),
+    "chat_template": ("huggingface",),
+    "pattern": ("tiktoken",),
+    "special_tokens": ("tiktoken",),
+}
 
 
 def run_rules(view: View) -> Iterator[Finding]:
@@ -187,12 +192,17 @@ def tokenizer_rules(view: View) -> Iterator[Finding]:
     kind = look_up(view.raw, ("tokenizer", "kind"), tokenizer.kind)
     if kind != tokenizer.kind:
         return  # no kind at all, which was reported already
-    for key in ("path", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens", "fim_tokens"):
+    for key in ("path", "train", "bos", "eos", "markers", "chat_template", "pattern", "special_tokens", "fim_tokens"):
         if view.given("tokenizer", key) and kind not in TOKENIZER_KEYS.get(key, ("huggingface", "tiktoken")):
             what = f'is given with kind = "{kind}", which reads none. Leave it out.'
             yield view.problem(("tokenizer", key), what)
     if kind != "bytes" and view.absent("tokenizer", "path"):
         what = 'is missing. Write path = "tokenizer.json", or kind = "bytes".'
+        yield view.problem(("tokenizer", "path"), what)
+    path = tokenizer.path or ""
+    if tokenizer.train is not None and kind == "huggingface" and path.endswith(".json"):
+        folder = path.rpartition("/")[0] or "tokenizer"
+        what = f'is "{path}", but what train writes is a folder. Write path = "{folder}".'
         yield view.problem(("tokenizer", "path"), what)
 
 

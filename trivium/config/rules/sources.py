@@ -65,6 +65,9 @@ def source_rules(view: View) -> Iterator[Finding]:
         if source.validation is not None and source.validation_only:
             what = "holds out a part, but validation_only keeps all of it out. Keep one of the two."
             yield view.problem((*path, "validation"), what)
+        if source.without is not None and source.validation_only:
+            what = "names documents that do not count in the loss, but validation_only keeps all of them out of it."
+            yield view.problem((*path, "without"), f"{what} Keep one of the two.")
 
 
 def _score_rules(view: View, path: Path, source: BaseSource) -> Iterator[Finding]:
@@ -90,6 +93,9 @@ def _stream_rules(view: View, path: Path, source: StreamSource) -> Iterator[Find
     for key in ("max_epochs", "expected_tokens"):
         if getattr(source, key) is not None:
             yield view.problem((*path, key), f"{path[1]} is a stream, which has no epochs. Leave it out.")
+    if source.without is not None:
+        what = f"{path[1]} is a stream, whose documents have no numbers before they are read. Leave it out."
+        yield view.problem((*path, "without"), what)
 
 
 def _view_rules(view: View, path: Path, source: ViewSource) -> Iterator[Finding]:
@@ -111,7 +117,7 @@ def _view_rules(view: View, path: Path, source: ViewSource) -> Iterator[Finding]
     elif source.min_tokens is not None and source.max_tokens is not None and source.max_tokens <= source.min_tokens:
         what = f"is {source.max_tokens:,}, and min_tokens {source.min_tokens:,}: no document is within them."
         yield view.problem((*path, "max_tokens"), f"{what} Write a larger one.")
-    for key in ("validation", "validation_only", "block_tokens", "window_blocks"):
+    for key in ("validation", "validation_only", "block_tokens", "window_blocks", "without"):
         if view.given(*path, key):
             what = f"is a key of the source that has the documents. Write it in [sources.{source.of or 'NAME'}]."
             yield view.problem((*path, key), what)

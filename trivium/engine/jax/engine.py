@@ -47,6 +47,7 @@ from trivium.engine.jax.ranks import largest
 from trivium.engine.jax.reference import Reference
 from trivium.engine.jax.sharding import (
     CONTEXT,
+    all_rows,
     device_mesh,
     key_words,
     on_mesh,
@@ -174,6 +175,7 @@ class JaxEngine:
             extra=terms,
             skipped=skipped,
             compilations=compiled,
+            loss_by_row=all_rows(meta.loss_by_row, self.mesh, batch.num_rows),
         )
 
     def add_to_average(self) -> None:

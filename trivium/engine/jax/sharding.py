@@ -203,6 +203,16 @@ def own_rows(array: Array, axis: int = 1) -> NDArray[Any]:
     return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=axis)
 
 
+def all_rows(by_row: NDArray[Any], mesh: Mesh, num_rows: int) -> NDArray[Any]:
+    """A figure of all processes' rows (passes, rows) -> in their order, without what filled up micro-batches.
+
+    A process has `num_rows` of its own, in as many passes as any other.
+    """
+    readers = mesh.shape[REPLICATE] * mesh.shape[SHARD] // rows_multiple(mesh)
+    by_reader = by_row.reshape(len(by_row), readers, -1).swapaxes(0, 1).reshape(readers, -1)
+    return by_reader[:, :num_rows].reshape(-1)
+
+
 def rows_multiple(mesh: Mesh) -> int:
     """Rows that this process gives to a pass are a multiple of this: equally many for each of its devices."""
     return len({tuple(index[:2]) for index, device in np.ndenumerate(mesh.devices) if device in mesh.local_devices})

@@ -142,6 +142,7 @@ class Meta(NamedTuple):
     grad_norm: Array  # () before clipping
     made: Array  # () bool: whether the update was made
     sums: Mapping[str, Array]  # over loss tokens: z, and of each reference its term by name, and NAME_nats
+    loss_by_row: Array  # (S, B) the mean over a row's loss tokens
 
 
 class ValMeta(NamedTuple):
@@ -207,7 +208,8 @@ class Program:
         params, opt_state = self._updated(gradients, state, now)
         updated = TrainState(params, opt_state, following(state.average, params, terms.average_rate))
         state = jax.tree.map(lambda new, old: jnp.where(made, new, old), updated, state)
-        meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums)
+        by_row = nats / jnp.maximum(1, batch.loss_mask.sum(axis=2))
+        meta = Meta(loss_tokens, _by_source(batch, nats, sources), norm, made, sums, by_row)
         return keep_places(state), loss, keep_places(meta)
 
     def _updated(self, gradients: Params, state: TrainState, now: StepRates) -> tuple[Params, Any]:

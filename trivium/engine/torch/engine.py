@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ from trivium.engine.torch.model import DeviceBatch, uncompiled
 from trivium.engine.torch.numerics.deterministic import deterministic_algorithms, is_exact, pin_libraries
 from trivium.engine.torch.numerics.float8 import EMULATED
 from trivium.engine.torch.optim import Optimizers
-from trivium.engine.torch.parallel import LocalModel, StepFigures, local_part, summed_figures
+from trivium.engine.torch.parallel import LocalModel, StepFigures, StepSums, figures_of, local_part, summed_figures
 from trivium.engine.torch.reference import Reference
 from trivium.model.folder import is_saved, read_spec
 from trivium.model.foreign import with_rope, with_vocab
@@ -131,12 +130,13 @@ class TorchEngine:
 
     def step(self, batch: Batch, now: StepSettings) -> StepStats:
         began = time.perf_counter()
-        counts, weights = counts_by_source(batch), self.stage.loss_weight
+        tokens, weights = batch.loss_tokens_by_row(), self.stage.loss_weight
+        counts = counts_by_source(batch, tokens)
         own_weight = weights.total(dict(zip(batch.sources, counts[1].tolist(), strict=True)))
         divisor = self.held.divisor(own_weight, batch.targets.size)
         with deterministic_algorithms(self.exact):
-            nats, terms = self._gradients(batch, 1 / divisor)
-            norm, figures = self._figures(nats, terms, counts, () if now.flags is None else now.flags())
+            sums = self._gradients(batch, 1 / divisor)
+            norm, figures = self._figures(sums, tokens, counts, () if now.flags is None else now.flags())
             together = time.perf_counter() - began
             loss_tokens = sum(figures.loss_tokens)
             weight = weights.total(dict(zip(batch.sources, figures.loss_tokens, strict=True))) or 1
@@ -161,6 +161,7 @@ class TorchEngine:
             together=together if self.settings.mesh.size > 1 else 0.0,
             raised=None if now.flags is None else figures.raised,
             notice=self._notice(),
+            loss_by_row=figures.loss_by_row,
         )
 
     def add_to_average(self) -> None:
@@ -343,16 +344,13 @@ class TorchEngine:
             if name not in self.references:
                 self.references[name] = Reference(kl, settings, self.device)
 
-    def _gradients(self, batch: Batch, scale: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Leaves every parameter's gradient in place; gives sums of nats by source and of what else the objective has.
-
-        All of it is on the device still.
-        """
+    def _gradients(self, batch: Batch, scale: float) -> StepSums:
+        """Leaves every parameter's gradient in place; gives sums of nats, and of what else the objective has."""
         stage, held = self.stage, [self.references[name] for name in self.stage.references]
         terms = [Penalty(each.beta, each.direction, each.temperature, each.top_k) for each in stage.references.values()]
         weight, own = stage.cross_entropy, stage.token_losses
         objective = Objective(scale, stage.z_loss or 0.0, tuple(terms), weight, own)
-        nats, sums = [], []
+        by_row, by_source, sums = [], [], []
         for rows, is_last in self._micro_batches(batch):
             states = [each.states(rows, batch.seq_len) for each in held]
             self.held.begin_pass(is_last=is_last)
@@ -360,9 +358,12 @@ class TorchEngine:
             for each in held:
                 each.let_go()
             losses.objective.backward()
-            nats.append(self._by_source(losses.nats, rows))
+            assert rows.by_source is not None, "made from a batch"
+            by_row.append(losses.nats.view(rows.tokens.shape).sum(1, dtype=self.wide))
+            by_source.append(rows.by_source.to(self.wide) @ by_row[-1])
             sums.append(losses.sums(rows.targets, list(stage.references)))
-        return torch.stack(nats).sum(0), {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
+        totals = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
+        return StepSums(torch.cat(by_row), torch.stack(by_source).sum(0), totals)
 
     def _notice(self) -> str | None:
         """Once that float8 is emulated; once a stage that the compiler has given up on further shapes."""
@@ -374,32 +375,14 @@ class TorchEngine:
         self.limits_hit = None
         return limit_notice()
 
-    def _by_source(self, nats: Tensor, rows: DeviceBatch) -> Tensor:
-        """Sums (sources,) of the losses of all tokens."""
-        assert rows.by_source is not None, "made from a batch"
-        by_row = nats.view(rows.tokens.shape).sum(1, dtype=self.wide)
-        return rows.by_source.to(self.wide) @ by_row
-
     def _figures(
-        self, nats: Tensor, terms: Mapping[str, Tensor], counts: NDArray[np.float64], flags: Sequence[bool]
+        self, sums: StepSums, tokens: NDArray[np.int64], counts: NDArray[np.float64], flags: Sequence[bool]
     ) -> tuple[Tensor, StepFigures]:
         """Of all ranks, by one call between them; the one time that a step waits for the device."""
         counts = counts / self.context.size  # ranks that share rows have all of their counts each
-        known = torch.tensor([*counts.flat, *flags], dtype=self.wide).to(self.device)
-        values = torch.cat((nats, *(term[None].to(self.wide) for term in terms.values()), known))
-        norm, summed = self.held.sum_with_norm(self.optimizers.gradients(), values)
-        first, *rest = torch.cat((norm[None].to(self.wide), summed)).tolist()
-        left = iter(rest)
-        sizes = (len(nats), len(terms), len(nats), len(nats), len(flags))
-        of_nats, of_terms, rows, tokens, of_flags = (list(islice(left, size)) for size in sizes)
-        return norm, StepFigures(
-            norm=first,
-            nats=of_nats,
-            rows=list(map(round, rows)),
-            loss_tokens=list(map(round, tokens)),
-            terms=dict(zip(terms, of_terms, strict=True)),
-            raised=tuple(flag > 0 for flag in of_flags),
-        )
+        shape, ranks = self.settings.mesh.with_context(self.context.size), self.settings.mesh.size
+        place = shape.reader(self.held.rank, ranks), shape.readers(ranks)
+        return figures_of(self.held, self.optimizers.gradients(), sums, tokens, counts, flags, place)
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[DeviceBatch, bool]]:
         """Parts of a batch on the device, each copied before the one before it is used, and whether it is the last."""

@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.nn.functional import pad
 from torch.nn.utils import get_total_norm
 
 from trivium.engine.base import ContextMethod, EngineSettings, SourceFigures
@@ -261,6 +262,15 @@ def _copies(tensor: DTensor) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSums:
+    """What a rank's passes have summed, still on the device; of rows that it shares its own part."""
+
+    by_row: Tensor  # (rows,) nats
+    by_source: Tensor  # (sources,) nats
+    terms: dict[str, Tensor]  # what else the objective has
+
+
+@dataclass(frozen=True, slots=True)
 class StepFigures:
     """What a step found, over all ranks."""
 
@@ -270,6 +280,43 @@ class StepFigures:
     loss_tokens: list[int]  # by source
     terms: dict[str, float]
     raised: tuple[bool, ...]
+    loss_by_row: NDArray[np.float32]  # mean over a row's loss tokens, of all ranks' rows
+
+
+def figures_of(
+    held: HeldModel,
+    gradients: Sequence[Tensor],
+    sums: StepSums,
+    tokens: NDArray[np.int64],
+    counts: NDArray[np.float64],
+    flags: Sequence[bool],
+    place: tuple[int, int],
+) -> tuple[Tensor, StepFigures]:
+    """The gradients' norm on the device, and all figures of all ranks, by one call between them.
+
+    `tokens` are the loss tokens of this rank's rows, `counts` rows and loss tokens by source. `place` is this rank's
+    number among those that read rows of their own, and how many these are: a row's loss has its place among all rows,
+    which is 0 on every rank that does not have it, and the sum of their parts where ranks share it.
+    """
+    nats, terms, wide = sums.by_source, sums.terms, sums.by_source.dtype
+    known = torch.tensor([*counts.flat, *flags], dtype=wide).to(nats.device)
+    own = sums.by_row / torch.from_numpy(np.maximum(tokens, 1)).to(nats.device)
+    number, readers = place
+    all_rows = pad(own, (number * len(own), (readers - 1 - number) * len(own)))
+    values = torch.cat((nats, *(term[None].to(wide) for term in terms.values()), known, all_rows))
+    norm, summed = held.sum_with_norm(gradients, values)
+    sizes = (1, len(nats), len(terms), len(nats), len(nats), len(flags))
+    parts = np.split(torch.cat((norm[None].to(wide), summed)).cpu().numpy(), np.cumsum(sizes))
+    (first,), of_nats, of_terms, rows, source_tokens, of_flags = (part.tolist() for part in parts[:-1])
+    return norm, StepFigures(
+        norm=first,
+        nats=of_nats,
+        rows=list(map(round, rows)),
+        loss_tokens=list(map(round, source_tokens)),
+        terms=dict(zip(terms, of_terms, strict=True)),
+        raised=tuple(flag > 0 for flag in of_flags),
+        loss_by_row=parts[-1].astype(np.float32),
+    )
 
 
 def summed_figures(

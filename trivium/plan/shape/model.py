@@ -223,7 +223,7 @@ def _other_tokenizer(where: str, folder: Path, config: Config) -> Problem | None
     try:
         if (folder.parent / "state.json").is_file():
             theirs = Config.model_validate(read_json(folder.parent / "state.json")["config"]).tokenizer
-        own, other = (open_tokenizer(each) for each in (config.tokenizer, theirs))
+        own, other = (open_tokenizer(each, fetch=False) for each in (config.tokenizer, theirs))
     except (SourceError, OSError, ValueError, KeyError):
         return None
     if own is None or other is None or own.fingerprint == other.fingerprint:
@@ -357,7 +357,7 @@ def vocab_of(config: Config, largest_id: int) -> int | Problem:
     if config.model.vocab is not None:
         return config.model.vocab
     try:
-        tokenizer = open_tokenizer(config.tokenizer)
+        tokenizer = open_tokenizer(config.tokenizer, fetch=False)
     except SourceError as error:
         return tokenizer_problem(error)
     if tokenizer is not None:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from typing import Any
 
 from trivium.train.trackers.tracker import Tracked, Tracker, missing
 
@@ -17,8 +18,8 @@ class Trackio(Tracker):
         except ImportError:
             raise missing("trackio") from None
         resume = "allow" if run.is_resumed else "never"
-        how = {"resume": resume, "config": dict(run.config), "embed": False, "auto_log_cpu": False}
-        self._finish = trackio.finish
+        how: dict[str, Any] = {"resume": resume, "config": dict(run.config), "embed": False, "auto_log_cpu": False}
+        self._finish: Any = trackio.finish
         with redirect_stdout(io.StringIO()):  # it prints eight lines
             self._run = trackio.init(project=run.project or "trivium", name=run.name, **how)
 

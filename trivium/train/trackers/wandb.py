@@ -1,6 +1,7 @@
 """wandb: a run under the run's name, which goes on when the run does."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from trivium.train.trackers.tracker import Tracked, Tracker, missing
 
@@ -14,7 +15,7 @@ class Wandb(Tracker):
             import wandb
         except ImportError:
             raise missing("wandb") from None
-        named = {"id": run.name, "name": run.name, "project": run.project}
+        named: dict[str, Any] = {"id": run.name, "name": run.name, "project": run.project}
         self._run = wandb.init(**named, resume="allow", dir=str(run.folder), config=dict(run.config))
 
     def log(self, found: Mapping[str, float], step: int) -> None:

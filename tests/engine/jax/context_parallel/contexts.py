@@ -55,14 +55,15 @@ def stages(folder: Path, **others: Any) -> list[StageSettings]:
 
 
 def steps(engine: JaxEngine, first: int) -> list[list[float]]:
-    """Two steps' loss, norm, terms, nats of a source and compilations."""
+    """Two steps' loss, norm, terms, nats of a source, losses of rows and compilations."""
     found = []
     for step in (first, first + 1):
         batch = make_batch(ROWS[engine.stage.seq_len], step, engine.stage.seq_len)
         stats = engine.step(batch, settings_at(step))
         assert stats.loss_tokens == (batch.targets >= 0).sum()
         figures = [stats.loss, stats.grad_norm, stats.nats_by_source["web"], *stats.extra.values()]
-        found.append([*figures, stats.compilations])
+        assert stats.loss_by_row is not None
+        found.append([*figures, *stats.loss_by_row.tolist(), stats.compilations])
     return found
 
 

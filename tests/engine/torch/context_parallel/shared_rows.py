@@ -116,7 +116,9 @@ def learn(kind: str, mesh: MeshShape, folder: Path) -> dict[str, Any]:
         for step in range(STEPS):
             batch = own(engine, make_batch(rows, seed=step, seq_len=stage.seq_len))
             stats = engine.step(batch, settings_at(step))
-            numbers = {"loss": stats.loss, "norm": stats.grad_norm, **stats.extra}
+            assert stats.loss_by_row is not None
+            rows_of_step = stats.loss_by_row.tolist()
+            numbers = {"loss": stats.loss, "norm": stats.grad_norm, "rows": rows_of_step, **stats.extra}
             figures["steps"].append(numbers | {"tokens": dict(stats.loss_tokens_by_source)})
         found = engine.evaluate(batch)
         sources = {name: [part.nats, part.tokens] for name, part in found.by_source.items()}

@@ -17,6 +17,14 @@ def gpu_memory(*, reset: bool) -> DeviceMemory | None:
     return DeviceMemory.of(found.name, found.total_memory, torch.cuda.memory_stats())
 
 
+def first_gpu() -> tuple[str, int] | None:
+    """The name and the bytes of the first GPU of this machine; None where torch finds none."""
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(0)
+    return found.name, found.total_memory
+
+
 def find_device() -> str:
     """The best device of this machine."""
     if torch.cuda.is_available():

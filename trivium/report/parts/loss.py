@@ -26,8 +26,8 @@ def loss_section(runs: list[ShownRun]) -> Section:
     note = "Nats a token at every step; the strong line is the running mean."
     note_by_source = "Nats a token, of each source's rows."
     blocks: list[Block] = [
-        Chart("loss", "Training loss", overall, note, wide=True),
-        Chart("loss-by-source", "Training loss by source", by_source, note_by_source, wide=True),
+        Chart("loss", "Training loss", overall, note, wide=True, smooth=True),
+        Chart("loss-by-source", "Training loss by source", by_source, note_by_source, wide=True, smooth=True),
     ]
     return Section("loss", "Loss", blocks)
 

@@ -1,6 +1,4 @@
-"""Texts that the model wrote, and the history: launches, stages, saves, config, versions, lineage."""
-
-import re
+"""The history of a run: launches, stages, saves; its config and its lineage."""
 
 from trivium.report.charts import Block, PageTable, Section, Text, by_key, long_table, moment, show_value
 from trivium.report.run import ShownRun
@@ -8,38 +6,25 @@ from trivium.run.events import (
     Ended,
     EndedEarly,
     Event,
+    Failed,
     Notice,
     Preempted,
-    Sampled,
     Saved,
     SaveFailed,
     StageBegan,
     Started,
 )
 
-BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-LISTED = (StageBegan, EndedEarly, Saved, SaveFailed, Notice, Preempted, Ended)  # in the table of events, one by one
-
-
-def texts_section(runs: list[ShownRun]) -> Section:
-    """The texts that the model wrote at stage boundaries."""
-    blocks: list[Block] = [
-        Text(
-            f"text-{run.number}-{number}",
-            run.label_of(f"Step {event.step:,}"),
-            readable(f"{event.prompt}{event.text}"),
-            note=f"Prompt: {event.prompt!r}",
-        )
-        for run in runs
-        for number, event in enumerate(run.log.of(Sampled))
-    ]
-    lead = "What the model wrote after each prompt. Several blank lines are shown as one."
-    return Section("texts", "Texts", blocks, lead)
-
-
-def readable(text: str) -> str:
-    """A text without the many blank lines that an untrained model writes."""
-    return BLANK_LINES.sub("\n\n", text).rstrip() or "(only white space)"
+LISTED = (
+    StageBegan,
+    EndedEarly,
+    Saved,
+    SaveFailed,
+    Notice,
+    Preempted,
+    Failed,
+    Ended,
+)  # in the table of events, one by one
 
 
 def history_section(runs: list[ShownRun]) -> Section:
@@ -99,6 +84,8 @@ def _details(event: Event) -> str:
             return event.signal
         case Notice():
             return event.text
+        case Failed():
+            return event.why
         case Ended():
             return "finished" if event.finished else "stopped"
         case _:
@@ -106,14 +93,11 @@ def _details(event: Event) -> str:
 
 
 def config_section(runs: list[ShownRun]) -> Section:
-    """The config as given, versions, and where the run comes from."""
+    """The config as given, and where the run comes from."""
     blocks: list[Block] = []
     for run in runs:
-        started = run.log.of(Started)
-        versions = by_key(started[-1].versions) if started else []
         blocks += [
             PageTable(f"lineage-{run.number}", run.label_of("Lineage"), ["", ""], _lineage(run)),
-            PageTable(f"versions-{run.number}", run.label_of("Versions"), ["", ""], versions, folded=run.several),
             Text(f"config-{run.number}", run.label_of("config.toml"), run.config_text, folded=True),
         ]
     return Section("config", "Config", blocks)

@@ -35,7 +35,7 @@ def speed_section(runs: list[ShownRun]) -> Section:
         for run in runs:
             steps, values = run.log.steps.known(column)
             series.append(Series(run.label_of(title.lower()), steps, values * factor, run=run.number))
-        return Chart(name, title, series, note, unit, scale="zero")
+        return Chart(name, title, series, note, unit, scale="zero", smooth=True)
 
     pauses: list[Series] = []
     for run in runs:
@@ -120,7 +120,7 @@ def stability_section(runs: list[ShownRun]) -> Section:
     norms = [Series(run.label_of("gradient norm"), *_positive(run, "grad_norm"), run=run.number) for run in runs]
     rates = [Series(run.label_of("taken"), *run.log.steps.known("lr/matrix"), run=run.number) for run in runs]
     blocks: list[Block] = [
-        Chart("gradient-norm", "Gradient norm", norms, "Before clipping.", scale="log"),
+        Chart("gradient-norm", "Gradient norm", norms, "Before clipping.", scale="log", smooth=True),
         Chart("lr", "Learning rate as taken", rates, "Of the layers' matrices.", scale="zero"),
         *_extra_charts(runs),
         *(_trouble_table(run) for run in runs),
@@ -142,6 +142,7 @@ def _extra_charts(runs: list[ShownRun]) -> list[Block]:
             EXTRAS.get(name, (name.replace("_", " "), ""))[0],
             [Series(run.label_of(name), *run.log.steps.known(f"{table}/{name}"), run=run.number) for run in runs],
             EXTRAS.get(name, ("", ""))[1],
+            smooth=True,
         )
         for number, (table, name) in enumerate(dict.fromkeys(found))
     ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from trivium.report.charts import Block, Chart, PageTable, Section, Series, percent
 from trivium.report.columns import bucket_edges, bucket_sums
-from trivium.report.plan_part import known_stages, share_points
+from trivium.report.parts.plan import known_stages, share_points
 from trivium.report.run import ShownRun
 
 Record = dict[str, Any]

@@ -1,0 +1,58 @@
+"""`trivium quickstart`: from a folder to a report, stopped and taken up again."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from trivium.errors import UsageError
+from trivium.init import quickstart as module
+from trivium.init.quickstart import Quickstart, run_quickstart
+
+
+@pytest.fixture
+def asked(mixed: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Quickstart:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return Quickstart(mixed, Path("run.toml"), minutes=0.02)
+
+
+@pytest.mark.slow
+def test_a_folder_becomes_a_report_and_the_same_command_goes_on(
+    asked: Quickstart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(record=True, width=120)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(module, "_prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_quickstart(asked, console)
+    written = asked.out.read_bytes()
+    again = Quickstart(asked.folder, asked.out)
+    assert run_quickstart(again, console)
+    assert asked.out.read_bytes() == written
+    assert (asked.run / "report.html").is_file()
+    shown = console.export_text()
+    commands = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
+    assert commands == [
+        f"trivium init {asked.folder} --out run.toml",
+        "trivium prepare run.toml",
+        "trivium plan run.toml",
+        "trivium train run.toml",
+        "trivium report runs/mixed",
+    ]
+    assert run_quickstart(again, console)  # of a finished run: the report alone
+
+
+def test_a_config_of_another_hand_or_folder_is_kept(asked: Quickstart, tmp_path: Path) -> None:
+    asked.out.write_text("[run]\n")
+    with pytest.raises(UsageError) as caught:
+        run_quickstart(asked, Console())
+    assert str(caught.value) == (
+        "--out: run.toml exists, and another hand wrote it. Name another file: --out mixed.toml."
+    )
+    asked.out.write_text("# Written by trivium init for /elsewhere.\n")
+    with pytest.raises(UsageError, match="it is the config of /elsewhere"):
+        run_quickstart(asked, Console())
+    asked.out.write_text(f"# Written by trivium init for {asked.folder.resolve()}.\n")
+    with pytest.raises(UsageError, match="exists, and was written without these options"):
+        run_quickstart(asked, Console())

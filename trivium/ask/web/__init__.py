@@ -1,0 +1,1 @@
+"""A page to talk to models, served to this machine alone."""
