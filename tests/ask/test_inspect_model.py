@@ -32,7 +32,8 @@ def save_foreign(family: str, folder: Path) -> None:
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     widths = {"head_dim": 16, "intermediate_size": 96, "vocab_size": 256, "pad_token_id": None}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes, **experts, **widths)).save_pretrained(folder)
+    made: Any = AutoModelForCausalLM
+    made.from_config(AutoConfig.for_model(family, **sizes, **experts, **widths)).save_pretrained(folder)
 
 
 def inspected(folder: Path, *arguments: str) -> dict[str, Any]:
