@@ -42,6 +42,14 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_of_progress() -> Iterator[None]:
+    """What takes long on a busy machine prints no line about it among those that a test expects."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trivium.screen._OnItsOwn.LINE_SECONDS", 1e6)
+        yield
+
+
 @pytest.fixture(scope="session")
 def all_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """New folders within one; pytest's own would look at all that there are, for every test."""
