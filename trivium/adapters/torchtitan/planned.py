@@ -7,6 +7,7 @@ hours end by torchtitan's timeouts.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from trivium.plan.plan import CompletePlan, Plan
 from trivium.plan.share import found_out, known_sources
 
 FOUND, WAIT = "trivium/found", timedelta(hours=1)
+LAST_WORDS = timedelta(seconds=30)  # that rank 0, which has the store, stays for the others to hear of its error
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,13 @@ def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: 
                 complete = checked(plan, model)
             except TriviumError as error:
                 store.set(FOUND, json.dumps({"error": str(error)}))
+                with suppress(RuntimeError):  # a rank that is gone already hears nothing
+                    store.wait([_heard(each) for each in range(1, size)], LAST_WORDS)
                 raise
             if size > 1:
                 store.set(FOUND, json.dumps({"found": found_out(plan)}))
             return Planned(complete, has_rope, loaded.places)
-        told = _told(store)
+        told = _told(store, rank)
         known = known_sources(loaded.config, told["found"])
         return Planned(make_plan(loaded.config, known).complete(), has_rope, loaded.places)
 
@@ -59,11 +63,17 @@ def _overrides_rope(overrides: Sequence[str]) -> bool:
     return any("rope" in each.partition("=")[0].split(".") for each in overrides)
 
 
-def _told(store: Any) -> Mapping[str, Any]:
+def _heard(rank: int) -> str:
+    """What a rank sets in the store once it knows that rank 0 failed."""
+    return f"trivium/heard/{rank}"
+
+
+def _told(store: Any, rank: int) -> Mapping[str, Any]:
     """What rank 0 has found out, or a silent end where it failed."""
     store.wait([FOUND], WAIT)
     told: Mapping[str, Any] = parse_json(store.get(FOUND))
     if "error" in told:
+        store.set(_heard(rank), "")
         raise SilentRankError(f"rank 0: {told['error']}")
     if "found" not in told:
         raise RankError("rank 0 sent what this rank does not know.")
