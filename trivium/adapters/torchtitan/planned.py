@@ -47,9 +47,8 @@ def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: 
                 plan = make_plan(loaded.config)
                 complete = checked(plan, model)
             except TriviumError as error:
-                store.set(FOUND, json.dumps({"error": str(error)}))
-                with suppress(RuntimeError):  # a rank that is gone already hears nothing
-                    store.wait([_heard(each) for each in range(1, size)], LAST_WORDS)
+                if size > 1:
+                    _tell_error(store, error, size)
                 raise
             if size > 1:
                 store.set(FOUND, json.dumps({"found": found_out(plan)}))
@@ -61,6 +60,13 @@ def make_planned(path: str | Path, overrides: Sequence[str], model: Any, store: 
 
 def _overrides_rope(overrides: Sequence[str]) -> bool:
     return any("rope" in each.partition("=")[0].split(".") for each in overrides)
+
+
+def _tell_error(store: Any, error: TriviumError, size: int) -> None:
+    """Let the other ranks know that rank 0 failed, and wait until they do."""
+    store.set(FOUND, json.dumps({"error": str(error)}))
+    with suppress(RuntimeError):  # a rank that is gone hears nothing
+        store.wait([_heard(rank) for rank in range(1, size)], LAST_WORDS)
 
 
 def _heard(rank: int) -> str:
