@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.init.conftest import prose
 from trivium.errors import UsageError
 from trivium.init import quickstart as module
 from trivium.init.quickstart import Quickstart, run_quickstart
@@ -86,3 +87,16 @@ def test_commands_can_be_typed_as_they_are_shown(
     assert command in shown
     assert shown[-1] == "my run.toml exists: kept, with all that was done"
     assert "#   trivium train 'my run.toml', then" in given.out.read_text()
+
+
+@pytest.mark.slow
+def test_a_folder_of_few_documents_has_its_report_too(asked: Quickstart, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "[red] book.txt").write_text(prose(1, 20_000))
+    console = Console(record=True, width=120)
+    given = replace(asked, folder=tmp_path / "few")
+    assert run_quickstart(given, console)
+    assert "validation = " not in given.out.read_text()
+    shown = console.export_text()
+    assert f"open    {(given.run / 'report.html').resolve().as_uri()}" in shown.replace("\n", "")
+    assert "change  run.toml, then trivium train run.toml run.name=second" in shown

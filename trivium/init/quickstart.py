@@ -6,6 +6,7 @@ command goes on.
 
 import importlib
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,9 +91,8 @@ def _show_end(asked: Quickstart, console: Console) -> None:
 
     _headline(console, "trivium", "report", str(asked.run))
     page = write_report([asked.run], asked.run / "report.html")
-    changes = compare_runs([asked.run])
-    if changes:
-        show_changes(changes, console)
+    with suppress(UsageError):  # of few documents none are held out, and nothing is evaluated
+        show_changes(compare_runs([asked.run]), console)
     console.print(f"\nopen    {page.resolve().as_uri()}", soft_wrap=True, highlight=False)
     console.print(f'ask     trivium sample {asked.run} --prompt "Once upon a time"', soft_wrap=True, highlight=False)
     again = shlex.join(["trivium", "train", str(asked.out), "run.name=second"])
