@@ -92,9 +92,17 @@ def models(annotation: Any) -> list[type[Table]]:
     return [part for part in parts(annotation) if isinstance(part, type) and issubclass(part, Table)]
 
 
+def is_mapping(annotation: Any) -> bool:
+    """Whether a value is a table with keys of the user's own."""
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
 def value(field: FieldInfo) -> str:
     """What may be written: the choices, or an example."""
     within = list(parts(field.annotation))
+    if field.examples and is_mapping(field.annotation):  # what its values may be is no choice of the key's
+        return f"`{show_value(field.examples[0])}`"
     choices = [choice for part in within if get_origin(part) is Literal for choice in get_args(part)]
     if choices or bool in within:
         yes_or_no = [True, False] if bool in within else []
@@ -103,7 +111,7 @@ def value(field: FieldInfo) -> str:
         return f"`{show_value(field.examples[0])}`"
     if models(field.annotation):
         return "`{ ... }`"
-    if any(isinstance(get_origin(part), type) and issubclass(get_origin(part), Mapping) for part in within):
+    if any(is_mapping(part) for part in within):
         return "table"
     for part in within:
         if isinstance(part, FieldInfo) and part.examples:

@@ -233,6 +233,13 @@ def test_the_config_reference_is_up_to_date() -> None:
     assert module.with_reference(page) == page, "run: python docs/make_config_reference.py"
 
 
+def test_the_config_reference_shows_a_table_where_a_key_takes_a_table() -> None:
+    page = (ROOT / "docs/config.md").read_text()
+    shown = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| `options`")]
+    assert len(shown) == 3
+    assert all(value.startswith("`{ ") for value in shown)
+
+
 def test_the_config_reference_shows_defaults_that_a_user_may_write() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert "Undefined" not in page

@@ -17,6 +17,7 @@ ROOMS = (
     "paths",
     "seeds",
     "cores",
+    "local_page",
     "config",
     "textfiles",
     "text",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support.command_line import trivium
 from tests.support.models import BYTES, SPEC, byte_model
@@ -24,6 +25,15 @@ def folder(tmp_path: Path) -> Path:
     byte_model().export(tmp_path / "hf")
     write_tokenizer(BYTES, tmp_path / "hf", ())
     return tmp_path
+
+
+def save_foreign(family: str, folder: Path) -> None:
+    """A tiny model of a family that the decoder does not have, as transformers saves it."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    widths = {"head_dim": 16, "intermediate_size": 96, "vocab_size": 256, "pad_token_id": None}
+    made: Any = AutoModelForCausalLM
+    made.from_config(AutoConfig.for_model(family, **sizes, **experts, **widths)).save_pretrained(folder)
 
 
 def inspected(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -74,6 +84,30 @@ def test_a_family_that_is_not_native_is_described_by_its_config_and_headers(fold
     assert shown[-1].startswith("native: no.")
     assert 'model.family = "mamba2"' in shown[-1]
     assert any(line.startswith("parameters: ") and "tensors, 1 file: F32" in line for line in shown)
+
+
+def test_a_family_of_transformers_is_described_with_how_to_train_it(tmp_path: Path) -> None:
+    save_foreign("qwen3_moe", tmp_path / "hf")
+    found = inspected(tmp_path, "hf")
+    assert (found["native"], found["transformers"], found["problems"]) == (False, True, [])
+    assert found["parameters"] == found["counted"]
+    assert (found["layers"], found["width"], found["vocab"]) == (2, 64, 256)
+    shown = lines(tmp_path, "hf")
+    assert shown[1] == "family: qwen3_moe (Qwen3MoeForCausalLM)"
+    assert shown[-1] == 'native: no, by transformers\' own code on the torch engine: model.init = "hf"'
+    weights = load_file(tmp_path / "hf" / "model.safetensors")
+    save_file({**weights, "lm_head.weight": weights["lm_head.weight"][:9]}, tmp_path / "hf" / "model.safetensors")
+    (problem,) = inspected(tmp_path, "hf")["problems"]
+    assert problem.startswith("hf/model.safetensors: lm_head.weight is [9, 64]")
+    assert lines(tmp_path, "hf")[-1].startswith("native: no, nor by transformers' own code")
+
+
+def test_a_family_of_transformers_that_is_refused_is_described_with_the_reason(tmp_path: Path) -> None:
+    save_foreign("gpt_oss", tmp_path / "hf")
+    found = inspected(tmp_path, "hf")
+    assert (found["native"], found["transformers"], found["layers"]) == (False, False, 2)
+    assert len(found["problems"]) == 1
+    assert "its attention has sinks" in found["problems"][0]
 
 
 def test_a_tokenizer_that_has_more_tokens_than_the_embedding_rows_does_not_fit(folder: Path) -> None:

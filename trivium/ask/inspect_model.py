@@ -1,4 +1,4 @@
-"""A Hugging Face folder, a run or a checkpoint -> what the model in it is, and whether trivium trains it natively.
+"""A Hugging Face folder, a run or a checkpoint -> what the model in it is, and by whose code it can be trained.
 
 Configs and the headers of weight files are read, never the weights themselves; pickles are named and never opened.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from trivium.ask.open import folder_tokenizer
 from trivium.config.schema import Config
 from trivium.config.schema import Tokenizer as TokenizerConfig
-from trivium.engine.make import weight_shapes
+from trivium.engine.make import counted_spec, foreign_files, weight_shapes
 from trivium.errors import ConfigError, TriviumError, UsageError
 from trivium.model.folder import is_saved, read_spec, saved_by
 from trivium.model.huggingface import CONFIG_FILE, read_table
 from trivium.model.huggingface_files import StoredTensor, pickles_in, tensors_of
 from trivium.model.spec import ModelSpec
-from trivium.model.starting import from_huggingface
+from trivium.model.starting import StartingWeights, from_files, from_huggingface
 from trivium.paths import suggestion
 from trivium.run.folder import find_checkpoint
 from trivium.text.tokenizer import open_tokenizer
@@ -48,18 +48,29 @@ def _huggingface(folder: Path) -> Facts:
     facts: Facts = {"folder": str(folder), "kind": "Hugging Face folder", "family": config.get("model_type")}
     facts["architectures"] = config.get("architectures")
     spec = _tried(lambda: read_spec(folder), problems)
-    is_family = spec is not None
-    tensors = _tried(lambda: list(tensors_of(folder)), problems) or []
+    is_foreign = spec is not None and spec.foreign is not None
     facts |= {} if spec is None else shape_of(spec)
+    known = _tried(lambda: counted_spec(spec), problems) if is_foreign else spec
+    facts |= {} if known is None else {"counted": known.parameters}
+    tensors = _tried(lambda: list(tensors_of(folder)), problems) or []
     facts |= _stored(tensors)
-    if spec is not None and tensors:
-        read = _tried(lambda: from_huggingface(folder, spec, weight_shapes(spec)), problems)
+    if known is not None and tensors:
+        read = _tried(lambda: _weights(folder, known), problems)
         facts |= {} if read is None else {"left_out": dict(read.left_out)}
     rows = spec.vocab if spec is not None else config.get("vocab_size")
     facts["tokenizer"] = _tokenizer(folder_tokenizer(folder), rows)
     facts["pickles"] = [path.name for path in pickles_in(folder)]
-    facts |= {"native": is_family and not problems, "is_native_family": is_family, "problems": problems}
+    is_native = spec is not None and not is_foreign
+    facts |= {"native": is_native and not problems, "is_native_family": is_native}
+    facts |= {"transformers": is_foreign and not problems, "is_transformers_family": is_foreign, "problems": problems}
     return facts
+
+
+def _weights(folder: Path, spec: ModelSpec) -> StartingWeights:
+    """What a run would read of a folder; ConfigError where its tensors are not the model's."""
+    if spec.foreign is None:
+        return from_huggingface(folder, spec, weight_shapes(spec))
+    return from_files(folder, foreign_files(spec, folder))
 
 
 def _tried(find: Any, problems: list[str]) -> Any:
@@ -77,18 +88,23 @@ def _checkpoint(folder: Path, step: int | None) -> Facts:
     config = Config.model_validate(state["config"])
     engine = saved_by(checkpoint.engine) if is_saved(checkpoint.engine) else "none yet: Hugging Face form"
     files = checkpoint.files()
+    foreign = None if spec.foreign is None else f"{spec.foreign.family} (transformers)"
+    is_native = spec.own is None and foreign is None
     return {
         "folder": str(folder),
         "kind": f"step {checkpoint.step:,} of a run, saved by {engine}",
-        "family": spec.own or "trivium's decoder",
+        "family": spec.own or foreign or "trivium's decoder",
         **shape_of(spec),
+        "counted": spec.parameters,
         "parameters": spec.parameters,
         "files": len(files),
         "bytes": sum(int(file["bytes"]) for file in files.values()),
         "tokenizer": _tokenizer(config.tokenizer, spec.vocab),
         "pickles": [],
-        "native": spec.own is None,
-        "is_native_family": spec.own is None,
+        "native": is_native,
+        "is_native_family": is_native,
+        "transformers": foreign is not None,
+        "is_transformers_family": foreign is not None,
         "problems": [],
     }
 
@@ -96,7 +112,7 @@ def _checkpoint(folder: Path, step: int | None) -> Facts:
 def shape_of(spec: ModelSpec) -> Facts:
     """A model's sizes and rotary positions."""
     keys = ("layers", "width", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_seq_len", "tied_embeddings")
-    return {**{key: getattr(spec, key) for key in keys}, "rope": spec.rope.deciding(), "counted": spec.parameters}
+    return {**{key: getattr(spec, key) for key in keys}, "rope": spec.rope.deciding()}
 
 
 def _stored(tensors: list[StoredTensor]) -> Facts:
@@ -185,6 +201,10 @@ def _native_words(facts: Facts) -> str:
         return f'native: yes, on both engines: model.init = "{folder}"'
     if facts["is_native_family"]:
         return "native: the family is, but not this folder, until the problems above are gone"
+    if facts["transformers"]:
+        return f'native: no, by transformers\' own code on the torch engine: model.init = "{folder}"'
+    if facts["is_transformers_family"]:
+        return "native: no, nor by transformers' own code, until the problems above are gone"
     if ":" in str(family):
         return f'native: no, made by a function of a package: model.init = "{folder}" where that is installed'
     return f"native: no. transformers may have it: model.family = {json.dumps(family)}, and trivium plan says if it can"

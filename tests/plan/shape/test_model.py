@@ -381,6 +381,17 @@ def test_parts_and_vocabularies_that_cannot_be_are_refused_all_at_once() -> None
     ]
 
 
+def test_rows_that_ranks_would_share_unevenly_are_refused_before_the_stage_that_adds_them() -> None:
+    model = {"family": "llama", "layers": 2, "width": 64, "heads": 4, "vocab": 300}
+    shared: dict[str, Any] = {"engine": {"parallel": {"tensor": 2}}}
+    plan_of({"steps": 5}, {"steps": 5, "vocab": 310}, model=model, **shared)
+    plan_of({"steps": 5}, {"steps": 5, "vocab": 311}, model={"size": "tiny", "vocab": 300}, **shared)  # has padding
+    with pytest.raises(PlanError) as refusal:
+        plan_of({"steps": 5}, {"steps": 5, "vocab": 311}, model=model, **shared)
+    what = "is 311, and engine.parallel.tensor = 2 does not divide 311 rows of the vocabulary"
+    assert str(refusal.value) == f"stages[1].vocab: {what}. Write more tokens, or lower the axis."
+
+
 def test_a_source_may_have_ids_that_only_its_stage_knows(tmp_path: Path) -> None:
     sources = {
         name: {"kind": "tokens", "path": str(write_source(tmp_path / name, [[length]]))}

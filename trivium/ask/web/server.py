@@ -6,11 +6,9 @@ come from its own page (Origin) as JSON, so that no other site can ask. Answers 
 """
 
 import json
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -19,15 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trivium.ask.generate.row import Writing
 from trivium.ask.generate.talk import Talk
 from trivium.ask.open import LoadedModel
-from trivium.errors import TriviumError, UsageError
+from trivium.errors import TriviumError
 from trivium.files import parse_json
+from trivium.local_page import LocalAnswers, LocalServer
 from trivium.text.conversation import read_messages
 
-ADDRESS = "127.0.0.1"
 LARGEST_REQUEST = 1 << 20  # bytes
 MOST_MESSAGES = 1000
 MOST_TOKENS = 4096  # of an answer
-SECONDS = 30.0  # that a request may take to arrive
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'"
 
 
@@ -64,28 +61,13 @@ class Talker:
         yield {"messages": [each for each in talk.messages if each["role"] != "system"]}
 
 
-class ChatServer(ThreadingHTTPServer):
+class ChatServer(LocalServer):
     """Serves the page of some models."""
-
-    daemon_threads = True
 
     def __init__(self, talkers: Sequence[Talker], port: int) -> None:
         self.talkers = talkers
         self.writing = threading.Lock()
-        try:
-            super().__init__((ADDRESS, port), _Answers)
-        except OSError as error:
-            what = f"chat: port {port} cannot be opened: {error.strerror}. Give another: --port {port + 1}."
-            raise UsageError(what) from None
-
-    @property
-    def url(self) -> str:
-        return f"http://{ADDRESS}:{self.server_port}/"
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The Host names that it answers to."""
-        return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
+        super().__init__("chat", port, _Answers)
 
     def page(self) -> str:
         """The page, with the models' names and first settings."""
@@ -104,11 +86,6 @@ class ChatServer(ThreadingHTTPServer):
             page = page.replace(f"@{name}@", (files("trivium.ask.web") / name).read_text(encoding="utf-8"), 1)
         return page.replace("@POLICY@", POLICY, 1).replace("@DATA@", text, 1)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a browser that went away, or was too slow; show a traceback of anything else."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
-
 
 class RefusedError(Exception):
     """A request that is not answered: a code of HTTP, and why."""
@@ -118,29 +95,24 @@ class RefusedError(Exception):
         self.code = code
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(LocalAnswers):
     server: ChatServer
-    server_version = "trivium"
-    sys_version = ""
-    timeout = SECONDS
 
-    def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
+    def do_GET(self) -> None:  # noqa: N802
+        if not self.is_for_us:
             self._refuse(403, f"ask for {self.server.url}")
         elif self.path != "/":
             self._refuse(404, "only / is served")
         else:
-            body = self.server.page().encode()
-            self._begin(200, "text/html", len(body))
-            self.wfile.write(body)
+            self.answer(200, "text/html", self.server.page())
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         try:
             talker, asked = self._asked()
         except RefusedError as refused:
             self._refuse(refused.code, str(refused))
             return
-        self._begin(200, "application/x-ndjson")
+        self.begin(200, "application/x-ndjson")
         with self.server.writing:
             try:
                 for line in talker.answer(asked):
@@ -151,7 +123,7 @@ class _Answers(BaseHTTPRequestHandler):
     def _asked(self) -> tuple[Talker, Asked]:
         """A question of the server's own page; RefusedError for anything else."""
         headers, server = self.headers, self.server
-        if headers.get("Host") not in server.hosts:
+        if not self.is_for_us:
             raise RefusedError(403, f"ask for {server.url}")
         if headers.get("Origin") not in {f"http://{host}" for host in server.hosts}:
             raise RefusedError(403, f"only the page at {server.url} may ask")
@@ -175,20 +147,4 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _refuse(self, code: int, why: str) -> None:
-        body = f"{why}\n".encode()
-        self._begin(code, "text/plain", len(body))
-        self.wfile.write(body)
-
-    def _begin(self, code: int, kind: str, length: int | None = None) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        if length is not None:  # without one, the answer ends with the connection
-            self.send_header("Content-Length", str(length))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Connection", "close")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log no requests: the terminal is for people."""
+        self.answer(code, "text/plain", f"{why}\n")

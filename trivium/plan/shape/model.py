@@ -85,7 +85,8 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
         spec = _with_family(config, spec, weights)
     vocabs = stage_vocabs(stages, spec)
     found = [find_teacher(index, stage, vocabs[index], config) for index, stage in enumerate(stages)]
-    problems += [*vocab_problems(stages, spec), *(each.problem for each in found if each.problem is not None)]
+    tensor = config.engine.parallel.tensor
+    problems += [*vocab_problems(stages, spec, tensor), *(each.problem for each in found if each.problem is not None)]
     if problems:
         raise ConfigError(problems)
     gaps = tuple(each.gap for each in found if each.gap is not None)
@@ -93,7 +94,7 @@ def plan_model(config: Config, stages: Sequence[Stage], weights: Path | None, la
     if spec.foreign is not None:
         spec = counted_spec(spec)
         refuse_empty_freezes(freezes, spec)
-    refuse_undivided(spec, config.engine.parallel.tensor)
+    refuse_undivided(spec, tensor)
     return PlannedModel(spec, gaps, ropes, vocabs, freezes, tuple(each.spec for each in found), tuple(warnings))
 
 
@@ -143,13 +144,16 @@ def stage_vocabs(stages: Sequence[Stage], spec: ModelSpec) -> tuple[int, ...]:
     return tuple(accumulate((stage.vocab or 0 for stage in stages), max, initial=spec.vocab))[1:]
 
 
-def vocab_problems(stages: Sequence[Stage], spec: ModelSpec) -> Iterator[Problem]:
-    """A vocabulary only grows."""
+def vocab_problems(stages: Sequence[Stage], spec: ModelSpec, tensor: int) -> Iterator[Problem]:
+    """A vocabulary only grows, and ranks of the tensor axis share its rows evenly."""
     before = (spec.vocab, *stage_vocabs(stages, spec))
     for index, stage in enumerate(stages):
         if stage.vocab is not None and stage.vocab <= before[index]:
             what = f"is {stage.vocab:,}, and the model knows {before[index]:,} tokens before this stage"
             yield Problem(f"stages[{index}].vocab", f"{what}: a vocabulary only grows. Write more, or leave it out.")
+        elif stage.vocab is not None and (rows := with_vocab(spec, stage.vocab).padded_vocab) % tensor:
+            what = f"is {stage.vocab:,}, and engine.parallel.tensor = {tensor} does not divide {rows:,} rows"
+            yield Problem(f"stages[{index}].vocab", f"{what} of the vocabulary. Write more tokens, or lower the axis.")
 
 
 def stage_freezes(stages: Sequence[Stage], spec: ModelSpec) -> tuple[tuple[tuple[str, ...], ...], list[Problem]]:
