@@ -284,3 +284,9 @@ TEST = re.compile(r"`(?:tests/)?([\w/]+\.py)::(test_\w+)`")
 def test_a_page_names_tests_that_exist(page: Path) -> None:
     for file, name in TEST.findall(page.read_text(encoding="utf-8")):
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{name}"
+
+
+def test_the_install_page_has_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = [line.split("|")[1] for line in (ROOT / "docs" / "install.md").read_text().splitlines() if line[:1] == "|"]
+    assert set(extras) - set(re.findall(r"`([a-z0-9-]+)`", " ".join(table))) == set()

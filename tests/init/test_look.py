@@ -122,13 +122,16 @@ def test_every_file_that_cannot_be_read_is_named_at_once(tmp_path: Path) -> None
     write_jsonl(folder / "good.jsonl", [{"text": prose(1)}])
     (folder / "cut.jsonl.gz").write_bytes(gzip.compress(prose(1, 5000).encode())[:60])
     (folder / "nowhere.txt").symlink_to(folder / "absent.txt")
+    (folder / "outside.txt").symlink_to(tmp_path / "absent" / "too.txt")
+    (folder / "circle.txt").symlink_to(folder / "circle.txt")
     (folder / "twice.txt").write_text(prose(1))
     (folder / "twice-too.txt").hardlink_to(folder / "twice.txt")
     with pytest.raises(LookError) as caught:
         look(folder)
     message = str(caught.value)
     assert f"{folder}/cut.jsonl.gz: cannot be read: " in message
-    assert f"{folder}/nowhere.txt: cannot be read: it is a pipe, a device or a link that leads nowhere" in message
+    for name in ("nowhere.txt", "outside.txt", "circle.txt"):
+        assert f"{folder}/{name}: cannot be read: it is a pipe, a device or a link that leads nowhere" in message
     assert f"{folder}/twice.txt: is the same file as {folder}/twice-too.txt, and would be read twice." in message
 
 

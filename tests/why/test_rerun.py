@@ -95,6 +95,11 @@ def test_what_cannot_be_left_out_is_said(spiked: Path) -> None:
     assert str(error.value) == what
     with pytest.raises(UsageError, match="there is no step 60: the run has 60"):
         rerun_steps(spiked, 60, 61, [], terminal())
+    with pytest.raises(UsageError, match="there is no step 60: the run has 60"):
+        rerun_steps(spiked, 58, 60, [], terminal())
+    with pytest.raises(UsageError) as error:
+        rerun_steps(spiked, 5, 6, ["dice:99999999999"], terminal())
+    assert str(error.value) == "--without: dice has no document 99,999,999,999. Give one from 0 to 499."
     with pytest.raises(UsageError, match="--to: is 4, before --from 5"):
         rerun_steps(spiked, 5, 4, [], terminal())
 

@@ -1,6 +1,7 @@
 """`trivium init`, `quickstart` and `examples`: the first config, the first run, and configs to begin from."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ def init(folder: Folder, out: Out = Path("run.toml"), minutes: Minutes = None, t
 
     choice = init_run(folder, out, minutes=minutes, tokenizer=tokenizer)
     show_choice(choice, out, terminal())
-    echo_line(f"next:    trivium train {out}, then trivium report runs/{run_name(folder)}")
+    echo_line(f"next:    trivium train {quote(str(out))}, then trivium report runs/{run_name(folder)}")
 
 
 def quickstart(

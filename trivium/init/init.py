@@ -7,7 +7,7 @@ from trivium.init.choose import Choice, choose
 from trivium.init.fit import fitted
 from trivium.init.look import look
 from trivium.init.machine import ThisMachine, this_machine
-from trivium.init.write import refuse_out, run_name, write_config
+from trivium.init.write import given_options, refuse_out, run_name, write_config
 
 
 def init_run(
@@ -26,5 +26,5 @@ def init_run(
     trained = out.parent / f"{run_name(folder)}-tokenizer"
     choice = choose(found, machine or this_machine(), trained, minutes=minutes, tokenizer=tokenizer)
     choice = fitted(choice, out)
-    write_config(choice, out)
+    write_config(choice, out, given_options(minutes, tokenizer))
     return choice

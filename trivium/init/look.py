@@ -102,7 +102,7 @@ def _listed(folder: Path) -> Iterator[FoundFile]:
     for current, names in folders_below(folder):
         for name in sorted(names):
             path = current / name
-            if path.is_symlink():
+            if path.is_symlink() and path.exists():  # others are listed with all that cannot be read
                 refuse_link_outside(path, within)
             try:
                 size = path.stat().st_size if path.is_file() else -1

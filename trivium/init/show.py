@@ -60,5 +60,5 @@ def _choices(choice: Choice) -> Iterator[str]:
 
 def _minutes(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return f"{round(seconds)} seconds" if seconds >= 1.5 else "a second"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -62,10 +62,10 @@ def _trained(found: FoundFolder, out: Path, largest: int) -> ChosenTokenizer:
     text_bytes = sum(source.estimate.text_bytes for source in found.sources if source.kind != "chat")
     vocab = next((size for size in reversed(TOKEN_BYTES) if size <= min(largest, text_bytes / BYTES_PER_MERGE)), 0)
     if text_bytes < LEAST_TEXT or not vocab:
-        what = "no text beside the conversations" if not text_bytes else f"{text_bytes / 1e3:.0f} kB of text"
+        few = f"{text_bytes / 1e3:.0f} kB of text is too little to train one"
         return ChosenTokenizer(
             TokenizerConfig(kind="bytes"),
-            f"no merges: {what} is too little to train one",
+            f"no merges: {few if text_bytes else 'there is no text beside the conversations to train one on'}",
             ByteTokenizer().vocab,
             1.0,
             ByteTokenizer(),

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trivium.config.numbers import show_count
@@ -14,16 +15,23 @@ from trivium.init.look import NOT_A_NAME
 
 COLUMN, WIDEST = 44, 120  # where comments begin, and lines end
 WRITTEN = "# Written by trivium init for "
+ASKED = "# Asked for with "
 PROMPT = re.compile(r"(?:[^\W\d_][\w'-]*[ ,]+){2,5}[^\W\d_][\w'-]*")
 MOST_PROMPT = 40
 BAD_LINES = 0.001  # what a source may have without a key
 
 
-def write_config(choice: Choice, out: Path) -> None:
+def write_config(choice: Choice, out: Path, options: Sequence[str] = ()) -> None:
     """Write the config; UsageError where the file exists, or is among the texts."""
     refuse_out(choice.found.folder, out)
     with draft(out) as file:
-        file.write(config_text(choice, out).encode())
+        file.write(config_text(choice, out, options).encode())
+
+
+def given_options(minutes: float | None, tokenizer: str | None) -> list[str]:
+    """The options of a command as they are typed."""
+    options = [] if minutes is None else ["--minutes", f"{minutes:g}"]
+    return options if tokenizer is None else [*options, "--tokenizer", tokenizer]
 
 
 def refuse_out(folder: Path, out: Path) -> None:
@@ -35,16 +43,25 @@ def refuse_out(folder: Path, out: Path) -> None:
         raise UsageError(f"--out: {what}. Stand in another folder, and write the config there.")
 
 
-def config_text(choice: Choice, out: Path) -> str:
+def config_text(choice: Choice, out: Path, options: Sequence[str] = ()) -> str:
     """The whole file."""
-    return "\n".join(_lines(choice, out)) + "\n"
+    first, *others = _lines(choice, out)
+    asked = [f"{ASKED}{shlex.join(options)}"] if options else []
+    return "\n".join([first, *asked, *others]) + "\n"
 
 
 def folder_of(config: Path) -> str | None:
     """The folder for which `trivium init` wrote a config; None where another hand wrote it."""
     with open(config, encoding="utf-8", errors="replace") as file:
         first = file.readline(4096).rstrip("\n")
-    return first.removeprefix(WRITTEN).rstrip(".") if first.startswith(WRITTEN) else None
+    return first.removeprefix(WRITTEN).removesuffix(".") if first.startswith(WRITTEN) else None
+
+
+def was_asked_with(config: Path, options: Sequence[str]) -> bool:
+    """Whether a config that `trivium init` wrote was asked for with these options."""
+    with open(config, encoding="utf-8", errors="replace") as file:
+        second = [file.readline(4096).rstrip("\n") for _ in range(2)][1]
+    return second == f"{ASKED}{shlex.join(options)}"
 
 
 def run_name(folder: Path) -> str:
@@ -56,7 +73,7 @@ def _lines(choice: Choice, out: Path) -> Iterator[str]:
     spec = choice.spec
     yield f"{WRITTEN}{choice.found.folder.resolve()}."
     yield "# Sizes are estimates until the text is prepared; trivium plan then has exact ones. Change what you like."
-    yield f"#   trivium train {out}, then trivium report runs/{run_name(choice.found.folder)}"
+    yield f"#   trivium train {shlex.quote(str(out))}, then trivium report runs/{run_name(choice.found.folder)}"
     yield from ("", "[run]", _line(f'name = "{run_name(choice.found.folder)}"', "its folder in runs/"), "", "[model]")
     per_weight = choice.tokens / spec.matrix_parameters
     size = f"{show_count(spec.parameters)} weights; it reads {per_weight:.0f} tokens for each weight of its matrices"

@@ -68,6 +68,8 @@ def _uploaded(folder: Path, repository: str, message: str, *, private: bool) -> 
         if type(error).__module__.split(".")[0] not in CLIENTS and not isinstance(error, OSError):
             raise
         what = f"the Hub at {api.endpoint} cannot be reached: {str(error) or type(error).__name__}"
-        raise UsageError(f"{repository}: {what}. Export a folder, and push it later: trivium push FOLDER.") from None
+        raise UsageError(
+            f"{repository}: {what}. Export a folder, and push it later: trivium push FOLDER {repository}."
+        ) from None
     sizes = [path.stat().st_size for path in folder.iterdir() if path.is_file()]
     return f"{commit.repo_url}: {message}, {len(sizes)} files, {sum(sizes) / 1e6:,.1f} MB."

@@ -25,7 +25,7 @@ def rerun_steps(run: Path, first: int, last: int, without: Sequence[str], consol
     refuse_span(first, last)
     steps = recorded_steps(run)
     chosen = chosen_documents(run_config(run), without)
-    with open_rerun(run, first) as rerun:
+    with open_rerun(run, first, last=last, chosen=chosen) as rerun:
         taken = rerun.take(last, chosen)
         if rerun.is_main:
             _show_rerun(run, rerun, taken, steps, without, console)
@@ -35,7 +35,7 @@ def rerun_steps(run: Path, first: int, last: int, without: Sequence[str], consol
 def bisect_steps(run: Path, first: int, last: int, over: float | None, console: Console) -> dict[str, Any]:
     """Find the documents behind a spike, and print what was found; gives the same as plain values."""
     refuse_span(first, last)
-    with open_rerun(run, first, over) as rerun:
+    with open_rerun(run, first, over, last=last) as rerun:
         rerun.keep_place()
         taken = rerun.take(last, {})
         spike = next((each for each in taken if each.is_spike), None)

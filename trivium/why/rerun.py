@@ -17,6 +17,7 @@ from trivium.config.sources import StreamSource
 from trivium.errors import UsageError
 from trivium.loader.without import Without
 from trivium.plan.make import decided_plan
+from trivium.rows.blocks import FileBlocks
 from trivium.run.decisions import known_at
 from trivium.run.folder import Checkpoint, RunFolder
 from trivium.train.loop import Loop, garbage_by_step
@@ -77,14 +78,19 @@ class Rerun:
 
 
 @contextmanager
-def open_rerun(run: Path, first: int, over: float | None = None) -> Iterator[Rerun]:
-    """A launch at a step of a run; nothing of the run is written."""
+def open_rerun(
+    run: Path, first: int, over: float | None = None, *, last: int | None = None, chosen: Chosen | None = None
+) -> Iterator[Rerun]:
+    """A launch at a step of a run; nothing of the run is written. What cannot be taken is refused before any step."""
     config = run_config(run)
     found = [each for each in RunFolder(run).checkpoints() if each.step <= first]
     checkpoint = found[-1] if found else None
     trainer = Trainer(_quiet(config, run), dry_run=True, show=False)
-    if first >= trainer.plan.total_steps:
-        raise UsageError(f"there is no step {first:,}: the run has {trainer.plan.total_steps:,}. Give an earlier one.")
+    for step in (first, first if last is None else last):
+        if step >= trainer.plan.total_steps:
+            what = f"there is no step {step:,}: the run has {trainer.plan.total_steps:,}"
+            raise UsageError(f"{what}. Give an earlier one.")
+    _refuse_absent(trainer, chosen or {})
     with trainer.open_session() as session, garbage_by_step():
         with trainer.ranks.as_one():
             if checkpoint is not None and trainer.ranks.is_main:
@@ -96,6 +102,19 @@ def open_rerun(run: Path, first: int, over: float | None = None) -> Iterator[Rer
         before = _take(loop, range(begins, first), {}, over)
         different = {} if checkpoint is None else _different(trainer, checkpoint.state())
         yield Rerun(loop, first, begins, before, different, over)
+
+
+def _refuse_absent(trainer: Trainer, chosen: Chosen) -> None:
+    """UsageError where a source does not have a document that was chosen."""
+    for name, documents in chosen.items():
+        source = trainer.plan.sources.get(name)
+        if source is None or not isinstance(source.blocks, FileBlocks):
+            continue
+        count = source.blocks.num_documents
+        for document in documents or ():
+            if document >= count:
+                what = f"--without: {name} has no document {document:,}"
+                raise UsageError(f"{what}. Give one from 0 to {count - 1:,}.")
 
 
 def _quiet(config: Config, run: Path) -> Config:
