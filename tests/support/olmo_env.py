@@ -53,7 +53,7 @@ def make() -> str | None:
 
 
 def olmo_packages() -> Path:
-    """The folder, for PYTHONPATH; where it cannot be made the tests are skipped, or fail if TRIVIUM_NEEDS_OLMO_CORE is set."""
+    """The folder, for PYTHONPATH; where it cannot be made tests are skipped, with TRIVIUM_NEEDS_OLMO_CORE they fail."""
     problem = make()
     if problem is not None:
         what = f"OLMo-core cannot be installed here: {problem}"

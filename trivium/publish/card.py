@@ -86,7 +86,7 @@ def _what(checkpoint: Checkpoint, files: RunFiles | None, *, averaged: bool) -> 
         f"A decoder of {spec.layers} layers of {spec.width}, {spec.parameters:,} parameters, vocabulary {spec.vocab:,}"
     )
     shape = f"{shape}{'' if layers is None else f'; {layers}'}."
-    weights = "the average of its weights at step" if averaged else "its weights at step"
+    weights = "its averaged weights at step" if averaged else "its weights at step"
     made = f"It was trained with trivium {version('trivium')}; these are {weights} {checkpoint.step:,}"
     if files is None:
         return f"{shape} {made}."
