@@ -228,7 +228,12 @@ ELSEWHERE = {
     ("Guard", "max_consecutive_skips"): "train/guard.py",
     ("Guard", "spike_deviations"): "train/guard.py",
     ("Model", "init_step"): "train/setup.py",
+    ("Score", "at_least"): "sources/locate.py",
+    ("Score", "below"): "sources/locate.py",
+    ("Score", "column"): "sources/locate.py",
     ("Skip", "deviations"): "train/guard.py",
+    ("Track", "project"): "train/trackers/make.py",
+    ("TrainTokenizer", "vocab"): "sources/provide.py",
     ("Reference", "step"): "train/references.py",
 }
 

@@ -109,7 +109,8 @@ def text_recipe(
 ) -> Recipe:
     """How the texts of a source become tokens."""
     fim = find_fim(source.fim, settings.tokenizer, settings.config)
-    score = None if source.score is None else ScoreRange(**source.score.model_dump())
+    asked = source.score
+    score = None if asked is None else ScoreRange(asked.column, asked.at_least, asked.below)
     words = settings.tokenizer, settings.config
     return Recipe("text", *words, source.column, source.add, dataset, fim=fim, score=score)
 
