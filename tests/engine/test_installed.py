@@ -56,7 +56,7 @@ def test_a_function_is_known_by_its_path_and_by_the_source_of_its_package(site: 
     assert made(4) == 7
     assert name_of(made) == MADE
     before = source_hash(made)
-    (site / "their_models" / "made.py").write_text(CODE.replace("WIDE = 3", "WIDE = 4"))
+    (site / "their_models" / "made.py").write_text(CODE.replace("WIDE = 3", "WIDE = 44"))
     module._found.cache_clear()
     del sys.modules["their_models.made"]
     assert source_hash(installed(MADE, "model.family")) != before
