@@ -101,7 +101,7 @@ def is_mapping(annotation: Any) -> bool:
 def value(field: FieldInfo) -> str:
     """What may be written: the choices, or an example."""
     within = list(parts(field.annotation))
-    if field.examples and is_mapping(field.annotation):  # what its values may be is no choice of the key's
+    if field.examples and is_mapping(field.annotation):  # its keys are the user's: only an example can show it
         return f"`{show_value(field.examples[0])}`"
     choices = [choice for part in within if get_origin(part) is Literal for choice in get_args(part)]
     if choices or bool in within:

@@ -82,7 +82,7 @@ def test_a_sample_is_in_the_form_of_gptdataset(folder: Path) -> None:
     joined = make_dataset(*JOINED, create_attention_mask=False)[row]
     assert torch.equal(joined["position_ids"], torch.arange(16))
     assert "attention_mask" not in joined
-    with pytest.raises(IndexError, match="there is no sample 104: the run has 104 rows"):
+    with pytest.raises(IndexError, match="sample 104 does not exist: the run has 104 rows"):
         dataset[104]
 
 

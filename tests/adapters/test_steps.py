@@ -112,7 +112,7 @@ def test_a_form_may_be_a_function_or_an_error_that_names_all(folder: Path) -> No
     plan = three_stages()
     steps = Steps(plan, form=lambda batch: {"x": batch.tokens}, tensors=True)
     assert isinstance(steps[0]["x"], torch.Tensor)
-    with pytest.raises(UsageError, match=r'there is no form "hf"\. Write one of plain, huggingface'):
+    with pytest.raises(UsageError, match=r'the form "hf" is not known\. Write one of plain, huggingface'):
         Steps(plan, form="hf")
 
 

@@ -54,7 +54,7 @@ class StagedGPTDataset(MegatronDataset):  # type: ignore[misc]
     def place_of(self, sample: int) -> tuple[int, int]:
         """The step that a sample belongs to, and its row there."""
         if not 0 <= sample < len(self):
-            raise IndexError(f"there is no sample {sample:,}: the run has {len(self):,} rows.")
+            raise IndexError(f"sample {sample:,} does not exist: the run has {len(self):,} rows, counted from 0.")
         stage = self._plan.stages[bisect_right(self._ends, sample)]
         step, row = stage.batches.place_of(sample - (self._ends[stage.index] - stage.rows))
         return stage.start + step, row

@@ -134,5 +134,5 @@ def _form(form: str | Form) -> Form:
     if not isinstance(form, str):
         return form
     if form not in FORMS:
-        raise UsageError(f'there is no form "{form}". Write one of {", ".join(FORMS)}, or give a function.')
+        raise UsageError(f'the form "{form}" is not known. Write one of {", ".join(FORMS)}, or give a function.')
     return FORMS[form]

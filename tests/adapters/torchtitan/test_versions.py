@@ -35,7 +35,7 @@ def test_none_is_refused() -> None:
         (
             [],
             (
-                "there is no config. Write: torchrun --nproc_per_node 8 -m trivium.adapters.torchtitan run.toml "
+                "no config is given. Write: torchrun --nproc_per_node 8 -m trivium.adapters.torchtitan run.toml "
                 "--module llama3 --config llama3_8b"
             ),
         ),

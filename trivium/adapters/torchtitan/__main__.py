@@ -42,7 +42,7 @@ def train(arguments: Sequence[str]) -> None:
     ours = list(takewhile(lambda each: not each.startswith("-"), arguments))
     theirs = list(arguments[len(ours) :])
     if not ours:
-        raise UsageError(f"there is no config. Write: {USAGE}")
+        raise UsageError(f"no config is given. Write: {USAGE}")
     versions.prepare()
     import torch
     from torchtitan.observability import structured_logger
