@@ -51,7 +51,7 @@ def test_halving_finds_the_document_in_as_many_reruns_as_said(spiked: Path) -> N
     )
     assert sum(line.startswith("rerun ") for line in lines) <= 6
     assert lines[-3:] == [
-        "dice:329 is behind it: without it there is no spike.",
+        "dice:329 causes the spike: without it the loss does not spike.",
         "  [sources.dice]",
         "  without = [329]",
     ]

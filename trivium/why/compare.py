@@ -117,13 +117,15 @@ def _by_source(documents: Sequence[Document]) -> dict[str, list[int]]:
 
 def _show_found(rerun: Rerun, found: Sequence[Document] | None, console: Console) -> None:
     if found is None:
-        what = "It spikes without all of them too: no document of these steps is behind it."
+        what = "The loss spikes without all of them too: no document of these steps causes it."
         console.print(Text(f"{what} Look at the learning rate, or begin at an earlier step: --from."), soft_wrap=True)
         return
     sources = rerun.config.sources
     named = ", ".join(map(str, found))
-    verb = "is" if len(found) == 1 else "are together"
-    console.print(Text(f"\n{named} {verb} behind it: without it there is no spike.", style="bold"), highlight=False)
+    alone = len(found) == 1
+    cause, them = ("causes", "it") if alone else ("cause", "them")
+    words = f"{named} {cause} the spike: without {them} the loss does not spike."
+    console.print(Text(f"\n{words}", style="bold"), highlight=False)
     known = {name: sources[name].without or () for name in sources}
     for line in lines_without(_by_source(found), known):
         console.print(Text(f"  {line}"), highlight=False, soft_wrap=True)
