@@ -5,13 +5,8 @@ within 1e-5, relative.
 """
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +15,13 @@ from torch import nn
 from torch.nn.utils import get_total_norm
 
 from tests.engine.torch.layouts import AVERAGES, HANDED_ON, KINDS, LAYOUTS, SPEC, STEPS
+from tests.support.measured import measured
 from tests.support.sharded import playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape, refuse_uneven_matrices
 from trivium.engine.torch.parallel import REPLICATE, SHARD, TENSOR, local_part, part_at, scale_and_clip
 from trivium.engine.torch.ranks import first_node, take_slurms_names
 from trivium.errors import ConfigError
 
-ROOT = Path(__file__).parents[3]
 MANY = [name for name in LAYOUTS if name != "one"]
 EXACT = [kind for kind in KINDS if kind != "bfloat16"]
 
@@ -35,12 +30,7 @@ EXACT = [kind for kind in KINDS if kind != "bfloat16"]
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The figures of every layout."""
     folder = tmp_path_factory.mktemp("layouts")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.layouts", str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return measured("tests.engine.torch.layouts", folder)
 
 
 def losses(steps: list[dict[str, Any]]) -> list[float]:

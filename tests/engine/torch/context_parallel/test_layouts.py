@@ -1,16 +1,12 @@
 """Ranks that share the slots of rows learn what one process does; real processes, one launch for each layout."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.engine.torch.context_parallel.shared_rows import KINDS, LAYOUTS, LONG, ON_EIGHT, SHORT, SPEC
-from tests.support.scripts import ROOT
+from tests.support.measured import measured
 from trivium.engine.base import EngineSettings, StageSettings, refuse_misfits
 from trivium.engine.mesh import MeshShape
 from trivium.errors import ConfigError
@@ -23,12 +19,7 @@ EACH = [(name, kind) for name in MANY for kind in KINDS if LAYOUTS[name].size < 
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The figures of every layout."""
     folder = tmp_path_factory.mktemp("layouts")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.context_parallel.shared_rows", str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return measured("tests.engine.torch.context_parallel.shared_rows", folder)
 
 
 @pytest.mark.slow

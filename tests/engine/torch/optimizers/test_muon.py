@@ -1,10 +1,5 @@
 """Muon's updates in one process and on ranks that share the matrices; what ranks send and hold."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,23 +11,18 @@ from torch.optim._muon import _zeropower_via_newtonschulz
 
 from tests.engine.torch.owners import LAYOUTS, LIMIT, SIZES, WITHOUT_GRADIENT
 from tests.support.counted import Counted
+from tests.support.measured import measured
 from tests.support.sharded import filled, playing_rank, sharded_matrices
 from trivium.engine.mesh import MeshShape
 from trivium.engine.torch.optimizers.muon import WideMuon, exchanged_as, orthogonal
 
-ROOT = Path(__file__).parents[3]
 FLOAT, SIDE = 4, 128
 
 
 @pytest.fixture(scope="module")
 def layouts() -> dict[str, Any]:
     """What every rank of every layout found."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.owners"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return measured("tests.engine.torch.owners")
 
 
 def test_wide_muon_is_torchs_muon_but_for_rounding() -> None:

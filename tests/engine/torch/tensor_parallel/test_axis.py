@@ -1,9 +1,6 @@
 """Ranks that share every matrix, and the slots between blocks, learn what one process learns."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,9 @@ import pytest
 import torch
 
 from tests.engine.torch.tensor_parallel.shared import KINDS, LAYOUTS, SLICE, SPEC, WIDE
+from tests.support.measured import run_module
 from trivium.engine.torch.tensor_parallel.axis import ALONE
 
-ROOT = Path(__file__).parents[4]
 MANY = [name for name in LAYOUTS if name != "one"]
 FLOAT = 4  # bytes
 
@@ -23,10 +20,7 @@ FLOAT = 4  # bytes
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every layout wrote."""
     folder = tmp_path_factory.mktemp("shared")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.tensor_parallel.shared", str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    run_module("tests.engine.torch.tensor_parallel.shared", folder)
     return folder
 
 

@@ -1,9 +1,5 @@
 """Models of transformers start from the same weights and learn the same on any number of ranks; one launch each."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.engine.torch.transformers.layouts import KINDS, LAYOUTS
+from tests.support.measured import measured
 
-ROOT = Path(__file__).parents[4]
 MANY = [name for name in LAYOUTS if name != "one"]
 pytestmark = pytest.mark.slow
 
@@ -25,12 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def layouts(folder: Path) -> dict[str, Any]:
     """The figures of every layout."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.transformers.layouts", str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return measured("tests.engine.torch.transformers.layouts", folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)

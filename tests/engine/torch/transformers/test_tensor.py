@@ -1,9 +1,6 @@
 """Ranks that share the matrices of a model of transformers learn what one process learns."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,10 @@ from safetensors.torch import load_file
 
 from tests.engine.torch.transformers.families import FAMILIES, tiny
 from tests.engine.torch.transformers.tensor import KINDS, LAYOUTS, ON_FOUR, found_of_families
+from tests.support.measured import run_module
 from trivium.engine.torch.transformers.divided import refuse_uncomputable
 from trivium.engine.torch.transformers.make import counted
 
-ROOT = Path(__file__).parents[4]
 CASES = [(name, kind) for name, mesh in LAYOUTS.items() for kind in KINDS if mesh.size == 2 or kind in ON_FOUR]
 CASES = [(name, kind) for name, kind in CASES if name != "one"]
 UNDIVIDED = {  # families of the table, by what transformers' plan lacks or has
@@ -30,10 +27,7 @@ UNDIVIDED = {  # families of the table, by what transformers' plan lacks or has
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every layout wrote."""
     folder = tmp_path_factory.mktemp("tensor")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.engine.torch.transformers.tensor", str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    run_module("tests.engine.torch.transformers.tensor", folder)
     return folder
 
 
